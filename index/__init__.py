@@ -1,0 +1,1 @@
+"""Vectors in, neighbours out: the gallery, without images or models."""

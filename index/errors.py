@@ -1,0 +1,96 @@
+"""Everything that can be refused, as one small tree; each leaf says what broke, and what to do.
+
+RetrievalError
+├── InvalidParameter          an argument or a setting breaks its rule
+├── MissingDependency         an optional package is not installed
+├── DataError                 a catalogue file, a folder or its columns cannot be used
+├── ImageRefused              a photo cannot be used
+│   ├── ImageUnreadable       not an image, or a damaged one
+│   ├── ImageTooLarge         too many bytes or pixels
+│   └── ImageUnsupported      a format, mode, shape or animation that is not accepted
+├── RunError                  a training run is missing, unfinished or of other settings
+├── CalibrationError          no threshold can keep the promise with these photos
+├── BundleError               a bundle is missing, damaged or of another format
+│   ├── BundleCorrupt         a file is not what the manifest says
+│   └── BundleMismatch        bundle and gallery do not belong together
+└── GalleryError              a gallery is missing or refuses a change
+    ├── GalleryCorrupt        a file or a row is not what was written
+    └── GalleryLocked         another process is writing
+
+The tree lives in the lowest package because every package raises from it; `retrieval.errors` is its public name.
+"""
+
+from __future__ import annotations
+
+
+class RetrievalError(Exception):
+    """What every refusal of this project derives from: `message` says what is wrong, `remedy` what to do."""
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(f"{message}. {remedy}" if remedy else message)
+        self.message = message
+        self.remedy = remedy
+
+
+class InvalidParameter(RetrievalError, ValueError):
+    """An argument or a setting breaks its rule; the message names parameter, rule and value."""
+
+    def __init__(self, parameter: str, rule: str, value: object, *, remedy: str = "") -> None:
+        super().__init__(f"{parameter} must {rule}, got {value!r}", remedy=remedy)
+        self.parameter = parameter
+
+
+class MissingDependency(RetrievalError, ImportError):
+    """An optional package is not installed."""
+
+
+class DataError(RetrievalError):
+    """A catalogue file, a folder or its columns cannot be used."""
+
+
+class ImageRefused(RetrievalError):
+    """A photo cannot be used."""
+
+
+class ImageUnreadable(ImageRefused):
+    """Not an image, or a damaged one."""
+
+
+class ImageTooLarge(ImageRefused):
+    """Too many bytes or pixels."""
+
+
+class ImageUnsupported(ImageRefused):
+    """A format, mode, shape or animation that is not accepted."""
+
+
+class RunError(RetrievalError):
+    """A training run is missing, unfinished or of other settings."""
+
+
+class CalibrationError(RetrievalError):
+    """No threshold can keep the promise with these photos."""
+
+
+class BundleError(RetrievalError):
+    """A bundle is missing, damaged or of another format."""
+
+
+class BundleCorrupt(BundleError):
+    """A file is not what the manifest says."""
+
+
+class BundleMismatch(BundleError):
+    """Bundle and gallery do not belong together."""
+
+
+class GalleryError(RetrievalError):
+    """A gallery is missing or refuses a change."""
+
+
+class GalleryCorrupt(GalleryError):
+    """A file or a row is not what was written."""
+
+
+class GalleryLocked(GalleryError):
+    """Another process is writing."""

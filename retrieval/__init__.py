@@ -1,0 +1,1 @@
+"""An image in, matches out, or an honest no-match."""

@@ -1,0 +1,1 @@
+"""Matches over HTTP and in a browser."""

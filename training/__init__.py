@@ -1,0 +1,1 @@
+"""Photos with labels in, bundles out."""
