@@ -17,7 +17,8 @@ RetrievalError
     ├── GalleryCorrupt        a file or a row is not what was written
     └── GalleryLocked         another process is writing
 
-The tree lives in the lowest package because every package raises from it; its public name is `retrieval.errors`.
+The tree lives in the lowest package because every package raises from it; `retrieval.errors` is its
+public name.
 """
 
 from __future__ import annotations
