@@ -1,0 +1,142 @@
+"""A run becomes a bundle: ONNX that proves itself equal, one threshold from photos kept for nothing else."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from retrieval.bundle import Bundle, write_bundle
+from retrieval.calibration import calibrate
+from retrieval.catalogue import Photo
+from retrieval.embedder import Embedder
+from retrieval.errors import BundleError, RunError
+from retrieval.identification import SearchScores
+
+from .data import PhotoReader
+from .evaluation import Scene, item_labels, make_scene, score_scene
+from .model import EmbeddingModel, ExportModel
+from .run import Run
+from .trainer import embed_photos
+
+OPSET = 18
+PARITY = 1e-5  # largest difference of a component between torch and ONNX
+
+
+def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: bool = False) -> Bundle:
+    """Write `path` as a bundle and return it.
+
+    The threshold is chosen on the calibration items, through the ONNX model and the search code that serves.
+    Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
+    when no threshold keeps the promise, BundleError when `path` exists.
+    """
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    settings, splits, protocol = run.settings, run.splits, run.protocol
+    if not splits.calibration:
+        raise RunError(
+            "the run kept no calibration items",
+            remedy="Give some items the partition calibration and train again",
+        )
+    photos = [photo for photo in run.photos() if photo.item_id in set(splits.calibration)]
+    scene = make_scene("calibration", photos, splits.calibration, protocol)
+    model = run.best_model()
+    with tempfile.TemporaryDirectory() as folder:
+        onnx = Path(folder) / "model.onnx"
+        write_onnx(model, onnx, size=settings.size)
+        embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
+        exported = embed_with_onnx(embedder, photos)
+        reader = PhotoReader(photos, size=settings.size)
+        trained = embed_photos(model, reader, len(photos), run.preprocessing)
+        difference = float(np.abs(exported - trained).max())
+        if difference > PARITY:
+            raise RunError(
+                f"the ONNX model differs from torch by {difference:.1e} a component, more than {PARITY:g}",
+                remedy="Train in fp32, or report the backbone: its export is not faithful",
+            )
+        labels = item_labels(photos)
+        scores = score_scene(scene, exported, labels)
+        point = calibrate(
+            scores,
+            target_fpir=target_fpir,
+            allow_estimate=allow_estimate,
+            groups=_groups(scene, photos),
+        )
+        flips = decision_flips(scores, score_scene(scene, trained, labels), point.threshold)
+        evidence: dict[str, Any] = {
+            "protocol": vars(protocol),
+            "calibration_items": list(splits.calibration),
+            "training_items": len(splits.fit) + len(splits.validation),
+            "parity": {"largest_difference": difference, "photos": len(photos), "decision_flips": flips},
+            "validation": (run.progress.get("best") or {}).get("figures", {}),
+            "settings": settings.to_dict(),
+        }
+        return write_bundle(
+            path,
+            model=onnx,
+            preprocessing=run.preprocessing,
+            dim=settings.dim,
+            operating_point=point,
+            evidence=evidence,
+            files={"calibration.npz": pack_scores(scores, scene, photos)},
+        )
+
+
+def write_onnx(model: EmbeddingModel, path: Path, *, size: int) -> None:
+    """Write one self-contained ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
+    wrapped = ExportModel(model.cpu().float()).eval()
+    example = torch.zeros(2, 3, size, size)
+    torch.onnx.export(
+        wrapped,
+        (example,),
+        str(path),
+        input_names=["pixels"],
+        output_names=["embedding", "certainty"],
+        opset_version=OPSET,
+        dynamo=True,
+        dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
+        external_data=False,
+        verbose=False,
+    )
+
+
+def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32) -> np.ndarray:
+    """Return unit vectors (n, d) of the photos as the served model sees them."""
+    blocks = []
+    for start in tqdm(range(0, len(photos), batch_size), desc="embedding with ONNX", unit="batch"):
+        images = [photo.path for photo in photos[start : start + batch_size]]
+        blocks.append(embedder.embed(images).vectors)
+    return np.concatenate(blocks)
+
+
+def decision_flips(one: SearchScores, other: SearchScores, threshold: float) -> int:
+    """Return how many queries are answered differently: own item accepted, or another one."""
+    own = (one.own <= threshold) != (other.own <= threshold)
+    impostor = (one.impostor <= threshold) != (other.impostor <= threshold)
+    return int((own | impostor).sum())
+
+
+def pack_scores(scores: SearchScores, scene: Scene, photos: Sequence[Photo]) -> bytes:
+    """Return the calibration searches as npz: what a later recalibration starts from."""
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        own=scores.own,
+        impostor=scores.impostor,
+        item_id=np.array([photos[i].item_id for i in scene.queries]),
+        photo_id=np.array([photos[i].photo_id for i in scene.queries]),
+        gallery_items=np.array(scores.gallery_items),
+    )
+    return file.getvalue()
+
+
+def _groups(scene: Scene, photos: Sequence[Photo]) -> np.ndarray | None:
+    """Return the group of each query, or None where the catalogue names none: then items are the clusters."""
+    groups = np.array([photos[i].group for i in scene.queries])
+    return groups if all(groups) else None

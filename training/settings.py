@@ -1,0 +1,103 @@
+"""Everything that decides a training run, as plain values.
+
+Loaded from and saved to JSON; a key that nobody knows is an error which names it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retrieval.errors import InvalidParameter
+
+
+def setting(default: Any, text: str) -> Any:
+    """Declare a setting with its default and the sentence that `--help` shows."""
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"help": text})
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one run; `retrieval train --help` describes the same names."""
+
+    catalogue: str
+    backbone: str = setting("small", "'small' (ours, from scratch), a local folder or a model of the hub")
+    size: int = setting(160, "side of the square that the model sees, in pixels")
+    dim: int = setting(128, "length of an embedding")
+    pooling: str = setting("average", "'average' or 'gem'")
+    loss: str = setting("smooth_ap", "see training.losses.registry")
+    loss_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
+    regularizer: str = setting("", "'' or a loss that is added to the base loss: 'tcm'")
+    regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
+    regularizer_weight: float = 1.0
+    epochs: int = setting(8, "passes over as many photos as the training set has")
+    items_per_batch: int = setting(16, "P")
+    photos_per_item: int = setting(4, "K")
+    learning_rate: float = setting(2e-4, "of the backbone")
+    head_learning_rate: float = setting(1e-3, "of the embedding layer")
+    proxy_learning_rate: float = setting(1e-2, "of the loss's own parameters")
+    weight_decay: float = 1e-4
+    warmup: float = setting(0.05, "share of the steps over which the learning rates rise")
+    freeze_batch_norm: bool = setting(True, "keep the statistics of a pretrained backbone")
+    crop_area: float = setting(0.35, "smallest share of the photo's area that a training crop shows")
+    flip: bool = setting(True, "mirror half of the training crops")
+    colour: float = setting(0.2, "strength of brightness, contrast and saturation jitter")
+    gallery_source: str = setting(
+        "", "photos of this source form the gallery in every evaluation ('' = choose)"
+    )
+    query_source: str = setting("", "and photos of this source ask")
+    target_fpir: float = setting(
+        0.05, "the checkpoint with the lowest FNIR at this FPIR on validation items wins"
+    )
+    seed: int = 0
+    split_seed: int = setting(0, "decides the class-disjoint splits, apart from `seed`")
+    precision: str = setting("auto", "'fp32', 'bf16', or bf16 where a GPU has it")
+    device: str = setting("auto", "'cpu', 'cuda', or cuda where there is one")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Settings:
+        """Build settings from plain values; an unknown key is an InvalidParameter naming the nearest."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"Did you mean {near[0]}?" if near else "Known: " + ", ".join(known)
+                raise InvalidParameter("settings", "have known keys only", key, remedy=hint)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _check(settings: Settings) -> None:
+    for name in ("size", "dim", "epochs", "items_per_batch", "photos_per_item"):
+        if getattr(settings, name) < 1:
+            raise InvalidParameter(name, "be at least 1", getattr(settings, name))
+    for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
+        if not getattr(settings, name) > 0:
+            raise InvalidParameter(name, "be positive", getattr(settings, name))
+    for name in ("weight_decay", "regularizer_weight", "colour"):
+        if not getattr(settings, name) >= 0:
+            raise InvalidParameter(name, "be zero or more", getattr(settings, name))
+    for name, allowed in (
+        ("pooling", ("average", "gem")),
+        ("precision", ("auto", "fp32", "bf16")),
+        ("device", ("auto", "cpu", "cuda")),
+    ):
+        if getattr(settings, name) not in allowed:
+            raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))
+    if not 0 < settings.target_fpir < 1:
+        raise InvalidParameter("target_fpir", "lie between 0 and 1", settings.target_fpir)
+    if not 0 < settings.crop_area <= 1:
+        raise InvalidParameter("crop_area", "lie in (0, 1]", settings.crop_area)
+    if not 0 <= settings.warmup < 1:
+        raise InvalidParameter("warmup", "lie in [0, 1)", settings.warmup)
