@@ -1,0 +1,201 @@
+"""The commands `retrieval train`, `evaluate` and `export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from retrieval.catalogue import Photo, read_catalogue
+from retrieval.errors import DataError, InvalidParameter
+
+from .settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
+NESTED = {"loss_arguments": "--loss.", "regularizer_arguments": "--regularizer."}
+
+
+def settings_options(command: Command) -> Command:
+    """Add an option for every setting, so that help, TOML file and API never differ."""
+    for entry in reversed(dataclasses.fields(Settings)):
+        if entry.name == "catalogue" or entry.name in NESTED:
+            continue
+        name = entry.name.replace("_", "-")
+        flags = f"--{name}/--no-{name}" if entry.type == "bool" else f"--{name}"
+        text = f"{entry.metadata['help']}  [default: {entry.default!r}]"
+        command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(
+            command
+        )
+    return command
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("catalogue", required=False)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The run's directory.")
+@click.option(
+    "--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it."
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted run with its own settings.")
+@settings_options
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def train(
+    catalogue: str | None,
+    output: Path,
+    config: Path | None,
+    resume: bool,
+    arguments: Sequence[str],
+    **options: Any,
+) -> None:
+    """Train an embedder on labelled photos.
+
+    CATALOGUE is a folder with a sub-folder an item, or a CSV or parquet file with the columns `path` and
+    `item_id` (or `label`). Arguments of the loss and of the regularizer are given as --loss.NAME VALUE and
+    --regularizer.NAME VALUE.
+
+    \b
+    Example:
+      retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
+          --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
+    """
+    from .trainer import train as run_training
+
+    if resume:
+        run = run_training(open_run(output).settings, output, resume=True)
+    else:
+        values = _toml(config) if config else {}
+        values |= {name: value for name, value in options.items() if value is not None}
+        for name, value in _nested(arguments).items():
+            values[name] = {**values.get(name, {}), **value}
+        if catalogue:
+            values["catalogue"] = str(Path(catalogue).resolve())
+        if "catalogue" not in values:
+            raise InvalidParameter(
+                "CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file"
+            )
+        run = run_training(Settings.from_dict(values), output)
+    best = run.progress["best"]
+    click.echo(f"Wrote {output}: best epoch {best['epoch']}, FNIR {best['rank'][0]:.3f} on validation items.")
+    click.echo(f"Next: retrieval evaluate {output}")
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--target-fpir", type=float, help="The FPIR to promise.  [default: the run's]")
+def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
+    """Measure a run on items never seen in training, on trained items and on both mixed.
+
+    The threshold comes from the calibration items alone; the figures are written to RUN/evaluation.json.
+
+    \b
+    Example:
+      retrieval evaluate runs/shop
+    """
+    from .report import evaluate_run, render
+
+    report = evaluate_run(open_run(run), target_fpir=target_fpir)
+    click.echo(json.dumps(report, indent=2) if as_json else render(report))
+    if not as_json:
+        click.echo(f"\nWrote {run / 'evaluation.json'}.")
+        click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory."
+)
+@click.option("--target-fpir", type=float, default=0.05, show_default=True, help="The FPIR to promise.")
+@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+@click.option(
+    "--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet)."
+)
+@click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
+def export(
+    run: Path,
+    output: Path,
+    target_fpir: float,
+    allow_estimate: bool,
+    gallery: Path | None,
+    gallery_output: Path | None,
+) -> None:
+    """Write a run as a bundle: the ONNX model and one threshold with its evidence.
+
+    \b
+    Example:
+      retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
+    """
+    from .export import export as export_run
+
+    photos = read_catalogue(gallery) if gallery else None
+    bundle = export_run(open_run(run), output, target_fpir=target_fpir, allow_estimate=allow_estimate)
+    point = bundle.operating_point
+    click.echo(
+        f"Wrote {output}: a match is a distance of at most {point.threshold:.4f}; "
+        f"FPIR {target_fpir:g} is {point.status}."
+    )
+    if photos is None:
+        click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
+        return
+    where = gallery_output or Path("galleries") / output.name
+    _index(bundle, photos, where)
+    click.echo(f"Next: retrieval serve {output} {where}")
+
+
+def open_run(path: Path) -> Any:
+    """Open a run directory."""
+    from .run import Run
+
+    return Run.open(path)
+
+
+def _index(bundle: Any, photos: Sequence[Photo], where: Path) -> None:
+    from retrieval.indexing import index_catalogue
+
+    report = index_catalogue(bundle, photos, where)
+    click.echo(f"Wrote {where}: {report.added} photos added, {len(report.refused)} refused.")
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist") from error
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path} is not valid TOML: {error}") from error
+
+
+def _nested(arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return {"loss_arguments": {...}, ...} of `--loss.NAME VALUE` pairs."""
+    found: dict[str, dict[str, Any]] = {}
+    words = list(arguments)
+    while words:
+        word = words.pop(0)
+        target = next((name for name, prefix in NESTED.items() if word.startswith(prefix)), None)
+        if target is None or ("=" not in word and not words):
+            raise InvalidParameter(
+                "options",
+                "be known, or --loss.NAME VALUE, or --regularizer.NAME VALUE",
+                word,
+                remedy="`retrieval train --help` lists them",
+            )
+        name, _, value = word.removeprefix(NESTED[target]).partition("=")
+        found.setdefault(target, {})[name.replace("-", "_")] = _plain(value or words.pop(0))
+    return found
+
+
+def _plain(text: str) -> Any:
+    """Return a number, a truth value or a list where the text is one in JSON, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+__all__ = ["evaluate", "export", "train"]
