@@ -63,8 +63,8 @@ def explain(report: dict[str, Any]) -> str:
     unseen = report["scenes"]["unseen"]
     return (
         f"Read the first line: of products that nobody trained on, the nearest item is the right one in "
-        f"{unseen['R@1']:.0%} of the searches.\nOne plain threshold, set so that {report['target_fpir']:.0%} of "
-        f"the searches without a mate return something on the calibration products,\nreturns something in "
+        f"{unseen['R@1']:.0%} of the searches.\nOne plain threshold, set so that {report['target_fpir']:.0%} "
+        "of the searches without a mate return something on the calibration products,\nreturns something in "
         f"{unseen['FPIR']:.0%} of them here: distances do not mean the same for every product. "
         "This is the problem that Retrieval is about."
     )
@@ -75,9 +75,7 @@ def explain(report: dict[str, Any]) -> str:
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Another catalogue and another training."
 )
-@click.option(
-    "--keep", is_flag=True, help="Keep a finished demo in the output directory and only print its table."
-)
+@click.option("--keep", is_flag=True, help="Keep a finished demo, print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
     """Draw a catalogue, train, evaluate, export and index it: everything `retrieval serve` needs.
 

@@ -52,6 +52,7 @@ class ItemSampler:
         drawn: list[int] = []
         while len(drawn) < self._each:
             if not piles[item]:
-                piles[item] = generator.permutation(self._photos[item]).tolist()
+                fresh = generator.permutation(self._photos[item]).tolist()
+                piles[item] = sorted(fresh, key=lambda photo: photo not in drawn)  # drawn ones come last
             drawn.append(piles[item].pop())
         return drawn

@@ -1,0 +1,178 @@
+"""One way to see an image, for training, calibration, indexing and serving alike.
+
+Another decoder or resampler moves the distances and voids the threshold, so everybody calls this file:
+bytes, path or PIL image → checked upright RGB (`open_image`) → square of pixels (`resize`) → what the model
+takes (`to_tensor`). Every limit on hostile input is here too.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
+
+FORMATS = ("JPEG", "PNG", "WEBP")
+MAX_BYTES = 10 * 2**20
+MAX_PIXELS = 25_000_000
+MIN_SIDE = 8
+MAX_ASPECT = 50
+THUMBNAIL_SIDE = 256
+BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+
+Source = bytes | str | Path | Image.Image
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a model sees an image: a square of `size` pixels, scaled as (value / 255 - mean) / std."""
+
+    size: int = 160
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        if not 8 <= self.size <= 4096:
+            raise InvalidParameter("size", "lie between 8 and 4096 pixels", self.size)
+        if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise InvalidParameter("mean and std", "have three values, std positive", (self.mean, self.std))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"size": self.size, "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
+        """Build it from `to_dict`."""
+        red, green, blue = values["mean"]
+        spread_red, spread_green, spread_blue = values["std"]
+        return cls(int(values["size"]), (red, green, blue), (spread_red, spread_green, spread_blue))
+
+
+def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
+    """Return a checked, upright RGB image.
+
+    Parameters
+    ----------
+    source:
+        Encoded bytes, a path, or a PIL image that somebody opened already.
+    min_side:
+        The side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least
+        twice that (0: at full size).
+
+    Raises
+    ------
+    ImageUnreadable, ImageTooLarge, ImageUnsupported
+    """
+    if isinstance(source, Image.Image):
+        _check_shape(source)
+        return _upright_rgb(source)
+    data = source if isinstance(source, bytes) else _read(Path(source))
+    if len(data) > MAX_BYTES:
+        raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                _check_shape(image)
+                if image.format == "JPEG" and min_side:
+                    image.draft(None, (2 * min_side, 2 * min_side))
+                image.load()
+                return _upright_rgb(image)
+    except (ImageTooLarge, ImageUnsupported):
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageTooLarge(f"the image has more than {MAX_PIXELS:,} pixels") from error
+    except Image.UnidentifiedImageError as error:
+        raise ImageUnreadable(
+            "this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these"
+        ) from error
+    except Exception as error:  # Pillow's decoders raise many types on damaged files
+        raise ImageUnreadable(
+            f"the image is damaged: {error}", remedy="Save or take the photo again"
+        ) from error
+
+
+def resize(
+    image: Image.Image, size: int, *, box: tuple[float, float, float, float] | None = None
+) -> NDArray[np.uint8]:
+    """Return uint8 (size, size, 3): an antialiased bilinear resize of a box of the image.
+
+    Parameters
+    ----------
+    box:
+        left, upper, right, lower in pixels; the centred square of the shorter side when not given.
+    """
+    if box is None:
+        side = min(image.size)
+        left, upper = (image.width - side) / 2, (image.height - side) / 2
+        box = (left, upper, left + side, upper + side)
+    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
+    """Return float32 (..., 3, h, w) of uint8 pixels (..., h, w, 3)."""
+    mean = np.asarray(preprocessing.mean, dtype=np.float32) * 255
+    scale = 1 / (np.asarray(preprocessing.std, dtype=np.float32) * 255)
+    scaled = (pixels.astype(np.float32) - mean) * scale
+    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
+
+
+def thumbnail(image: Image.Image) -> bytes:
+    """Return a JPEG of at most 256 pixels a side, re-encoded: nothing of the original file is kept."""
+    small = image.copy()
+    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
+    out = io.BytesIO()
+    small.save(out, "JPEG", quality=85)
+    return out.getvalue()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageUnreadable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _check_shape(image: Image.Image) -> None:
+    """Refuse by what the header says, before a pixel is decoded."""
+    width, height = image.size
+    if width * height > MAX_PIXELS:
+        raise ImageTooLarge(f"the image has {width}×{height} pixels, the limit is {MAX_PIXELS:,}")
+    if min(width, height) < MIN_SIDE:
+        raise ImageUnsupported(f"the image has {width}×{height} pixels, a side needs at least {MIN_SIDE}")
+    if max(width, height) > MAX_ASPECT * min(width, height):
+        raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
+    if getattr(image, "n_frames", 1) > 1:
+        raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith(("I", "F")):
+        return _from_deep(upright)
+    if upright.has_transparency_data:
+        layers = upright.convert("RGBA")
+        ground = Image.new("RGBA", layers.size, (*BACKGROUND, 255))
+        upright = Image.alpha_composite(ground, layers)
+    return upright.convert("RGB")
+
+
+def _from_deep(image: Image.Image) -> Image.Image:
+    """Return RGB of a 16-bit gray image; Pillow's own conversion would clip nearly all of it to white."""
+    if not image.mode.startswith("I"):
+        raise ImageUnsupported(f"images of mode {image.mode} are not accepted", remedy="Save it with 8 bits")
+    values = np.asarray(image).astype(np.float64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ImageUnsupported("the image has more than 16 bits a channel", remedy="Save it with 8 bits")
+    return Image.fromarray((values / 257).round().astype(np.uint8)).convert("RGB")

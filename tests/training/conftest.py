@@ -1,0 +1,64 @@
+"""A tiny catalogue of coloured patterns and a run trained on it, made once a session."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from training.run import Run
+from training.settings import Settings
+from training.trainer import train
+
+ITEMS, PHOTOS, SIDE = 20, 8, 40
+
+
+def draw(item: int, number: int) -> Image.Image:
+    """Return a photo of an item: its own 4×4 colour pattern, shifted, with noise."""
+    pattern = np.random.default_rng(item).integers(0, 256, (4, 4, 3))
+    noise = np.random.default_rng((item, number)).normal(0, 12, (SIDE, SIDE, 3))
+    picture = np.kron(pattern, np.ones((SIDE // 4, SIDE // 4, 1)))
+    shifted = np.roll(picture, number % 3, axis=1)
+    return Image.fromarray(np.clip(shifted + noise, 0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="session")
+def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a CSV of 20 items in 10 groups, 8 photos each, from two sources; no partition is given."""
+    folder = tmp_path_factory.mktemp("catalogue")
+    with (folder / "photos.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "item_id", "group", "source"])
+        for item in range(ITEMS):
+            for number in range(PHOTOS):
+                name = f"{item:02d}_{number}.png"
+                draw(item, number).save(folder / name)
+                writer.writerow([name, f"item-{item:02d}", f"group-{item // 2}", "ab"[number % 2]])
+    return folder / "photos.csv"
+
+
+def tiny_settings(catalogue: Path, **changes: object) -> Settings:
+    """Return settings that train in a second or two."""
+    values = {
+        "catalogue": str(catalogue),
+        "size": 32,
+        "dim": 16,
+        "epochs": 2,
+        "items_per_batch": 4,
+        "photos_per_item": 4,
+        "learning_rate": 1e-3,
+        "freeze_batch_norm": False,
+        "device": "cpu",
+        "crop_area": 0.7,
+        "flip": False,
+    }
+    return Settings.from_dict(values | changes)
+
+
+@pytest.fixture(scope="session")
+def run(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return a finished run of two epochs."""
+    return train(tiny_settings(catalogue), tmp_path_factory.mktemp("runs") / "tiny")

@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from retrieval.bundle import Bundle
+from retrieval.embedder import Embedder
+from retrieval.errors import BundleError, CalibrationError, RunError
+from training import export as export_module
+from training.data import PhotoReader
+from training.export import export, write_onnx
+from training.report import evaluate_run, render
+from training.run import Run
+from training.trainer import embed_photos
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
+
+
+def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
+    model = run.best_model()
+    write_onnx(model, tmp_path / "model.onnx", size=32)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # one self-contained file
+    embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
+    photos = run.photos()[:33]
+    reader = PhotoReader(photos, size=32)
+    expected = embed_photos(model, reader, len(photos), run.preprocessing)
+    for batch in (1, 8, 33):
+        got = embedder.embed([photo.path for photo in photos[:batch]])
+        assert np.abs(got.vectors - expected[:batch]).max() < 1e-5
+        assert np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-6)
+        assert (got.certainties > 0).all()
+
+
+def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
+    point = bundle.operating_point
+    assert point.status == "estimated"
+    assert bundle.preprocessing == run.preprocessing
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    assert manifest["evidence"]["parity"]["largest_difference"] <= 1e-5
+    assert manifest["evidence"]["calibration_items"] == list(run.splits.calibration)
+    with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
+        assert set(saved["item_id"]) == set(run.splits.calibration)
+        assert (saved["impostor"] <= point.threshold).mean() <= 0.2
+
+
+def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
+    with pytest.raises(BundleError, match="immutable"):
+        export(run, bundle.path, allow_estimate=True)
+
+
+def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError):
+        export(run, tmp_path / "bundle", target_fpir=0.2)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_model_that_changes_on_export_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = export_module.write_onnx
+
+    def unfaithful(model: torch.nn.Module, path: Path, *, size: int) -> None:
+        with torch.no_grad():
+            model.head.bias += 0.01  # type: ignore[union-attr, operator]
+            real(model, path, size=size)  # type: ignore[arg-type]
+            model.head.bias -= 0.01  # type: ignore[union-attr, operator]
+
+    monkeypatch.setattr(export_module, "write_onnx", unfaithful)
+    with pytest.raises(RunError, match="differs from torch"):
+        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_evaluation_covers_every_scene(run: Run) -> None:
+    report = evaluate_run(run)
+    assert list(report["scenes"]) == ["unseen", "trained", "mixed"]
+    mixed, unseen = report["scenes"]["mixed"], report["scenes"]["unseen"]
+    assert mixed["queries"] == unseen["queries"] + report["scenes"]["trained"]["queries"]
+    assert json.loads((run.path / "evaluation.json").read_text()) == report
+    text = render(report)
+    assert "unseen" in text
+    assert "b asks, a is the gallery" in text

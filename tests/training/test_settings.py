@@ -1,0 +1,32 @@
+import pytest
+
+from retrieval.errors import InvalidParameter
+from training.settings import Settings
+
+
+def test_survives_json() -> None:
+    settings = Settings(catalogue="x.csv", loss_arguments={"temperature": 0.02}, epochs=3)
+    assert Settings.from_dict(settings.to_dict()) == settings
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(InvalidParameter, match="Did you mean epochs"):
+        Settings.from_dict({"catalogue": "x.csv", "epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("pooling", "max"),
+        ("target_fpir", 1.0),
+        ("crop_area", 0.0),
+        ("warmup", 1.0),
+        ("weight_decay", -1.0),
+    ],
+)
+def test_a_broken_rule_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=name):
+        Settings.from_dict({"catalogue": "x.csv", name: value})

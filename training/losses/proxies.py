@@ -1,0 +1,99 @@
+"""Losses against one learned proxy a class.
+
+Symbols: n = batch size, d = embedding size, C = classes; labels are 0 … C-1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from retrieval.errors import InvalidParameter
+
+
+def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float, margin: float) -> Tensor:
+    """Return the ProxyAnchor loss of cosines (n, C) to the proxies (Kim et al., CVPR 2020).
+
+    (1/|C+|) Σ_{c in batch} log(1 + Σ_{i of c} e^{-α(s-δ)}) + (1/C) Σ_c log(1 + Σ_{i not of c} e^{α(s+δ)})
+    """
+    own = F.one_hot(labels, similarity.shape[1]).bool()
+    present = own.any(dim=0)
+    pull = _log_one_plus_sum(-alpha * (similarity - margin), own)
+    push = _log_one_plus_sum(alpha * (similarity + margin), ~own)
+    return pull.sum() / present.sum().clamp(min=1) + push.sum() / similarity.shape[1]
+
+
+def _log_one_plus_sum(exponents: Tensor, mask: Tensor) -> Tensor:
+    """Return log(1 + Σ e^x) over the masked rows of each column (C,); 0 where there are none."""
+    masked = exponents.masked_fill(~mask, -math.inf)
+    return torch.logsumexp(torch.cat([masked.new_zeros(1, masked.shape[1]), masked]), dim=0)
+
+
+def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
+    """Return cosines (n, C) with cos(θ + margin) in place of the own class's (Deng et al., CVPR 2019).
+
+    Where θ + margin would pass π, cos θ - margin sin(margin) keeps the loss monotone. The addition theorem is
+    used in place of arccos, whose gradient is infinite at a cosine of ±1.
+    """
+    own = cosines.gather(1, labels[:, None])
+    sine = (1 - own * own).clamp(min=1e-12).sqrt()
+    shifted = own * math.cos(margin) - sine * math.sin(margin)
+    turned = own - margin * math.sin(margin)
+    target = torch.where(own > math.cos(math.pi - margin), shifted, turned)
+    return cosines.scatter(1, labels[:, None], target)
+
+
+class _Proxies(nn.Module):
+    """One proxy a class, (C, d), normalised at use."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        for name, value in (("classes", classes), ("dim", dim)):
+            if value < 1:
+                raise InvalidParameter(name, "be at least 1", value)
+        self.proxies = nn.Parameter(torch.empty(classes, dim))
+        nn.init.kaiming_normal_(self.proxies, mode="fan_out")
+
+    def cosines(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return cosines (n, C) of raw embeddings (n, d); refuse a label that has no proxy."""
+        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.proxies):
+            raise InvalidParameter(
+                "labels", f"lie between 0 and {len(self.proxies) - 1}", (int(labels.min()), int(labels.max()))
+            )
+        return F.normalize(embeddings, dim=1) @ F.normalize(self.proxies, dim=1).T
+
+
+class ProxyAnchor(_Proxies):
+    """Proxy Anchor (Kim et al., CVPR 2020). Cost O(n C d)."""
+
+    def __init__(self, classes: int, dim: int, *, alpha: float = 32.0, margin: float = 0.1) -> None:
+        super().__init__(classes, dim)
+        if not alpha > 0:
+            raise InvalidParameter("alpha", "be positive", alpha)
+        self.alpha = alpha
+        self.margin = margin
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
+        return proxy_anchor(self.cosines(embeddings, labels), labels, alpha=self.alpha, margin=self.margin)
+
+
+class ArcFace(_Proxies):
+    """ArcFace (Deng et al., CVPR 2019); the margin is in radians. Cost O(n C d)."""
+
+    def __init__(self, classes: int, dim: int, *, scale: float = 64.0, margin: float = 0.5) -> None:
+        super().__init__(classes, dim)
+        if not scale > 0:
+            raise InvalidParameter("scale", "be positive", scale)
+        if not 0 <= margin < math.pi:
+            raise InvalidParameter("margin", "lie in [0, π) radians", margin)
+        self.scale = scale
+        self.margin = margin
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
+        logits = arcface_logits(self.cosines(embeddings, labels), labels, margin=self.margin)
+        return F.cross_entropy(self.scale * logits, labels)
