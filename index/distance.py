@@ -24,7 +24,7 @@ def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     size of a batch cannot change an answer.
     """
     difference = _unit(queries) - _unit(vectors)
-    return np.minimum(np.sqrt((difference * difference).sum(axis=-1)), 2.0)
+    return np.asarray(np.minimum(np.sqrt((difference * difference).sum(axis=-1)), 2.0))
 
 
 def accepts(distance: ArrayLike, threshold: float) -> NDArray[np.bool_]:
@@ -34,4 +34,4 @@ def accepts(distance: ArrayLike, threshold: float) -> NDArray[np.bool_]:
 
 def _unit(rows: ArrayLike) -> Floats:
     exact = np.ascontiguousarray(rows, dtype=np.float64)
-    return exact / np.sqrt((exact * exact).sum(axis=-1, keepdims=True))
+    return np.asarray(exact / np.sqrt((exact * exact).sum(axis=-1, keepdims=True)))

@@ -1,1 +1,30 @@
-"""An image in, matches out, or an honest no-match."""
+"""An image in, matches out, or an honest no-match.
+
+The five public names are loaded when they are first used, so that importing the package does nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .bundle import Bundle
+    from .embedder import Embedder
+    from .retriever import Match, Retriever, SearchResult
+
+__all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
+
+_HOMES = {
+    "Bundle": "bundle",
+    "Embedder": "embedder",
+    "Match": "retriever",
+    "Retriever": "retriever",
+    "SearchResult": "retriever",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'retrieval' has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -109,8 +109,7 @@ def _read_folder(folder: Path) -> list[Photo]:
             remedy=f"Move {loose[0].name} to ITEM/{loose[0].name}",
         )
     return [
-        Photo(photo_id=f.relative_to(folder).as_posix(), path=f, item_id=f.relative_to(folder).parts[0])
-        for f in files
+        Photo(photo_id=f.relative_to(folder).as_posix(), path=f, item_id=f.relative_to(folder).parts[0]) for f in files
     ]
 
 
@@ -148,9 +147,7 @@ def _photos(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]
 def _photo(catalogue: Path, line: int, row: Mapping[str, Any], label: str) -> Photo:
     values = {key: value for key, value in row.items() if key is not None}
     if not values.get("path") or values.get(label) in (None, ""):
-        raise DataError(
-            f"{catalogue}, line {line}: path or {label} is empty", remedy="Fill it, or drop the line"
-        )
+        raise DataError(f"{catalogue}, line {line}: path or {label} is empty", remedy="Fill it, or drop the line")
     plain = {name: str(values.get(name) or "") for name in OPTIONAL}
     if plain["role"] not in ROLES:
         raise DataError(f"{catalogue}, line {line}: role is {plain['role']!r}", remedy="Use gallery or query")
@@ -160,9 +157,7 @@ def _photo(catalogue: Path, line: int, row: Mapping[str, Any], label: str) -> Ph
         path=catalogue.parent / str(values["path"]),
         item_id=str(values[label]),
         bbox=_bbox(values.get("bbox"), f"{catalogue}, line {line}"),
-        metadata={
-            key: value for key, value in values.items() if key not in known and value not in (None, "")
-        },
+        metadata={key: value for key, value in values.items() if key not in known and value not in (None, "")},
         **plain,
     )
 
@@ -174,9 +169,7 @@ def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
     try:
         left, upper, right, lower = (float(word) for word in words)
     except ValueError as error:
-        raise DataError(
-            f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels"
-        ) from error
+        raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
     if not (0 <= left < right and 0 <= upper < lower):
         raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
     return (left, upper, right, lower)

@@ -95,9 +95,7 @@ def opis(
     )
 
 
-def utility_curves(
-    embeddings: ArrayLike, labels: ArrayLike, distances: ArrayLike, *, c: float = 1.0
-) -> UtilityCurves:
+def utility_curves(embeddings: ArrayLike, labels: ArrayLike, distances: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
     """Return every class's specificity, sensitivity and utility at the given distances (N,), ascending.
 
     The positives of a class are its unordered pairs, its negatives all pairs with exactly one member in it; a
@@ -110,14 +108,10 @@ def utility_curves(
 def f_score(specificity: Floats, sensitivity: Floats, c: float = 1.0) -> Floats:
     """Return (1 + c²) φ ψ / (c² φ + ψ), and 0 where both are 0 (Eq. 1)."""
     below = c * c * specificity + sensitivity
-    return np.divide(
-        (1 + c * c) * specificity * sensitivity, below, out=np.zeros_like(below), where=below > 0
-    )
+    return np.divide((1 + c * c) * specificity * sensitivity, below, out=np.zeros_like(below), where=below > 0)
 
 
-def _prepare(
-    embeddings: ArrayLike, labels: ArrayLike
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.generic]]:
+def _prepare(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[np.int64], NDArray[np.generic]]:
     vectors = np.asarray(embeddings, dtype=np.float64)
     classes, codes = np.unique(np.asarray(labels), return_inverse=True)
     if vectors.ndim != 2 or len(vectors) != len(codes):
@@ -170,9 +164,7 @@ def _group_utility(curves: UtilityCurves, chosen: NDArray[np.int64], c: float) -
     return f_score(curves.specificity[chosen].mean(axis=0), curves.sensitivity[chosen].mean(axis=0), c)
 
 
-def _distances_at_far(
-    unit: Floats, codes: NDArray[np.int64], far_range: tuple[float, float]
-) -> tuple[float, float]:
+def _distances_at_far(unit: Floats, codes: NDArray[np.int64], far_range: tuple[float, float]) -> tuple[float, float]:
     """Return the linearly interpolated quantiles of all negative distances, exactly, in two passes.
 
     A histogram tells which bins hold the order statistics that are needed; only those are collected.
@@ -199,8 +191,7 @@ def _distances_at_far(
         return float(ordered[number][rank - below[number]])
 
     low, high = (
-        (1 - rank % 1) * statistic(int(rank)) + (rank % 1) * statistic(min(int(rank) + 1, total - 1))
-        for rank in ranks
+        (1 - rank % 1) * statistic(int(rank)) + (rank % 1) * statistic(min(int(rank) + 1, total - 1)) for rank in ranks
     )
     return low, high
 

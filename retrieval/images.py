@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
 
@@ -91,19 +91,23 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         raise
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(f"the image has more than {MAX_PIXELS:,} pixels") from error
-    except Image.UnidentifiedImageError as error:
-        raise ImageUnreadable(
-            "this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these"
-        ) from error
+    except UnidentifiedImageError as error:
+        raise ImageUnreadable("this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these") from error
     except Exception as error:  # Pillow's decoders raise many types on damaged files
-        raise ImageUnreadable(
-            f"the image is damaged: {error}", remedy="Save or take the photo again"
-        ) from error
+        raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
 
 
-def resize(
-    image: Image.Image, size: int, *, box: tuple[float, float, float, float] | None = None
-) -> NDArray[np.uint8]:
+def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> Image.Image:
+    """Return the part inside a bounding box in pixels of the upright image, or all of it."""
+    if bbox is None:
+        return image
+    left, upper, right, lower = (round(value) for value in bbox)
+    if right > image.width or lower > image.height:
+        raise ImageUnsupported(f"the bbox {bbox} reaches beyond the {image.width}×{image.height} pixels of the image")
+    return image.crop((left, upper, right, lower))
+
+
+def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
     """Return uint8 (size, size, 3): an antialiased bilinear resize of a box of the image.
 
     Parameters

@@ -89,9 +89,7 @@ def mean_average_precision(
 
     def score(relevant: Relevance) -> NDArray[np.float64]:
         precision = np.cumsum(relevant, axis=1) / np.arange(1, relevant.shape[1] + 1)
-        return np.asarray(
-            (precision * relevant).sum(axis=1, keepdims=True) / relevant.sum(axis=1, keepdims=True)
-        )
+        return np.asarray((precision * relevant).sum(axis=1, keepdims=True) / relevant.sum(axis=1, keepdims=True))
 
     return float(_mean(queries, query_labels, gallery, gallery_labels, exclude_self, score)[0])
 

@@ -29,18 +29,14 @@ def settings_options(command: Command) -> Command:
         name = entry.name.replace("_", "-")
         flags = f"--{name}/--no-{name}" if entry.type == "bool" else f"--{name}"
         text = f"{entry.metadata['help']}  [default: {entry.default!r}]"
-        command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(
-            command
-        )
+        command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(command)
     return command
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("catalogue", required=False)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The run's directory.")
-@click.option(
-    "--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it."
-)
+@click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with its own settings.")
 @settings_options
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -75,9 +71,7 @@ def train(
         if catalogue:
             values["catalogue"] = str(Path(catalogue).resolve())
         if "catalogue" not in values:
-            raise InvalidParameter(
-                "CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file"
-            )
+            raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
         run = run_training(Settings.from_dict(values), output)
     best = run.progress["best"]
     click.echo(f"Wrote {output}: best epoch {best['epoch']}, FNIR {best['rank'][0]:.3f} on validation items.")
@@ -108,14 +102,10 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory."
-)
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory.")
 @click.option("--target-fpir", type=float, default=0.05, show_default=True, help="The FPIR to promise.")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option(
-    "--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet)."
-)
+@click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
     run: Path,

@@ -16,7 +16,7 @@ from PIL import Image
 
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, ImageRefused
-from retrieval.images import open_image, resize
+from retrieval.images import crop, open_image, resize
 
 from .settings import Settings
 
@@ -41,14 +41,12 @@ class PhotoReader:
             return kept
         photo = self._photos[position]
         try:
-            image = open_image(photo.path, min_side=self._size)
+            image = crop(open_image(photo.path, min_side=self._size if photo.bbox is None else 0), photo.bbox)
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
                 remedy="`retrieval data check` lists every such photo; mend or remove them",
             ) from error
-        if photo.bbox is not None:
-            image = image.crop(tuple(round(v) for v in photo.bbox))
         need = image.width * image.height * 3
         if need <= self._room:
             self._room -= need

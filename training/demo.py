@@ -72,9 +72,7 @@ def explain(report: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Another catalogue and another training."
-)
+@click.option("--seed", type=int, default=0, show_default=True, help="Another catalogue and another training.")
 @click.option("--keep", is_flag=True, help="Keep a finished demo, print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
     """Draw a catalogue, train, evaluate, export and index it: everything `retrieval serve` needs.
@@ -103,9 +101,7 @@ def _clear(output: Path) -> None:
     known = {"photos", "run", "bundle", "gallery", "table.txt"}
     strangers = sorted(entry.name for entry in output.iterdir() if entry.name not in known)
     if strangers:
-        raise RunError(
-            f"{output} holds {strangers[0]}, which no demo wrote", remedy="Choose another directory with -o"
-        )
+        raise RunError(f"{output} holds {strangers[0]}, which no demo wrote", remedy="Choose another directory with -o")
     for name in sorted(known):
         target = output / name
         if target.is_dir():

@@ -46,8 +46,7 @@ def make_scene(name: str, photos: Sequence[Photo], items: Sequence[str], protoco
     gallery = [i for i in inside if side(photos[i]) == protocol.gallery_source]
     if not queries or not gallery:
         raise DataError(
-            f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos "
-            f"({protocol.describe()})",
+            f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",
             remedy="Name sources that the photos have with --gallery-source and --query-source",
         )
     return Scene(name, np.array(queries), np.array(gallery))
@@ -136,9 +135,7 @@ def evaluate_scenes(
 
     The threshold is the empirical one: the largest distance with FPIR ≤ target on the calibration queries.
     """
-    used = np.unique(
-        np.concatenate([part for s in [*scenes, calibration] for part in (s.queries, s.gallery)])
-    )
+    used = np.unique(np.concatenate([part for s in [*scenes, calibration] for part in (s.queries, s.gallery)]))
     vectors = np.zeros((len(photos), 0), dtype=np.float32)
     made = embed([photos[i] for i in used])
     vectors = np.zeros((len(photos), made.shape[1]), dtype=np.float32)

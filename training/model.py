@@ -134,9 +134,7 @@ def rebuild_backbone(config: dict[str, Any] | None) -> SmallConvNet | Transforme
     from transformers import AutoConfig, AutoModel
 
     values = dict(config)
-    return TransformersBackbone(
-        AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values))
-    )
+    return TransformersBackbone(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)))
 
 
 def backbone_preprocessing(name: str, *, size: int) -> Preprocessing:

@@ -38,9 +38,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     """
     settings, splits = run.settings, run.splits
     photos = run.photos()
-    scenes = scenes_of(
-        photos, unseen=splits.test, trained=[*splits.fit, *splits.validation], protocol=run.protocol
-    )
+    scenes = scenes_of(photos, unseen=splits.test, trained=[*splits.fit, *splits.validation], protocol=run.protocol)
     calibration = make_scene("calibration", photos, splits.calibration, run.protocol)
     model = run.best_model().to(choose_device(settings.device))
 
@@ -64,8 +62,7 @@ def render(report: dict[str, Any]) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = [
         "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
         )
         for row in rows
     ]

@@ -59,9 +59,7 @@ class Run:
     def open(cls, path: Path) -> Run:
         """Open a run directory, or say that it is none."""
         if not (path / "settings.json").exists():
-            raise RunError(
-                f"{path} is not a training run", remedy="`retrieval train CATALOGUE -o RUN` makes one"
-            )
+            raise RunError(f"{path} is not a training run", remedy="`retrieval train CATALOGUE -o RUN` makes one")
         return cls(path)
 
     @property
@@ -118,9 +116,7 @@ class Run:
         """Return a checkpoint's tensors and facts."""
         path = self.path / "checkpoints" / f"{name}.safetensors"
         if not path.exists():
-            raise RunError(
-                f"{self.path} has no {name} checkpoint yet", remedy="Finish its first epoch with --resume"
-            )
+            raise RunError(f"{self.path} has no {name} checkpoint yet", remedy="Finish its first epoch with --resume")
         try:
             from safetensors import safe_open
 

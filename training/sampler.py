@@ -17,9 +17,7 @@ class ItemSampler:
     The order depends on (seed, epoch) alone: a resumed run deals what an uninterrupted one would.
     """
 
-    def __init__(
-        self, labels: Sequence[int], *, items_per_batch: int, photos_per_item: int, seed: int
-    ) -> None:
+    def __init__(self, labels: Sequence[int], *, items_per_batch: int, photos_per_item: int, seed: int) -> None:
         self._photos = [np.flatnonzero(np.asarray(labels) == label) for label in sorted(set(labels))]
         if len(self._photos) < 2:
             raise InvalidParameter("labels", "hold at least two items", len(self._photos))

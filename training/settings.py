@@ -47,13 +47,9 @@ class Settings:
     crop_area: float = setting(0.35, "smallest share of the photo's area that a training crop shows")
     flip: bool = setting(True, "mirror half of the training crops")
     colour: float = setting(0.2, "strength of brightness, contrast and saturation jitter")
-    gallery_source: str = setting(
-        "", "photos of this source form the gallery in every evaluation ('' = choose)"
-    )
+    gallery_source: str = setting("", "photos of this source form the gallery in every evaluation ('' = choose)")
     query_source: str = setting("", "and photos of this source ask")
-    target_fpir: float = setting(
-        0.05, "the checkpoint with the lowest FNIR at this FPIR on validation items wins"
-    )
+    target_fpir: float = setting(0.05, "the checkpoint with the lowest FNIR at this FPIR on validation items wins")
     seed: int = 0
     split_seed: int = setting(0, "decides the class-disjoint splits, apart from `seed`")
     precision: str = setting("auto", "'fp32', 'bf16', or bf16 where a GPU has it")

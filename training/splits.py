@@ -85,9 +85,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
     return parts
 
 
-def _take(
-    items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator
-) -> set[str]:
+def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator) -> set[str]:
     """Return whole groups, in random order, while they come nearer to the wanted number of items."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):

@@ -37,9 +37,7 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
         return Trainer(Run.open(path)).run_epochs()
     photos = read_catalogue(Path(settings.catalogue))
     splits = make_splits(photos, seed=settings.split_seed)
-    protocol = make_protocol(
-        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-    )
+    protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
     make_scene("validation", photos, splits.validation, protocol)  # refuse before anything is written
     build_loss(settings, classes=len(splits.fit))
     torch.manual_seed(settings.seed)
@@ -57,9 +55,7 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
 
 def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     """Return the base loss of the settings, with its regularizer on top where there is one."""
-    base = make_loss(
-        settings.loss, classes=classes, dim=settings.dim, arguments=dict(settings.loss_arguments)
-    )
+    base = make_loss(settings.loss, classes=classes, dim=settings.dim, arguments=dict(settings.loss_arguments))
     if not settings.regularizer:
         return base
     arguments = dict(settings.regularizer_arguments)
@@ -70,9 +66,7 @@ def build_loss(settings: Settings, *, classes: int) -> nn.Module:
 class Trainer:
     """One run in the making; `run_epochs` does what is left to do."""
 
-    def __init__(
-        self, run: Run, *, photos: Sequence[Photo] | None = None, model: EmbeddingModel | None = None
-    ) -> None:
+    def __init__(self, run: Run, *, photos: Sequence[Photo] | None = None, model: EmbeddingModel | None = None) -> None:
         self.run = run
         self.settings = settings = run.settings
         self.splits: Splits = run.splits
@@ -133,9 +127,7 @@ class Trainer:
             self.reader, self.augmentation, self.sampler.epoch(epoch), seed=(settings.seed, epoch)
         )
         total, started = 0.0, time.perf_counter()
-        bar = tqdm(
-            batches, total=self.sampler.batches, desc=f"epoch {epoch + 1}/{settings.epochs}", unit="batch"
-        )
+        bar = tqdm(batches, total=self.sampler.batches, desc=f"epoch {epoch + 1}/{settings.epochs}", unit="batch")
         for positions, pixels in bar:
             loss = self._step(pixels, self.labels[positions])
             total += loss

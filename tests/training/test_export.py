@@ -59,9 +59,7 @@ def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path)
     assert not (tmp_path / "bundle").exists()
 
 
-def test_a_model_that_changes_on_export_is_refused(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = export_module.write_onnx
 
     def unfaithful(model: torch.nn.Module, path: Path, *, size: int) -> None:

@@ -7,9 +7,7 @@ from retrieval.errors import DataError
 from training.splits import PARTS, Protocol, Splits, make_protocol, make_splits
 
 
-def photo(
-    item: str, *, group: str = "", source: str = "", partition: str = "", role: str = "", n: int = 0
-) -> Photo:
+def photo(item: str, *, group: str = "", source: str = "", partition: str = "", role: str = "", n: int = 0) -> Photo:
     return Photo(
         photo_id=f"{item}-{source}-{role}-{n}",
         path=Path("x.jpg"),

@@ -38,9 +38,7 @@ def test_training_learns(catalogue: Path, tmp_path: Path) -> None:
     assert lines[-1]["loss"] < 0.6 * lines[0]["loss"]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_another(
-    catalogue: Path, tmp_path: Path, run: Run
-) -> None:
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Path, tmp_path: Path, run: Run) -> None:
     again = train(tiny_settings(catalogue), tmp_path / "again")
     assert equal(weights(run, LAST), weights(again, LAST))
     other = train(tiny_settings(catalogue, seed=1), tmp_path / "other")

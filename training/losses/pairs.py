@@ -73,7 +73,7 @@ class _MeanViolation(torch.autograd.Function):
         return (weights * (similarity - margins)).sum()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         unit, weights = ctx.saved_tensors
         return (2 * gradient) * (weights @ unit), None, None, None, None, None

@@ -1,0 +1,37 @@
+"""Candidate search: the only importer of faiss.
+
+A candidate is a row that might be near; faiss never decides (`index.distance` does). `search(k)` and never
+`range_search`, whose radius is strict and whose speed depends on the kind of index.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import MissingDependency
+
+SLACK = 1e-5  # by which float32 cosines may be wrong
+
+
+class FlatCandidates:
+    """Exact inner-product search over float32 unit vectors; immutable, safe for any number of threads."""
+
+    def __init__(self, vectors: NDArray[np.float32]) -> None:
+        try:
+            import faiss
+        except ImportError as error:
+            raise MissingDependency("faiss is not installed", remedy="pip install 'retrieval[serve]'") from error
+        faiss.omp_set_num_threads(1)  # requests run in parallel, not one request on all cores
+        self._index = faiss.IndexFlatIP(vectors.shape[1])
+        if len(vectors):
+            self._index.add(np.ascontiguousarray(vectors))
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    def search(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the rows (≤ k,) with the largest cosine to one vector (d,), best first, and the cosines."""
+        cosines, rows = self._index.search(np.ascontiguousarray(vector[None], dtype=np.float32), min(k, len(self)))
+        found = rows[0] >= 0  # faiss pads with -1
+        return rows[0][found], cosines[0][found]

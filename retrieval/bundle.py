@@ -1,0 +1,140 @@
+"""A bundle: the directory that decides. Model, preprocessing, threshold and evidence, with a hash of everything.
+
+bundle/
+  manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
+  model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
+  ...             further files, such as calibration.npz
+
+Two ids. `embedding_id` is the hash of what decides a vector: galleries carry it. `bundle_id` is the hash of all: it
+decides an answer. A bundle is immutable: written aside, synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .calibration import OperatingPoint
+from .embedder import Embedder
+from .errors import BundleCorrupt, BundleError
+from .images import Preprocessing
+
+FORMAT = 1
+MANIFEST, MODEL = "manifest.json", "model.onnx"
+
+
+class Bundle:
+    """An opened bundle. `Bundle.open` checks it; nothing of it can be changed."""
+
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.bundle_id = str(manifest["bundle_id"])
+        self.embedding_id = str(manifest["embedding_id"])
+        self.dim = int(manifest["dim"])
+        self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
+        self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
+        self.threshold = self.operating_point.threshold
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
+        """Open a bundle and check the manifest, and with `verify` every file, against their hashes.
+
+        Raises BundleError where there is none or it has another format, BundleCorrupt where something changed.
+        """
+        path = Path(path)
+        manifest = _read_manifest(path)
+        if verify:
+            for name, digest in manifest["files"].items():
+                _check_file(path, name, digest)
+        return cls(path, manifest)
+
+    def embedder(self, *, threads: int = 1) -> Embedder:
+        """Return the model, ready to run."""
+        return Embedder((self.path / MODEL).read_bytes(), self.preprocessing, threads=threads)
+
+
+def write_bundle(
+    path: str | Path,
+    *,
+    model: Path,
+    preprocessing: Preprocessing,
+    dim: int,
+    operating_point: OperatingPoint,
+    precision: str = "fp32",
+    evidence: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a new bundle and open it; an existing path is refused."""
+    path = Path(path)
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    for name in files or {}:
+        if Path(name).name != name or name in (MANIFEST, MODEL):
+            raise BundleError(f"{name!r} is no name for a further file of a bundle")
+    contents = {MODEL: model.read_bytes(), **(files or {})}
+    deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT,
+        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
+        **deciding,
+        "operating_point": operating_point.to_dict(),
+        "evidence": dict(evidence or {}),
+        "files": {name: _hash(data) for name, data in sorted(contents.items())},
+    }
+    manifest["bundle_id"] = _hash(_canonical(manifest))
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        aside.mkdir(parents=True)
+        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        for name, data in {**contents, MANIFEST: text.encode()}.items():
+            with (aside / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        aside.rename(path)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return Bundle.open(path)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not (path / MANIFEST).is_file():
+        raise BundleError(f"{path} is not a bundle", remedy="`retrieval export RUN -o BUNDLE` makes one")
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
+        version, claimed = manifest["format_version"], manifest["bundle_id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
+    if version != FORMAT:
+        raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
+    rest = {key: value for key, value in manifest.items() if key != "bundle_id"}
+    if _hash(_canonical(rest)) != claimed:
+        raise BundleCorrupt(
+            f"{path / MANIFEST} was changed after it was written",
+            remedy="Export the bundle again: a threshold is measured, never edited",
+        )
+    return manifest
+
+
+def _check_file(path: Path, name: str, digest: str) -> None:
+    try:
+        found = _hash((path / name).read_bytes())
+    except OSError as error:
+        raise BundleCorrupt(f"{path / name} cannot be read: {error.strerror}", remedy="Export it again") from error
+    if found != digest:
+        raise BundleCorrupt(f"{path / name} is not the file that was written", remedy="Export the bundle again")
+
+
+def _canonical(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,109 @@
+"""A photo in, matches or an honest no-match out: embed, candidates, exact distance, threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from index.distance import accepts
+from index.gallery import Gallery, Neighbour
+
+from .bundle import Bundle
+from .errors import BundleMismatch, InvalidParameter
+from .images import Source
+
+MATCH, NO_MATCH = "match", "no_match"
+
+
+@dataclass(frozen=True)
+class Match:
+    """An item, by its nearest photo."""
+
+    item_id: str
+    photo_id: str
+    distance: float
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The answer to one photo."""
+
+    matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
+    decision: str  # "match" or "no_match"
+    threshold: float
+    nearest_distance: float | None  # None: the gallery holds nothing to compare with
+    certainty: float
+    nearest: Match | None  # the closest item, match or not
+    bundle_id: str
+    gallery_version: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        values = dict(vars(self))
+        values["matches"] = [match.to_dict() for match in self.matches]
+        values["nearest"] = None if self.nearest is None else self.nearest.to_dict()
+        return values
+
+
+class Retriever:
+    """A bundle and a gallery that belong together, ready for any number of threads."""
+
+    def __init__(self, bundle: Bundle, gallery: Gallery, *, threads: int = 1) -> None:
+        require_match(bundle, gallery)
+        self.bundle = bundle
+        self.gallery = gallery
+        self.embedder = bundle.embedder(threads=threads)
+
+    @classmethod
+    def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
+        """Open both directories; BundleMismatch when the gallery was made by another model."""
+        return cls(Bundle.open(bundle), Gallery.open(gallery, read_only=True), threads=threads)
+
+    def search(self, image: Source, *, top_k: int = 10, where: Mapping[str, Any] | None = None) -> SearchResult:
+        """Return the catalogue items that this photo shows, or none.
+
+        Parameters
+        ----------
+        image:
+            Encoded bytes, a path or a PIL image.
+        top_k:
+            Matches at most.
+        where:
+            Metadata that a match must have.
+        """
+        if not 1 <= top_k <= 1000:
+            raise InvalidParameter("top_k", "lie between 1 and 1000", top_k)
+        made = self.embedder.embed([image])
+        version = self.gallery.version
+        neighbours = self.gallery.search(made.vectors, top_k, where=where)[0]
+        matches = [_match(n) for n in neighbours if bool(accepts(n.distance, self.bundle.threshold))]
+        return SearchResult(
+            matches=tuple(matches),
+            decision=MATCH if matches else NO_MATCH,
+            threshold=self.bundle.threshold,
+            nearest_distance=neighbours[0].distance if neighbours else None,
+            certainty=float(made.certainties[0]),
+            nearest=_match(neighbours[0]) if neighbours else None,
+            bundle_id=self.bundle.bundle_id,
+            gallery_version=version,
+        )
+
+
+def require_match(bundle: Bundle, gallery: Gallery) -> None:
+    """Refuse a gallery whose vectors another model made."""
+    if gallery.embedding_id != bundle.embedding_id:
+        raise BundleMismatch(
+            f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
+            remedy=f"Index the photos again: retrieval index {bundle.path} PHOTOS -o NEW_GALLERY",
+        )
+
+
+def _match(neighbour: Neighbour) -> Match:
+    return Match(neighbour.item_id, neighbour.photo_id, neighbour.distance, dict(neighbour.metadata))
