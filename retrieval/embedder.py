@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .errors import BundleError, InvalidParameter, MissingDependency, RetrievalError
-from .images import Preprocessing, Source, open_image, resize, to_tensor
+from .images import Preprocessing, Source, open_image, see, to_tensor
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -67,7 +67,9 @@ class Embedder:
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
         """Return what the model sees of the images, uint8 (n, size, size, 3)."""
         size = self.preprocessing.size
-        squares = [resize(open_image(image, min_side=size), size) for image in images]
+        squares = [
+            see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images
+        ]
         return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:

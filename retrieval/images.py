@@ -8,6 +8,7 @@ takes (`to_tensor`). Every limit on hostile input is here too.
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,28 +34,39 @@ Source = bytes | str | Path | Image.Image
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a model sees an image: a square of `size` pixels, scaled as (value / 255 - mean) / std."""
+    """How a model sees an image: the centred square that spans `view` of the shorter side, resized to
+    `size` pixels, scaled as (value / 255 - mean) / std.
+    """
 
     size: int = 160
+    view: float = 1.0
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
         if not 8 <= self.size <= 4096:
             raise InvalidParameter("size", "lie between 8 and 4096 pixels", self.size)
+        if not 0.1 <= self.view <= 1:
+            raise InvalidParameter("view", "lie between 0.1 and 1", self.view)
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise InvalidParameter("mean and std", "have three values, std positive", (self.mean, self.std))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"size": self.size, "mean": list(self.mean), "std": list(self.std)}
+        return {"size": self.size, "view": self.view, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
         """Build it from `to_dict`."""
         red, green, blue = values["mean"]
         spread_red, spread_green, spread_blue = values["std"]
-        return cls(int(values["size"]), (red, green, blue), (spread_red, spread_green, spread_blue))
+        mean, std = (red, green, blue), (spread_red, spread_green, spread_blue)
+        return cls(int(values["size"]), float(values["view"]), mean, std)
+
+    @property
+    def min_side(self) -> int:
+        """The shorter side below which an image is enlarged; what `open_image` needs to know."""
+        return math.ceil(self.size / self.view)
 
 
 def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
@@ -107,18 +119,15 @@ def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> 
     return image.crop((left, upper, right, lower))
 
 
-def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float] | None = None) -> NDArray[np.uint8]:
-    """Return uint8 (size, size, 3): an antialiased bilinear resize of a box of the image.
+def see(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """Return what a model sees of an upright RGB image, uint8 (size, size, 3)."""
+    side = preprocessing.view * min(image.size)
+    left, upper = (image.width - side) / 2, (image.height - side) / 2
+    return resize(image, preprocessing.size, box=(left, upper, left + side, upper + side))
 
-    Parameters
-    ----------
-    box:
-        left, upper, right, lower in pixels; the centred square of the shorter side when not given.
-    """
-    if box is None:
-        side = min(image.size)
-        left, upper = (image.width - side) / 2, (image.height - side) / 2
-        box = (left, upper, left + side, upper + side)
+
+def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> NDArray[np.uint8]:
+    """Return uint8 (size, size, 3): an antialiased bilinear resize of a box (left, upper, right, lower)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 

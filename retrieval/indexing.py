@@ -25,7 +25,7 @@ from .bundle import Bundle
 from .catalogue import Photo
 from .embedder import Embedder
 from .errors import ImageRefused, ImageUnreadable, InvalidParameter
-from .images import MAX_BYTES, crop, open_image, resize, thumbnail
+from .images import MAX_BYTES, crop, open_image, see, thumbnail
 from .retriever import require_match
 
 CONTENT = "_content_sha256"  # reserved metadata key: what the photo's file held when it was embedded
@@ -108,7 +108,7 @@ def _overlapped(
 def _embed(embedder: Embedder, photos: Sequence[Photo], known: dict[str, str]) -> _Batch:
     batch = _Batch()
     squares = []
-    size = embedder.preprocessing.size
+    sight = embedder.preprocessing
     for photo in photos:
         try:
             data = _read(photo.path)
@@ -116,8 +116,8 @@ def _embed(embedder: Embedder, photos: Sequence[Photo], known: dict[str, str]) -
             if known.get(photo.photo_id) == digest:
                 batch.skipped += 1
                 continue
-            image = crop(open_image(data, min_side=size if photo.bbox is None else 0), photo.bbox)
-            squares.append(resize(image, size))
+            image = crop(open_image(data, min_side=sight.min_side if photo.bbox is None else 0), photo.bbox)
+            squares.append(see(image, sight))
             batch.thumbnails.append(thumbnail(image))
         except ImageRefused as error:
             batch.refused.append((photo.photo_id, error.message))

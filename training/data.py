@@ -16,7 +16,7 @@ from PIL import Image
 
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, ImageRefused
-from retrieval.images import crop, open_image, resize
+from retrieval.images import Preprocessing, crop, open_image, resize, see
 
 from .settings import Settings
 
@@ -29,9 +29,11 @@ T = TypeVar("T")
 class PhotoReader:
     """Reads photos upright in RGB, and keeps them decoded while they fit into `cache_bytes`."""
 
-    def __init__(self, photos: Sequence[Photo], *, size: int, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self, photos: Sequence[Photo], preprocessing: Preprocessing, *, cache_bytes: int = CACHE_BYTES
+    ) -> None:
         self._photos = photos
-        self._size = size
+        self._preprocessing = preprocessing
         self._room = cache_bytes
         self._kept: dict[int, Image.Image] = {}
 
@@ -41,7 +43,9 @@ class PhotoReader:
             return kept
         photo = self._photos[position]
         try:
-            image = crop(open_image(photo.path, min_side=self._size if photo.bbox is None else 0), photo.bbox)
+            image = crop(
+                open_image(photo.path, min_side=self._preprocessing.min_side if photo.bbox is None else 0), photo.bbox
+            )
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
@@ -54,8 +58,8 @@ class PhotoReader:
         return image
 
     def pixels(self, positions: Sequence[int]) -> np.ndarray:
-        """Return uint8 (n, size, size, 3) exactly as serving would see these photos."""
-        return np.stack([resize(self[position], self._size) for position in positions])
+        """Return uint8 (n, size, size, 3), exactly as serving would see these photos."""
+        return np.stack([see(self[position], self._preprocessing) for position in positions])
 
 
 class Augmentation:

@@ -52,7 +52,7 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
         write_onnx(model, onnx, size=settings.size)
         embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
         exported = embed_with_onnx(embedder, photos)
-        reader = PhotoReader(photos, size=settings.size)
+        reader = PhotoReader(photos, run.preprocessing)
         trained = embed_photos(model, reader, len(photos), run.preprocessing)
         difference = float(np.abs(exported - trained).max())
         if difference > PARITY:

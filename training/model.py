@@ -137,10 +137,10 @@ def rebuild_backbone(config: dict[str, Any] | None) -> SmallConvNet | Transforme
     return TransformersBackbone(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)))
 
 
-def backbone_preprocessing(name: str, *, size: int) -> Preprocessing:
+def backbone_preprocessing(name: str, *, size: int, view: float) -> Preprocessing:
     """Return the preprocessing that a backbone was trained with: its published mean and std, else 0.5."""
     if name == SMALL:
-        return Preprocessing(size=size)
+        return Preprocessing(size=size, view=view)
     path: str | None = str(Path(name) / "preprocessor_config.json")
     if not Path(name).is_dir():
         from huggingface_hub import hf_hub_download
@@ -151,11 +151,11 @@ def backbone_preprocessing(name: str, *, size: int) -> Preprocessing:
         except EntryNotFoundError:
             path = None
     if path is None or not Path(path).exists():
-        return Preprocessing(size=size)
+        return Preprocessing(size=size, view=view)
     published = json.loads(Path(path).read_text())
     half = [0.5, 0.5, 0.5]
     mean, std = published.get("image_mean", half), published.get("image_std", half)
-    return Preprocessing(size=size, mean=tuple(mean), std=tuple(std))
+    return Preprocessing(size=size, view=view, mean=tuple(mean), std=tuple(std))
 
 
 def freeze_batch_norm(model: nn.Module) -> None:

@@ -43,7 +43,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     model = run.best_model().to(choose_device(settings.device))
 
     def embed(chosen: Sequence[Photo]) -> np.ndarray:
-        reader = PhotoReader(chosen, size=settings.size, cache_bytes=0)
+        reader = PhotoReader(chosen, run.preprocessing, cache_bytes=0)
         return embed_photos(model, reader, len(chosen), run.preprocessing, progress=True)
 
     target = settings.target_fpir if target_fpir is None else target_fpir

@@ -28,6 +28,7 @@ class Settings:
     catalogue: str
     backbone: str = setting("small", "'small' (ours, from scratch), a local folder or a model of the hub")
     size: int = setting(160, "side of the square that the model sees, in pixels")
+    view: float = setting(0.8, "share of the shorter side that the model sees: objects as large as in training crops")
     dim: int = setting(128, "length of an embedding")
     pooling: str = setting("average", "'average' or 'gem'")
     loss: str = setting("smooth_ap", "see training.losses.registry")
@@ -95,5 +96,7 @@ def _check(settings: Settings) -> None:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", settings.target_fpir)
     if not 0 < settings.crop_area <= 1:
         raise InvalidParameter("crop_area", "lie in (0, 1]", settings.crop_area)
+    if not 0.1 <= settings.view <= 1:
+        raise InvalidParameter("view", "lie between 0.1 and 1", settings.view)
     if not 0 <= settings.warmup < 1:
         raise InvalidParameter("warmup", "lie in [0, 1)", settings.warmup)

@@ -42,7 +42,7 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
     build_loss(settings, classes=len(splits.fit))
     torch.manual_seed(settings.seed)
     backbone, config = load_backbone(settings.backbone)
-    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size)
+    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
     model = EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
     run = Run.create(
         path,
@@ -75,10 +75,10 @@ class Trainer:
         fit = training_photos(photos, self.splits.fit, self.protocol)
         self.labels = torch.from_numpy(item_labels(fit))
         self.validation = [p for p in photos if p.item_id in set(self.splits.validation)]
-        self.reader = PhotoReader(fit, size=settings.size)
-        self.validation_reader = PhotoReader(self.validation, size=settings.size, cache_bytes=2**30)
-        self.augmentation = Augmentation(settings)
         self.preprocessing: Preprocessing = run.preprocessing
+        self.reader = PhotoReader(fit, self.preprocessing)
+        self.validation_reader = PhotoReader(self.validation, self.preprocessing, cache_bytes=2**30)
+        self.augmentation = Augmentation(settings)
         self.sampler = ItemSampler(
             self.labels.tolist(),
             items_per_batch=settings.items_per_batch,

@@ -27,7 +27,7 @@ def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # one self-contained file
     embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
     photos = run.photos()[:33]
-    reader = PhotoReader(photos, size=32)
+    reader = PhotoReader(photos, run.preprocessing)
     expected = embed_photos(model, reader, len(photos), run.preprocessing)
     for batch in (1, 8, 33):
         got = embedder.embed([photo.path for photo in photos[:batch]])

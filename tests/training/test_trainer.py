@@ -1,3 +1,4 @@
+import itertools
 import json
 from pathlib import Path
 
@@ -6,11 +7,15 @@ import pytest
 import torch
 
 from retrieval.errors import DataError, InvalidParameter, RunError
+from retrieval.images import Preprocessing
 from training.data import Augmentation, PhotoReader, ahead
 from training.run import BEST, LAST, Run
 from training.trainer import Trainer, learning_rate_factor, make_optimizer, train
 
 from .conftest import tiny_settings
+
+
+SIGHT = Preprocessing(size=32)
 
 
 def weights(run: Run, name: str) -> dict[str, torch.Tensor]:
@@ -98,13 +103,13 @@ def test_the_learning_rate_rises_and_then_falls_to_nothing() -> None:
     factors = [learning_rate_factor(step, 100, 0.1) for step in range(100)]
     assert factors[0] == pytest.approx(0.1)
     assert max(factors) == pytest.approx(1.0)
-    assert all(a >= b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(factors[10:]))
     assert factors[-1] < 0.01
 
 
 def test_augmentation_depends_on_its_generator_alone(catalogue: Path) -> None:
     settings = tiny_settings(catalogue, flip=True, colour=0.3)
-    image = PhotoReader(_photos(catalogue), size=32)[0]
+    image = PhotoReader(_photos(catalogue), SIGHT)[0]
     augment = Augmentation(settings)
     first = augment(image, np.random.default_rng(1))
     augment(image, np.random.default_rng(2))
@@ -115,7 +120,7 @@ def test_augmentation_depends_on_its_generator_alone(catalogue: Path) -> None:
 
 def test_the_cache_changes_nothing(catalogue: Path) -> None:
     photos = _photos(catalogue)
-    kept, read = PhotoReader(photos, size=32), PhotoReader(photos, size=32, cache_bytes=0)
+    kept, read = PhotoReader(photos, SIGHT), PhotoReader(photos, SIGHT, cache_bytes=0)
     for _ in range(2):
         assert np.array_equal(kept.pixels([0, 5]), read.pixels([0, 5]))
 
@@ -124,8 +129,8 @@ def test_an_unreadable_training_photo_is_named(catalogue: Path, tmp_path: Path) 
     broken = tmp_path / "broken.png"
     broken.write_bytes(b"no image")
     photo = _photos(catalogue)[0]
-    with pytest.raises(DataError, match="broken.png"):
-        PhotoReader([type(photo)(**{**vars(photo), "path": broken})], size=32)[0]
+    with pytest.raises(DataError, match=r"broken\.png"):
+        PhotoReader([type(photo)(**{**vars(photo), "path": broken})], SIGHT)[0]
 
 
 def test_an_error_in_the_background_arrives() -> None:

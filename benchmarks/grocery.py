@@ -1,0 +1,90 @@
+"""Grocery by its protocol: base losses without and with TCM, several seeds each.
+
+    python benchmarks/grocery.py --output runs/grocery-benchmark
+
+trains what is missing under --output (an interrupted benchmark continues), evaluates every run on items never
+seen in training, exports each to a bundle whose threshold comes from the calibration items, and prints tables of
+mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from training.report import evaluate_run
+from training.run import Run
+from training.settings import Settings
+from training.trainer import train
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "Smooth-AP": {"loss": "smooth_ap"},
+    "Smooth-AP + TCM": {"loss": "smooth_ap", "regularizer": "tcm"},
+    "ProxyAnchor": {"loss": "proxy_anchor"},
+    "ProxyAnchor + TCM": {"loss": "proxy_anchor", "regularizer": "tcm"},
+}
+FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/grocery-benchmark"))
+    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--precision", default="bf16")
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in RECIPES}
+    for seed in range(arguments.seeds):
+        for name, recipe in RECIPES.items():
+            settings = Settings(
+                catalogue=str(data / "data/grocery/grocery.csv"),
+                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
+                epochs=arguments.epochs,
+                precision=arguments.precision,
+                seed=seed,
+                **recipe,
+            )
+            path = arguments.output / f"{name.replace(' ', '')}-{seed}"
+            print(f"== {name}, seed {seed}", flush=True)
+            results[name].append(report_of(settings, path))
+    (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    print(table(results))
+
+
+def report_of(settings: Settings, path: Path) -> dict[str, Any]:
+    """Train and evaluate a run, or read what an earlier call left."""
+    report = path / "evaluation.json"
+    if report.exists():
+        return dict(json.loads(report.read_text()))
+    started = (path / "settings.json").exists()
+    run = Run.open(path) if started else None
+    if run is None or run.progress.get("epoch") != settings.epochs:
+        run = train(settings, path, resume=started)
+    return evaluate_run(run)
+
+
+def table(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Return Markdown tables, one a scene."""
+    lines = []
+    scenes = results[next(iter(results))][0]["scenes"]
+    for scene in scenes:
+        lines += [f"\n### {scene}\n", "| loss | " + " | ".join(FIGURES) + " |", "|---" * (len(FIGURES) + 1) + "|"]
+        for name, reports in results.items():
+            cells = []
+            for figure in FIGURES:
+                values = np.array([report["scenes"][scene][figure] for report in reports])
+                digits = 4 if figure == "OPIS" else 3
+                spread = values.std(ddof=1) if len(values) > 1 else float("nan")
+                cells.append(f"{values.mean():.{digits}f} ± {spread:.{digits}f}")
+            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
