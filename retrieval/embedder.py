@@ -67,9 +67,7 @@ class Embedder:
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
         """Return what the model sees of the images, uint8 (n, size, size, 3)."""
         size = self.preprocessing.size
-        squares = [
-            see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images
-        ]
+        squares = [see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images]
         return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:

@@ -92,11 +92,11 @@ def _check(settings: Settings) -> None:
     ):
         if getattr(settings, name) not in allowed:
             raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))
-    if not 0 < settings.target_fpir < 1:
-        raise InvalidParameter("target_fpir", "lie between 0 and 1", settings.target_fpir)
-    if not 0 < settings.crop_area <= 1:
-        raise InvalidParameter("crop_area", "lie in (0, 1]", settings.crop_area)
-    if not 0.1 <= settings.view <= 1:
-        raise InvalidParameter("view", "lie between 0.1 and 1", settings.view)
-    if not 0 <= settings.warmup < 1:
-        raise InvalidParameter("warmup", "lie in [0, 1)", settings.warmup)
+    for name, low, high in (
+        ("target_fpir", 1e-6, 0.999),
+        ("crop_area", 0.01, 1.0),
+        ("warmup", 0.0, 0.99),
+        ("view", 0.1, 1.0),
+    ):
+        if not low <= getattr(settings, name) <= high:
+            raise InvalidParameter(name, f"lie between {low:g} and {high:g}", getattr(settings, name))

@@ -14,7 +14,6 @@ from training.trainer import Trainer, learning_rate_factor, make_optimizer, trai
 
 from .conftest import tiny_settings
 
-
 SIGHT = Preprocessing(size=32)
 
 

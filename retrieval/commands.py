@@ -1,0 +1,163 @@
+"""The commands `retrieval index`, `search`, `doctor`, `data check` and `synthetic`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from .catalogue import CatalogueReport, check_catalogue, read_catalogue
+
+SHOWN = 10  # lines of a list before "and N more"
+Folder = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("photos", type=Folder)
+@click.option("-o", "--output", required=True, type=Folder, help="The gallery's directory; made, or added to.")
+@click.option("--threads", type=int, default=os.cpu_count(), show_default="all cores")
+@click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
+def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: int) -> None:
+    """Put the photos of a folder, a CSV or a parquet file into a gallery.
+
+    Photos that are in the gallery already are skipped, so that an interrupted run continues. A photo that
+    cannot be used is reported and never stops the rest.
+
+    \b
+    Example:
+      retrieval index bundles/shop photos.csv -o galleries/shop
+    """
+    from .bundle import Bundle
+    from .indexing import index_catalogue
+
+    opened = Bundle.open(bundle)
+    report = index_catalogue(opened, read_catalogue(photos), output, threads=threads, batch_size=batch_size)
+    _list("refused", [f"{photo_id}: {reason}" for photo_id, reason in report.refused])
+    click.echo(
+        f"Wrote {output}: {report.added} photos added ({report.replaced} of them replaced), "
+        f"{report.skipped} there already, {len(report.refused)} refused."
+    )
+    click.echo(f"Next: retrieval serve {bundle} {output}")
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Folder)
+@click.argument("image", type=Folder)
+@click.option("--top-k", type=int, default=10, show_default=True, help="Matches at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) -> None:
+    """Ask which catalogue item a photo shows, if any.
+
+    \b
+    Example:
+      retrieval search bundles/shop galleries/shop query.jpg
+    """
+    from .retriever import Retriever
+
+    result = Retriever.open(bundle, gallery).search(image, top_k=top_k)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    for rank, match in enumerate(result.matches, 1):
+        click.echo(f"{rank:3d}  {match.distance:.4f}  {match.item_id}  ({match.photo_id})")
+    if result.matches:
+        click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
+    elif result.nearest is None:
+        click.echo("no match: the gallery is empty")
+    else:
+        click.echo(
+            f"no match: the nearest item, {result.nearest.item_id}, is {result.nearest_distance:.4f} away; "
+            f"the threshold is {result.threshold:.4f}"
+        )
+
+
+@click.command()
+@click.argument("bundle", type=Folder, required=False)
+@click.argument("gallery", type=Folder, required=False)
+def doctor(bundle: Path | None, gallery: Path | None) -> None:
+    """Say what is wrong with this installation, a bundle or a gallery, and how to mend it.
+
+    \b
+    Example:
+      retrieval doctor bundles/shop galleries/shop
+    """
+    from .doctor import examine
+
+    healthy = True
+    for finding in examine(bundle, gallery):
+        healthy &= finding.good
+        click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
+        if finding.remedy:
+            click.echo(f"     -> {finding.remedy}")
+    click.echo("Nothing is wrong." if healthy else "Something is wrong: see the lines that begin with BAD.")
+    if not healthy:
+        sys.exit(1)
+
+
+@click.group()
+def data() -> None:
+    """Look at a catalogue before training on it.
+
+    \b
+    Example:
+      retrieval data check photos.csv
+    """
+
+
+@data.command()
+@click.argument("catalogue", type=Folder)
+def check(catalogue: Path) -> None:
+    """Report unreadable photos, duplicates, items with one photo, and items in more than one partition.
+
+    \b
+    Example:
+      retrieval data check photos.csv
+    """
+    report = check_catalogue(read_catalogue(catalogue))
+    _show(report)
+    if not report.usable:
+        click.echo("Mend the unreadable photos and the items in several partitions before training.")
+        sys.exit(1)
+    click.echo(f"Next: retrieval train {catalogue} -o runs/{catalogue.stem}")
+
+
+def _show(report: CatalogueReport) -> None:
+    click.echo(f"{report.photos} photos of {report.items} items.")
+    _list("unreadable", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
+    _list("with the same content", [" = ".join(ids) for ids in report.duplicates])
+    _list("items with one photo", report.single_photo_items)
+    _list("items in more than one partition", report.split_items)
+
+
+def _list(title: str, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    click.echo(f"{len(lines)} {title}:")
+    for line in lines[:SHOWN]:
+        click.echo(f"  {line}")
+    if len(lines) > SHOWN:
+        click.echo(f"  and {len(lines) - SHOWN} more")
+
+
+@click.command()
+@click.argument("output", type=Folder)
+@click.option("--items", type=int, default=None, help="Products to draw.  [default: the demo's]")
+@click.option("--seed", type=int, default=0, show_default=True)
+def synthetic(output: Path, items: int | None, seed: int) -> None:
+    """Draw a procedural catalogue: products in many photos, with its CSV.
+
+    \b
+    Example:
+      retrieval synthetic demo/photos --seed 1
+    """
+    from .synthetic import ITEMS, make_catalogue
+
+    catalogue = make_catalogue(output, items=items or ITEMS, seed=seed)
+    click.echo(f"Wrote {catalogue}.")
+    click.echo(f"Next: retrieval train {catalogue} -o runs/synthetic")

@@ -1,0 +1,102 @@
+"""What is wrong with an installation, a bundle or a gallery, and how to mend it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from .errors import RetrievalError
+
+PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
+OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
+ALTERNATIVES = {"onnxruntime": "onnxruntime-gpu", "faiss-cpu": "faiss-gpu-cu12"}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's report."""
+
+    good: bool
+    text: str
+    remedy: str = ""
+
+
+def examine(bundle: Path | None, gallery: Path | None) -> Iterator[Finding]:
+    """Yield what is found, as it is found."""
+    yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in PACKAGES:
+        yield _package(name)
+    yield _guarded("execution providers", _providers)
+    if bundle is not None:
+        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle))
+    if gallery is not None:
+        yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
+    if bundle is not None and gallery is not None:
+        yield _guarded("bundle and gallery", lambda: _together(bundle, gallery))
+
+
+def _package(name: str) -> Finding:
+    for candidate in (name, ALTERNATIVES.get(name, name)):
+        try:
+            return Finding(True, f"{candidate} {version(candidate)}")
+        except PackageNotFoundError:
+            continue
+    if name in OPTIONAL:
+        return Finding(True, f"{name} is not installed; only the extra `{OPTIONAL[name]}` needs it")
+    return Finding(False, f"{name} is not installed", "pip install 'retrieval[serve]'")
+
+
+def _guarded(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(True, f"{what}: {look()}")
+    except RetrievalError as error:
+        return Finding(False, f"{what}: {error.message}", error.remedy)
+    except Exception as error:  # a doctor reports what it meets
+        return Finding(False, f"{what}: {type(error).__name__}: {error}", "Install again, or export and index again")
+
+
+def _providers() -> str:
+    import onnxruntime
+
+    return ", ".join(onnxruntime.get_available_providers())
+
+
+def _bundle(path: Path) -> str:
+    from .bundle import Bundle
+
+    bundle = Bundle.open(path)
+    size = bundle.preprocessing.size
+    made = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
+    point = bundle.operating_point
+    return (
+        f"verified, the model runs ({made.vectors.shape[1]} values), threshold {point.threshold:.4f}, "
+        f"FPIR {point.target_fpir:g} {point.status}"
+    )
+
+
+def _gallery(path: Path) -> str:
+    from index.gallery import Gallery
+
+    from .errors import GalleryCorrupt
+
+    with Gallery.open(path, read_only=True) as gallery:
+        problems = gallery.verify()
+        if problems:
+            raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
+        return f"verified, {len(gallery)} photos of {gallery.items} items"
+
+
+def _together(bundle: Path, gallery: Path) -> str:
+    from index.gallery import Gallery
+
+    from .bundle import Bundle
+    from .retriever import require_match
+
+    with Gallery.open(gallery, read_only=True) as opened:
+        require_match(Bundle.open(bundle, verify=False), opened)
+    return "belong together"
