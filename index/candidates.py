@@ -32,6 +32,8 @@ class FlatCandidates:
 
     def search(self, vector: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the rows (≤ k,) with the largest cosine to one vector (d,), best first, and the cosines."""
+        if not len(self):
+            return np.zeros(0, np.int64), np.zeros(0, np.float32)
         cosines, rows = self._index.search(np.ascontiguousarray(vector[None], dtype=np.float32), min(k, len(self)))
         found = rows[0] >= 0  # faiss pads with -1
         return rows[0][found], cosines[0][found]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,7 +61,7 @@ class Gallery:
         self.read_only = read_only
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
-        self._lock: IO[bytes] | None = None
+        self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: _Snapshot | None = None
         self.dim = int(self._store.fact("dim"))
         self.embedding_id = self._store.fact("embedding_id")
@@ -96,9 +97,13 @@ class Gallery:
         """Close the database and let another process write."""
         with self._guard:
             self._store.close()
-            if self._lock:
-                self._lock.close()
+            if self._lock is not None:
+                os.close(self._lock)
                 self._lock = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
 
     def __len__(self) -> int:
         """Return the number of live photos."""
@@ -267,13 +272,13 @@ class Gallery:
         """Become the one writer until `close`, and clear what an interrupted write left."""
         if self.read_only:
             raise GalleryError(f"{self.path} was opened to read only", remedy="Open it without read_only")
-        if self._lock:
+        if self._lock is not None:
             return
-        lock = (self.path / "writer.lock").open("wb")
+        lock = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            lock.close()
+            os.close(lock)
             raise GalleryLocked(
                 f"another process is writing to {self.path}", remedy="Wait until it has finished"
             ) from error

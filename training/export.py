@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,18 +95,33 @@ def write_onnx(model: EmbeddingModel, path: Path, *, size: int) -> None:
     """Write one self-contained ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
     wrapped = ExportModel(model.cpu().float()).eval()
     example = torch.zeros(2, 3, size, size)
-    torch.onnx.export(
-        wrapped,
-        (example,),
-        str(path),
-        input_names=["pixels"],
-        output_names=["embedding", "certainty"],
-        opset_version=OPSET,
-        dynamo=True,
-        dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
-        external_data=False,
-        verbose=False,
-    )
+    with _quiet_exporter():
+        torch.onnx.export(
+            wrapped,
+            (example,),
+            str(path),
+            input_names=["pixels"],
+            output_names=["embedding", "certainty"],
+            opset_version=OPSET,
+            dynamo=True,
+            dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
+            external_data=False,
+            verbose=False,
+        )
+
+
+@contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Hush what the exporter says about its own future and about torchvision; its errors still come through."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32) -> np.ndarray:
