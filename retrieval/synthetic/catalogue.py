@@ -1,0 +1,196 @@
+"""A catalogue of products that do not exist, photographed in two stores: a demo that needs no download."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from retrieval.errors import InvalidParameter
+
+from .designs import Design, draw_family
+from .families import FAMILIES, UNKNOWN, Shape
+from .photos import STORES, Studio, turns
+
+COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "variation")
+SHARES = {"train": 0.6, "calibration": 0.2, "test": 0.2}  # of the families
+DENSITY = {"train": (0.1, 0.9), "calibration": (0.0, 0.2), "test": (0.6, 0.8)}
+UNKNOWN_ITEMS = 2  # of each family that is in no partition
+QUALITY = 88
+
+
+@dataclass(frozen=True)
+class Product:
+    """One item before it is photographed."""
+
+    item_id: str
+    family: str
+    partition: str
+    design: Design
+    variation: float
+    views: Sequence[Image.Image]
+
+    @property
+    def name(self) -> str:
+        """What it is called on the page."""
+        return f"{self.design.brand} {self.design.flavour} {self.family}"
+
+
+def make_catalogue(
+    directory: str | Path,
+    *,
+    items: int = 300,
+    photos: int = 12,
+    size: int = 96,
+    seed: int = 0,
+    progress: bool = True,
+) -> Path:
+    """Draw a catalogue of products and return the path of its `catalogue.csv`.
+
+    A product *family* (the CSV's `group`) is one shape; its products differ in colours, pattern, emblem and
+    words. Each product has a `variation`: some are photographed nearly identically, others in any pose, light
+    and place, behind or beside anything. Half of a product's photos are of store_a (the gallery), half of
+    store_b (the queries). Families that are in no partition are photographed into `unknown/` and are not in the
+    CSV: their honest answer is no match.
+
+    Whole families are in train, calibration or test. **The shift between calibration and test is made on
+    purpose**: which shapes go where is chance, but most products of a test family are siblings of another one
+    (the same brand and pattern; an emblem, a word and a colour differ), few of a calibration family are, and
+    training families are of every density. So a shop that calibrates one plain threshold on families of
+    clearly different products, and then sells one of look-alikes, meets more false matches than promised. A
+    catalogue whose calibration families are a fair sample of what it will sell shows less of it.
+
+    Parameters
+    ----------
+    directory:
+        Where to write; made if it is missing. Files of the same names are replaced.
+    items, photos, size:
+        Products; photos of each, half a store; side of a photo in pixels.
+    seed:
+        Decides everything: the same arguments write the same bytes (with the same Pillow and numpy).
+
+    Raises
+    ------
+    InvalidParameter
+        Fewer than 10 items or 2 photos, an odd number of photos, or a size below 32.
+    """
+    if items < 10:
+        raise InvalidParameter("items", "be at least 10", items)
+    if photos < 2 or photos % 2:
+        raise InvalidParameter("photos", "be even and at least 2", photos)
+    if size < 32:
+        raise InvalidParameter("size", "be at least 32 pixels", size)
+    directory = Path(directory)
+    studio = Studio(size, np.random.default_rng((seed, 0)))
+    rows: list[dict[str, str]] = []
+    with tqdm(total=items * photos, desc="photographing", unit="photo", disable=not progress) as bar:
+        for number, products in enumerate(_families(items, seed)):
+            for place, product in enumerate(products):
+                generator = np.random.default_rng((seed, 2, number, place))
+                others = [other.views[len(other.views) // 2] for other in products if other is not product]
+                rows += _photograph(product, others, studio, directory, photos, generator)
+                bar.update(photos)
+    _photograph_unknown(studio, directory / "unknown", seed)
+    path = directory / "catalogue.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+def partition_families(count: int, generator: np.random.Generator) -> dict[str, str]:
+    """Return the partition of each of `count` families, drawn by chance."""
+    names = list(FAMILIES)
+    chosen = [names[i] for i in generator.permutation(len(names))[:count]]
+    held_out = max(1, round(count * SHARES["test"]))
+    parts = ["test"] * held_out + ["calibration"] * held_out
+    parts += ["train"] * (count - len(parts))
+    return dict(zip(chosen, parts, strict=True))
+
+
+def _families(items: int, seed: int) -> Iterator[list[Product]]:
+    """Yield the products of each family."""
+    generator = np.random.default_rng((seed, 1))
+    count = min(len(FAMILIES), items // 2)
+    partitions = partition_families(count, generator)
+    for number, (family, partition) in enumerate(partitions.items()):
+        size = items // count + (number < items % count)
+        density = float(generator.uniform(*DENSITY[partition]))
+        yield _draw_products(family, FAMILIES[family], partition, size, density, generator)
+
+
+def _draw_products(
+    family: str, shape: Shape, partition: str, count: int, density: float, generator: np.random.Generator
+) -> list[Product]:
+    products = []
+    for number, design in enumerate(draw_family(count, density=density, generator=generator)):
+        variation = float(generator.uniform(0.05, 1))
+        views = shape.render(design, turns(variation))
+        item_id = f"{family.replace(' ', '-')}-{number + 1:02d}"
+        products.append(Product(item_id, family, partition, design, variation, views))
+    return products
+
+
+def _photograph(
+    product: Product,
+    neighbours: Sequence[Image.Image],
+    studio: Studio,
+    directory: Path,
+    photos: int,
+    generator: np.random.Generator,
+) -> list[dict[str, str]]:
+    """Write a product's photos and return their rows of the catalogue."""
+    folder = directory / "products" / product.item_id
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for store in STORES:
+        place = studio.visit(generator)
+        for number in range(photos // len(STORES)):
+            photo = studio.take(
+                product.views,
+                neighbours,
+                place=place,
+                variation=product.variation,
+                store=store,
+                generator=generator,
+            )
+            path = folder / f"{store.name}_{number + 1}.jpg"
+            photo.save(path, quality=QUALITY)
+            rows.append(_row(product, path.relative_to(directory), store.name, store.role))
+    return rows
+
+
+def _row(product: Product, path: Path, source: str, role: str) -> dict[str, str]:
+    return {
+        "path": path.as_posix(),
+        "item_id": product.item_id,
+        "group": product.family,
+        "source": source,
+        "partition": product.partition,
+        "role": role,
+        "name": product.name,
+        "variation": f"{product.variation:.2f}",
+    }
+
+
+def _photograph_unknown(studio: Studio, folder: Path, seed: int) -> None:
+    """Write one query photo of each of a few products of families that are in no partition."""
+    generator = np.random.default_rng((seed, 3))
+    folder.mkdir(parents=True, exist_ok=True)
+    for family, shape in UNKNOWN.items():
+        for product in _draw_products(family, shape, "", UNKNOWN_ITEMS, 0.0, generator):
+            photo = studio.take(
+                product.views,
+                [],
+                place=studio.visit(generator),
+                variation=0.4,
+                store=STORES[-1],
+                generator=generator,
+            )
+            photo.save(folder / f"{product.item_id}.jpg", quality=QUALITY)
