@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/grocery-benchmark"))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--precision", default="fp32")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in RECIPES}

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from retrieval.catalogue import Photo
 
@@ -41,6 +42,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
     scenes = scenes_of(photos, unseen=splits.test, trained=[*splits.fit, *splits.validation], protocol=run.protocol)
     calibration = make_scene("calibration", photos, splits.calibration, run.protocol)
     model = run.best_model().to(choose_device(settings.device))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def embed(chosen: Sequence[Photo]) -> np.ndarray:
         reader = PhotoReader(chosen, run.preprocessing, cache_bytes=0)

@@ -1,0 +1,42 @@
+"""Refusals as RFC 9457 problem documents: one status a leaf of the exception tree."""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from starlette.responses import JSONResponse
+
+from retrieval.errors import (
+    ImageTooLarge,
+    ImageUnreadable,
+    ImageUnsupported,
+    InvalidParameter,
+    RetrievalError,
+)
+
+STATUS: dict[str, HTTPStatus] = {
+    "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
+    ImageTooLarge.__name__: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    ImageUnreadable.__name__: HTTPStatus.BAD_REQUEST,
+    ImageUnsupported.__name__: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    InvalidParameter.__name__: HTTPStatus.UNPROCESSABLE_ENTITY,
+}
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem(status: int, title: str, detail: str = "", *, kind: str = "about:blank") -> JSONResponse:
+    """Return a problem document."""
+    body = {"type": kind, "title": title, "status": int(status), "detail": detail}
+    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    return JSONResponse(body, status_code=int(status), media_type=MEDIA_TYPE, headers=headers)
+
+
+def problem_response(error: RetrievalError) -> JSONResponse:
+    """Return the document of a refusal; what is not the client's doing keeps its details to the log."""
+    name = type(error).__name__
+    status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        return problem(status, "the search failed", "The server's log says why.")
+    kind = "/problems/" + re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+    return problem(status, error.message, error.remedy, kind=kind)
