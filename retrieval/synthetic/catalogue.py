@@ -19,7 +19,7 @@ from .photos import STORES, Studio, turns
 
 COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "variation")
 SHARES = {"train": 0.6, "calibration": 0.2, "test": 0.2}  # of the families
-DENSITY = {"train": (0.1, 0.9), "calibration": (0.0, 0.2), "test": (0.6, 0.8)}
+DENSITY = {"train": (0.1, 0.9), "calibration": (0.0, 0.1), "test": (0.5, 0.7)}
 UNKNOWN_ITEMS = 2  # of each family that is in no partition
 QUALITY = 88
 

@@ -84,15 +84,18 @@ def ink_on(paper: Colour) -> Colour:
 def draw_colour(generator: np.random.Generator, *, apart: Sequence[Colour] = ()) -> Colour:
     """Return a colour of the palette, moved a little, that can be told from each colour of `apart`."""
     while True:
-        colour = PALETTE[int(generator.integers(len(PALETTE)))]
-        red, green, blue = (int(np.clip(c + generator.integers(-14, 15), 0, 255)) for c in colour)
-        if all(abs(red - r) + abs(green - g) + abs(blue - b) > 150 for r, g, b in apart):
-            return (red, green, blue)
+        colour = _moved(PALETTE[int(generator.integers(len(PALETTE)))], generator)
+        if all(sum(abs(one - other) for one, other in zip(colour, known, strict=True)) > 150 for known in apart):
+            return colour
 
 
-def draw_design(generator: np.random.Generator) -> Design:
-    """Return a design of its own: related hues, everything else by chance."""
-    body = draw_colour(generator)
+def _moved(colour: Colour, generator: np.random.Generator) -> Colour:
+    red, green, blue = np.clip(np.add(colour, generator.integers(-14, 15, 3)), 0, 255).tolist()
+    return (red, green, blue)
+
+
+def draw_design(generator: np.random.Generator, *, body: Colour) -> Design:
+    """Return a design of its own around a body's colour."""
     label = draw_colour(generator, apart=[body])
     return Design(
         body=body,
@@ -109,23 +112,25 @@ def draw_design(generator: np.random.Generator) -> Design:
 
 
 def draw_sibling(design: Design, generator: np.random.Generator) -> Design:
-    """Return another product of the same brand: its own emblem and word, and one other colour."""
-    part = str(generator.choice(COLOURED))
-    others = [getattr(design, name) for name in ("body", "label", "accent")]
+    """Return another product of the same brand: its own word, emblem and one or two colours."""
+    others = [getattr(design, name) for name in ("body", *COLOURED)]
     changed: dict[str, Any] = {
         "flavour": str(generator.choice([f for f in FLAVOURS if f != design.flavour])),
         "emblem": str(generator.choice([e for e in EMBLEMS if e != design.emblem])),
-        part: draw_colour(generator, apart=others),
     }
+    for part in generator.choice(COLOURED, int(generator.integers(1, 3)), replace=False).tolist():
+        changed[part] = draw_colour(generator, apart=others)
     return dataclasses.replace(design, **changed)
 
 
 def draw_family(count: int, *, density: float, generator: np.random.Generator) -> list[Design]:
-    """Return `count` different designs; a share `density` of them are siblings of another one."""
-    brands = [draw_design(generator) for _ in range(max(1, round(count * (1 - density))))]
-    designs = list(dict.fromkeys(brands[:count]))
+    """Return `count` different designs; a share `density` of them are siblings of one of the others."""
+    bodies = [PALETTE[i] for i in generator.permutation(len(PALETTE))]
+    own = max(1, round(count * (1 - density)))
+    brands = [draw_design(generator, body=_moved(bodies[i % len(bodies)], generator)) for i in range(own)]
+    designs = list(dict.fromkeys(brands))
     while len(designs) < count:
-        sibling = draw_sibling(brands[int(generator.integers(len(brands)))], generator)
+        sibling = draw_sibling(brands[int(generator.integers(own))], generator)
         if sibling not in designs:
             designs.append(sibling)
     return designs
@@ -161,7 +166,7 @@ def artwork(design: Design, width: int, height: int, *, front: float = 1.0) -> I
         draw.ellipse(box, fill=design.label, outline=design.ink, width=max(1, round(size * 0.02)))
     elif design.layout == "badge":
         draw.rounded_rectangle(box, radius=size * 0.1, fill=design.body, outline=design.label, width=3)
-    emblem(draw, design, (middle, height * 0.2), size * 0.17)
+    emblem(draw, design, (middle, height * 0.2), size * 0.19)
     paper = design.body if design.layout == "badge" else design.label
     ink = ink_on(paper)
     write(draw, design.brand, (middle, height * 0.53), size * 0.3, across * 0.84, ink, paper)

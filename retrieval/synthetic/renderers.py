@@ -154,14 +154,15 @@ class Carton:
         back, height = (0.0, ridge) if self.gable else (-d, h)
         above = Image.new("RGB", (8, 8), fill_colour(design, self.top))
         aside = Image.fromarray(pattern_image(design, 120, 200))
-        faces = [
+        faces: list[tuple[Image.Image, float, list[tuple[float, float, float]]]] = [
             (above, 1.06, [(-w, height, back), (w, height, back), (w, h, d), (-w, h, d)]),
             (above, 0.66, [(x, height, back)] * 2 + [(x, h, far), (x, h, near)]),
             (above, 0.9, [(-w, ridge + 0.05, 0), (w, ridge + 0.05, 0), (w, ridge, 0), (-w, ridge, 0)]),
             (aside, 0.7, [(x, h, near), (x, h, far), (x, -h, far), (x, -h, near)]),
             (front, 1.0, [(-w, h, d), (w, h, d), (w, -h, d), (-w, -h, d)]),
         ]
-        for texture, light, corners in faces if self.gable else [faces[0], *faces[3:]]:
+        seen = faces if self.gable else [faces[0], *faces[3:]]
+        for texture, light, corners in seen:
             paste_quad(sprite, texture, [_seen(corner, turn) for corner in corners], light)
         return sprite.reduce(2)
 
