@@ -147,17 +147,17 @@ def _list(title: str, lines: Sequence[str]) -> None:
 
 @click.command()
 @click.argument("output", type=Folder)
-@click.option("--items", type=int, default=None, help="Products to draw.  [default: the demo's]")
+@click.option("--items", type=int, default=300, show_default=True, help="Products to draw.")
 @click.option("--seed", type=int, default=0, show_default=True)
-def synthetic(output: Path, items: int | None, seed: int) -> None:
+def synthetic(output: Path, items: int, seed: int) -> None:
     """Draw a procedural catalogue: products in many photos, with its CSV.
 
     \b
     Example:
       retrieval synthetic demo/photos --seed 1
     """
-    from .synthetic import ITEMS, make_catalogue
+    from .synthetic import make_catalogue
 
-    catalogue = make_catalogue(output, items=items or ITEMS, seed=seed)
+    catalogue = make_catalogue(output, items=items, seed=seed)
     click.echo(f"Wrote {catalogue}.")
     click.echo(f"Next: retrieval train {catalogue} -o runs/synthetic")

@@ -93,6 +93,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is stricter
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_shape(image)
                 if image.format == "JPEG" and min_side:

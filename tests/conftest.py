@@ -17,3 +17,17 @@ def test_data() -> Path:
     if not (folder / "golden").is_dir():
         pytest.skip(f"RETRIEVAL_TEST_DATA: no folder {folder} with golden/, data/ and weights/")
     return folder
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `photos` (10 items, 3 photos each), `bundle` and `gallery` of the tiny model."""
+    from retrieval.catalogue import read_catalogue
+    from retrieval.indexing import index_catalogue
+
+    from .world import make_bundle, write_folder
+
+    folder = tmp_path_factory.mktemp("world")
+    photos = read_catalogue(write_folder(folder / "photos"))
+    index_catalogue(make_bundle(folder), photos, folder / "gallery", progress=False)
+    return folder

@@ -5,24 +5,13 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from training.run import Run
 from training.settings import Settings
 from training.trainer import train
 
-ITEMS, PHOTOS, SIDE = 20, 8, 40
-
-
-def draw(item: int, number: int) -> Image.Image:
-    """Return a photo of an item: its own 4×4 colour pattern, shifted, with noise."""
-    pattern = np.random.default_rng(item).integers(0, 256, (4, 4, 3))
-    noise = np.random.default_rng((item, number)).normal(0, 12, (SIDE, SIDE, 3))
-    picture = np.kron(pattern, np.ones((SIDE // 4, SIDE // 4, 1)))
-    shifted = np.roll(picture, number % 3, axis=1)
-    return Image.fromarray(np.clip(shifted + noise, 0, 255).astype(np.uint8))
+from ..world import ITEMS, PHOTOS, draw
 
 
 @pytest.fixture(scope="session")

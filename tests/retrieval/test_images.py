@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
+from retrieval.images import MAX_BYTES, Preprocessing, crop, open_image, resize, see, thumbnail, to_tensor
+
+from ..world import encode
+
+
+def gradient(width: int = 96, height: int = 64) -> Image.Image:
+    x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([x, y, 255 - x], axis=2).astype(np.uint8))
+
+
+def png_header(width: int, height: int) -> bytes:
+    """Return a tiny PNG file that claims any size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_bytes_paths_and_pil_are_one(tmp_path: Path, kind: str) -> None:
+    data = encode(gradient(), kind)
+    (tmp_path / "photo").write_bytes(data)
+    opened = [np.asarray(open_image(s)) for s in (data, tmp_path / "photo", str(tmp_path / "photo"))]
+    opened.append(np.asarray(open_image(Image.open(io.BytesIO(data)))))
+    for other in opened[1:]:
+        assert np.array_equal(opened[0], other)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", ImageUnreadable),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", ImageUnreadable),
+        (b"%!PS-Adobe-3.0 EPSF-3.0", ImageUnreadable),
+        (encode(gradient(), "BMP"), ImageUnreadable),
+        (encode(gradient(), "GIF"), ImageUnreadable),
+        (encode(gradient())[:700], ImageUnreadable),
+        (png_header(10_000, 10_000), ImageTooLarge),
+        (png_header(65_500, 65_500), ImageTooLarge),
+        (encode(gradient(4, 4), "PNG"), ImageUnsupported),
+        (encode(gradient(1000, 10), "PNG"), ImageUnsupported),
+        (b"\xff" * (MAX_BYTES + 1), ImageTooLarge),
+    ],
+)
+def test_hostile_bytes_are_refused_by_type(data: bytes, error: type[ImageRefused]) -> None:
+    with pytest.raises(error):
+        open_image(data)
+
+
+def test_a_damaged_jpeg_is_refused_not_filled_with_gray() -> None:
+    data = bytearray(encode(gradient(200, 200)))
+    with pytest.raises(ImageUnreadable):
+        open_image(bytes(data[: len(data) // 2]))
+
+
+def test_an_animation_is_refused() -> None:
+    file = io.BytesIO()
+    gradient().save(file, "WEBP", save_all=True, append_images=[gradient().rotate(90)])
+    with pytest.raises(ImageUnsupported, match="animated"):
+        open_image(file.getvalue())
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_every_orientation_comes_out_upright(orientation: int) -> None:
+    turn = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    upright = gradient()
+    stored = upright.transpose(turn[orientation]) if orientation in turn else upright
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    stored.save(file, "PNG", exif=exif)
+    assert np.array_equal(np.asarray(open_image(file.getvalue())), np.asarray(upright))
+
+
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    deep = Image.fromarray(np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16))
+    got = np.asarray(open_image(encode(deep, "PNG")))
+    assert np.abs(got[..., 0].astype(float) - np.linspace(0, 255, 64 * 64).reshape(64, 64)).max() <= 1
+
+
+def test_cmyk_gray_palette_and_alpha_become_rgb() -> None:
+    plain = np.asarray(gradient()).astype(float)
+    cmyk = np.asarray(open_image(encode(gradient().convert("CMYK"), "JPEG"))).astype(float)
+    assert np.abs(cmyk - plain).mean() < 3
+    assert open_image(encode(gradient().convert("L"), "PNG")).mode == "RGB"
+    assert open_image(encode(gradient().convert("P"), "PNG")).mode == "RGB"
+    glass = gradient().convert("RGBA")
+    glass.putalpha(0)
+    assert np.asarray(open_image(encode(glass, "PNG"))).min() == 255
+
+
+def test_draft_decoding_moves_next_to_nothing() -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
+    photo = noise.resize((1280, 960), Image.Resampling.BICUBIC)
+    sight = Preprocessing(size=160)
+    full = see(open_image(encode(photo)), sight).astype(float)
+    draft = open_image(encode(photo), min_side=160)
+    assert draft.width < photo.width
+    assert min(draft.size) >= 320
+    assert np.abs(see(draft, sight) - full).mean() < 1
+
+
+def test_the_view_is_the_centred_square() -> None:
+    whole = np.asarray(gradient(96, 64))
+    assert np.array_equal(see(Image.fromarray(whole), Preprocessing(size=64)), whole[:, 16:80])
+    half = see(Image.fromarray(whole), Preprocessing(size=32, view=0.5))
+    assert np.array_equal(half, whole[16:48, 32:64])
+
+
+def test_the_tensor_is_scaled_and_channels_first() -> None:
+    pixels = np.zeros((2, 8, 8, 3), np.uint8)
+    pixels[..., 0] = 255
+    made = to_tensor(pixels, Preprocessing(size=8))
+    assert made.shape == (2, 3, 8, 8)
+    assert made.dtype == np.float32
+    assert made[:, 0] == pytest.approx(1.0)
+    assert made[:, 1] == pytest.approx(-1.0)
+
+
+def test_thumbnails_are_small_jpegs_without_metadata() -> None:
+    exif = Image.Exif()
+    exif[0x010E] = "a secret"
+    file = io.BytesIO()
+    gradient(900, 600).save(file, "JPEG", exif=exif)
+    jpeg = thumbnail(open_image(file.getvalue()))
+    assert Image.open(io.BytesIO(jpeg)).size == (256, 171)
+    assert b"secret" not in jpeg
+
+
+def test_a_bbox_beyond_the_image_is_refused() -> None:
+    assert crop(gradient(), (0, 0, 50, 40)).size == (50, 40)
+    with pytest.raises(ImageUnsupported, match="beyond"):
+        crop(gradient(), (0, 0, 500, 40))
+
+
+def test_boxes_are_cut_by_the_resize() -> None:
+    whole = np.asarray(gradient())
+    assert np.array_equal(resize(gradient(), 32, box=(10, 5, 42, 37)), whole[5:37, 10:42])
+
+
+@pytest.mark.parametrize("values", [{"size": 4}, {"view": 0.0}, {"std": (0.0, 1.0, 1.0)}])
+def test_preprocessing_checks_itself(values: dict) -> None:
+    with pytest.raises(InvalidParameter):
+        Preprocessing(**values)
+
+
+def test_preprocessing_survives_json() -> None:
+    sight = Preprocessing(size=224, view=0.9, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    assert Preprocessing.from_dict(sight.to_dict()) == sight
+
+
+def test_mutated_files_neither_crash_nor_hang() -> None:
+    generator = np.random.default_rng(0)
+    files = [bytearray(encode(gradient(24, 24), kind)) for kind in ("JPEG", "PNG", "WEBP")]
+    outcomes = {"opened": 0, "refused": 0}
+    for number in range(2_000):
+        data = bytearray(files[number % 3])
+        for position in generator.integers(0, len(data), generator.integers(1, 8)):
+            data[position] = generator.integers(256)
+        try:
+            open_image(bytes(data))
+            outcomes["opened"] += 1
+        except ImageRefused:
+            outcomes["refused"] += 1
+    assert min(outcomes.values()) > 50

@@ -1,0 +1,81 @@
+"""A tiny world for tests: products that are colour patterns, and a model without weights that tells them apart."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from PIL import Image
+
+from retrieval.bundle import Bundle, write_bundle
+from retrieval.calibration import OperatingPoint
+from retrieval.images import Preprocessing
+
+ITEMS, PHOTOS, SIDE = 20, 8, 40
+SIZE, DIM = 32, 48
+
+
+def draw(item: int, number: int) -> Image.Image:
+    """Return a photo of an item: its own 4×4 colour pattern, shifted, with noise."""
+    pattern = np.random.default_rng(item).integers(0, 256, (4, 4, 3))
+    noise = np.random.default_rng((item, number)).normal(0, 12, (SIDE, SIDE, 3))
+    picture = np.kron(pattern, np.ones((SIDE // 4, SIDE // 4, 1)))
+    shifted = np.roll(picture, number % 3, axis=1)
+    return Image.fromarray(np.clip(shifted + noise, 0, 255).astype(np.uint8))
+
+
+def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
+    """Return an image as a file."""
+    file = io.BytesIO()
+    image.save(file, kind)
+    return file.getvalue()
+
+
+def write_folder(folder: Path, *, items: range = range(10), photos: range = range(3)) -> Path:
+    """Write a catalogue of one folder an item."""
+    for item in items:
+        (folder / f"item-{item:02d}").mkdir(parents=True)
+        for number in photos:
+            draw(item, number).save(folder / f"item-{item:02d}" / f"{number}.png")
+    return folder
+
+
+def write_model(path: Path) -> Path:
+    """Write an ONNX model: 4×4 mean colours of 32 px squares, centred, scaled to unit length."""
+    nodes = [
+        helper.make_node("AveragePool", ["pixels"], ["pooled"], kernel_shape=[8, 8], strides=[8, 8]),
+        helper.make_node("Flatten", ["pooled"], ["raw"]),
+        helper.make_node("ReduceL2", ["raw", "axes"], ["certainty"], keepdims=0),
+        helper.make_node("Unsqueeze", ["certainty", "axes"], ["length"]),
+        helper.make_node("Div", ["raw", "length"], ["embedding"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "tiny",
+        [helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 3, SIZE, SIZE])],
+        [
+            helper.make_tensor_value_info("embedding", TensorProto.FLOAT, ["n", DIM]),
+            helper.make_tensor_value_info("certainty", TensorProto.FLOAT, ["n"]),
+        ],
+        [helper.make_tensor("axes", TensorProto.INT64, [1], [1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    return path
+
+
+def make_bundle(folder: Path, *, threshold: float = 0.5, name: str = "bundle") -> Bundle:
+    """Write a bundle around the tiny model."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return write_bundle(
+        folder / name,
+        model=write_model(folder / "tiny.onnx"),
+        preprocessing=Preprocessing(size=SIZE),
+        dim=DIM,
+        operating_point=OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
+        files={"notes.txt": b"hello"},
+    )
