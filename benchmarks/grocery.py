@@ -37,22 +37,26 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--only", choices=RECIPES, action="append", help="Train only this; for two calls at once.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in RECIPES}
+    chosen = arguments.only or list(RECIPES)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
     for seed in range(arguments.seeds):
-        for name, recipe in RECIPES.items():
+        for name in chosen:
             settings = Settings(
                 catalogue=str(data / "data/grocery/grocery.csv"),
                 backbone=str(data / "weights/mobilenet_v1_0.75_224"),
                 epochs=arguments.epochs,
                 precision=arguments.precision,
                 seed=seed,
-                **recipe,
+                **RECIPES[name],
             )
             path = arguments.output / f"{name.replace(' ', '')}-{seed}"
             print(f"== {name}, seed {seed}", flush=True)
             results[name].append(report_of(settings, path))
+    if arguments.only:
+        return
     (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     print(table(results))
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from retrieval.errors import InvalidParameter
+
+from .base import Loss
 
 
 def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,8 +71,9 @@ class _MeanViolation(torch.autograd.Function):
         )
         weights = positive * slopes[0] + negative * slopes[1]
         ctx.save_for_backward(unit, weights)
-        margins = positive * positive_margin + negative * negative_margin
-        return (weights * (similarity - margins)).sum()
+        pulls = (weights * (similarity - positive_margin)).masked_fill(~positive, 0)
+        pushes = (weights * (similarity - negative_margin)).masked_fill(~negative, 0)
+        return pulls.sum() + pushes.sum()
 
     @staticmethod
     @once_differentiable
@@ -79,7 +82,7 @@ class _MeanViolation(torch.autograd.Function):
         return (2 * gradient) * (weights @ unit), None, None, None, None, None
 
 
-class ThresholdConsistentMargin(nn.Module):
+class ThresholdConsistentMargin(Loss):
     """Threshold-consistent margin regulariser (TCM, arXiv 2307.04047, Eq. 5).
 
     Pulls positive pairs that are less similar than `positive_margin` and pushes negative pairs that are more
@@ -109,7 +112,7 @@ class ThresholdConsistentMargin(nn.Module):
         self.positive_weight = positive_weight
         self.negative_weight = negative_weight
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return threshold_consistent_margin(
             F.normalize(embeddings, dim=1),

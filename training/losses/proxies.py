@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
+from .base import Loss
+
 
 def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float, margin: float) -> Tensor:
     """Return the ProxyAnchor loss of cosines (n, C) to the proxies (Kim et al., CVPR 2020).
@@ -46,7 +48,7 @@ def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
     return cosines.scatter(1, labels[:, None], target)
 
 
-class _Proxies(nn.Module):
+class _Proxies(Loss):
     """One proxy a class, (C, d), normalised at use."""
 
     def __init__(self, classes: int, dim: int) -> None:
@@ -76,7 +78,7 @@ class ProxyAnchor(_Proxies):
         self.alpha = alpha
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         return proxy_anchor(self.cosines(embeddings, labels), labels, alpha=self.alpha, margin=self.margin)
 
@@ -93,7 +95,7 @@ class ArcFace(_Proxies):
         self.scale = scale
         self.margin = margin
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         logits = arcface_logits(self.cosines(embeddings, labels), labels, margin=self.margin)
         return F.cross_entropy(self.scale * logits, labels)

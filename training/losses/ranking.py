@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from retrieval.errors import InvalidParameter
+
+from .base import Loss
 
 BLOCK = 2**24  # elements of the largest (queries, m, n) block
 
@@ -68,7 +70,7 @@ def _block(
     return precision.sum(dim=1) / valid.sum(dim=1).clamp(min=1)
 
 
-class SmoothAP(nn.Module):
+class SmoothAP(Loss):
     """One minus the smooth average precision (Brown et al., ECCV 2020).
 
     `count_query=True` counts the query among its own positives, as the released code behind the published
@@ -82,7 +84,7 @@ class SmoothAP(nn.Module):
         self.temperature = temperature
         self.count_query = count_query
 
-    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         similarity = unit @ unit.T

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from retrieval import metrics
+from retrieval.errors import InvalidParameter
+from retrieval.metrics import map_at_r, mean_average_precision, r_precision, recall_at_k
+
+
+def on_a_circle(*degrees: float) -> np.ndarray:
+    angles = np.deg2rad(degrees)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+GALLERY, LABELS = on_a_circle(0, 10, 20, 30, 40), np.array([0, 1, 0, 1, 0])
+QUERY = on_a_circle(-5)  # ranks 0, 1, 2, 3, 4: relevant for item 0 are ranks 1, 3, 5
+
+
+def test_by_hand() -> None:
+    assert recall_at_k(QUERY, [0], GALLERY, LABELS, ks=(1, 2)) == {1: 1.0, 2: 1.0}
+    assert recall_at_k(QUERY, [1], GALLERY, LABELS, ks=(1, 2)) == {1: 0.0, 2: 1.0}
+    assert r_precision(QUERY, [0], GALLERY, LABELS) == pytest.approx(2 / 3)
+    assert map_at_r(QUERY, [0], GALLERY, LABELS) == pytest.approx((1 + 2 / 3) / 3)
+    assert mean_average_precision(QUERY, [0], GALLERY, LABELS) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
+
+
+def test_a_query_without_a_mate_is_left_out() -> None:
+    two = np.concatenate([QUERY, QUERY])
+    assert recall_at_k(two, [0, 7], GALLERY, LABELS)[1] == 1.0
+    with pytest.raises(InvalidParameter, match="in the gallery"):
+        recall_at_k(QUERY, [7], GALLERY, LABELS)
+
+
+def test_exclude_self_leaves_the_own_photo_out() -> None:
+    assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS)[1] == 1.0
+    assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS, exclude_self=True)[1] == 0.0
+    with pytest.raises(InvalidParameter, match="one list"):
+        recall_at_k(QUERY, [0], GALLERY, LABELS, exclude_self=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_change_nothing_and_a_loop_agrees(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(seed)
+    vectors = generator.normal(size=(50, 5)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = generator.integers(0, 6, 50)
+    scores = []
+    for q in range(50):
+        order = [i for i in np.argsort(-(vectors @ vectors[q]), kind="stable") if i != q]
+        relevant = labels[order] == labels[q]
+        if relevant.any():
+            r = relevant.sum()
+            hits = [relevant[: i + 1].mean() for i in range(r) if relevant[i]]
+            scores.append((relevant[0], sum(hits) / r, relevant[:r].mean()))
+    want = np.mean(scores, axis=0)
+    for block in (50, 10**6):
+        monkeypatch.setattr(metrics, "BLOCK", block)
+        arguments = (vectors, labels, vectors, labels)
+        got = (
+            recall_at_k(*arguments, exclude_self=True)[1],
+            map_at_r(*arguments, exclude_self=True),
+            r_precision(*arguments, exclude_self=True),
+        )
+        assert got == pytest.approx(tuple(want), abs=1e-12)
