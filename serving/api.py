@@ -66,7 +66,7 @@ def create_app(
         summary="Which catalogue item is this, if any?",
         version="1",
         lifespan=lifespan,
-        docs_url="/docs",
+        docs_url=None,  # its scripts would come from elsewhere; /openapi.json is here
         redoc_url=None,
     )
     app.add_middleware(BodyLimit, max_bytes=settings.max_bytes)
@@ -114,8 +114,13 @@ def create_app(
     def readyz() -> Response:
         """Say whether a search would be answered: the model has run, and the gallery opens."""
         if not state["ready"]:
-            return problem(503, "not ready yet")
-        return JSONResponse({"status": "ready", "photos": len(retriever.gallery)})
+            return problem(503, "not ready")
+        try:
+            photos = len(retriever.gallery)
+        except RetrievalError as error:
+            log.error("the gallery does not open", exc_info=error)
+            return problem(503, "not ready", "The gallery does not open; the server's log says why.")
+        return JSONResponse({"status": "ready", "photos": photos})
 
     if page:
         from .page import mount_page

@@ -1,35 +1,40 @@
-"""The page: a photo in, the matches side by side, or a clear no-match with the closest item greyed out."""
+"""The page at /: a photo in by upload, paste or webcam, the answer beside it, examples to click.
+
+Gradio carries the photo as a file and nothing more: every byte of it goes through the gate of
+`retrieval.images`, as over HTTP.
+"""
 
 from __future__ import annotations
 
-import html
 import os
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from fastapi import FastAPI
 
 from retrieval.errors import ImageRefused, MissingDependency
-from retrieval.retriever import Match, Retriever, SearchResult
+from retrieval.retriever import Retriever
 
-from .limits import Busy, SearchPool
+from .answer import WAITING, answer_html, banner, header_html
+from .limits import Busy, NothingRemote, SearchPool
 
 if TYPE_CHECKING:
     import gradio
 
-STYLE = (Path(__file__).parent / "page.css").read_text()
+TITLE = "Which catalogue item is this?"
+STYLE = Path(__file__).with_name("page.css")
 TOP_K = 12
-WAITING = (
-    '<div class="r-empty"><p>Upload, paste or take a photo of one product.</p>'
-    "<p>You get the catalogue items it shows, or a plain <em>not in the catalogue</em>.</p></div>"
-)
+OWN_EXAMPLES = 6  # of the gallery's thumbnails, where no example is given
+WAITING_EVENTS = 32  # one more is told to come back
+KEPT_S = 3600  # how long an uploaded photo stays on the disk
 
 
 def mount_page(app: FastAPI, retriever: Retriever, pool: SearchPool, examples: Sequence[Path] = ()) -> FastAPI:
     """Serve the page at / of an application."""
     gradio = _gradio()
+    app.add_middleware(NothingRemote)
     mounted: FastAPI = gradio.mount_gradio_app(
         app,
         build_page(retriever, pool, examples),
@@ -37,7 +42,9 @@ def mount_page(app: FastAPI, retriever: Retriever, pool: SearchPool, examples: S
         show_error=False,
         max_file_size="10mb",
         allowed_paths=[],
-        css=STYLE,
+        run_history=False,  # photos are not kept in the browser
+        ssr_mode=False,
+        css_paths=[STYLE],
         theme=_theme(),
         footer_links=[],
     )
@@ -51,75 +58,62 @@ def build_page(retriever: Retriever, pool: SearchPool, examples: Sequence[Path] 
     async def search(path: str | None) -> str:
         if path is None:
             return WAITING
-        data = Path(path).read_bytes()
-        try:
-            return answer_html(await pool.run(lambda: retriever.search(data, top_k=TOP_K)))
-        except (ImageRefused, Busy) as error:
-            return banner("refused", "This photo cannot be searched", f"{error.message}. {error.remedy}")
 
-    with gradio.Blocks(title="Retrieval", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
+        def work() -> str:
+            return answer_html(retriever.search(Path(path), top_k=TOP_K))
+
+        try:
+            return await pool.run(work)
+        except (ImageRefused, Busy) as error:
+            return banner("refused", "This photo cannot be searched", str(error))
+
+    with (
+        tempfile.TemporaryDirectory() as folder,  # Gradio keeps copies of the examples
+        gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT_S, KEPT_S)) as page,
+    ):
         gradio.HTML(header_html(retriever))
-        with gradio.Row(equal_height=False):
-            with gradio.Column(scale=2, min_width=280):
+        with gradio.Row(equal_height=False, elem_classes="r-main"):
+            with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
                 photo = gradio.Image(
                     type="filepath",
+                    image_mode=None,
                     sources=["upload", "clipboard", "webcam"],
                     label="Your photo",
                     height=340,
                     buttons=[],
                 )
+                photo.preprocess = _path_of_upload  # Gradio's own would decode and save the photo again
+                shown = list(examples) or gallery_examples(retriever, Path(folder))
+                if shown:
+                    gradio.Examples(
+                        [str(path) for path in shown],
+                        inputs=photo,
+                        label="Or try one of these",
+                        examples_per_page=12,
+                        cache_examples=False,
+                        api_visibility="private",
+                    )
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
-        if examples:
-            gradio.Examples(
-                [str(path) for path in examples], inputs=photo, label="Try one of these", cache_examples=False
-            )
-        photo.change(search, photo, answer, show_progress="minimal", api_name=False, concurrency_limit=4)
-    return page.queue(max_size=32)
+        photo.change(search, photo, answer, show_progress="minimal", api_visibility="private", concurrency_limit=None)
+    return page.queue(max_size=WAITING_EVENTS)
 
 
-def header_html(retriever: Retriever) -> str:
-    """Return the head of the page: what is searched, and what the threshold promises."""
-    point = retriever.bundle.operating_point
-    return (
-        '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
-        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
-        f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of photos of "
-        f"unknown items would still return something (<b>{html.escape(point.status)}</b>).</p></header>"
-    )
+def gallery_examples(retriever: Retriever, folder: Path) -> list[Path]:
+    """Write a few thumbnails, spread over the gallery, as files and return them."""
+    photo_ids = sorted(retriever.gallery.photo_ids())
+    count = min(OWN_EXAMPLES, len(photo_ids))
+    chosen = [photo_ids[(2 * i + 1) * len(photo_ids) // (2 * count)] for i in range(count)]
+    written = []
+    for number, photo_id in enumerate(chosen):
+        if jpeg := retriever.gallery.thumbnail(photo_id):
+            written.append(folder / f"example-{number}.jpg")
+            written[-1].write_bytes(jpeg)
+    return written
 
 
-def answer_html(result: SearchResult) -> str:
-    """Return the answer as cards; every text of the catalogue is escaped."""
-    if result.nearest is None:
-        return banner("none", "Not in the catalogue", "The gallery holds no photos yet.")
-    scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
-    if not result.matches:
-        told = f"The closest item is {result.nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
-        card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
-        return banner("none", "Not in the catalogue", told) + f'<div class="r-cards r-grey">{card}</div>'
-    count = len(result.matches)
-    told = f"{count} item{'s' if count > 1 else ''} within the threshold, best first."
-    cards = "".join(_card(match, result.threshold, scale) for match in result.matches)
-    return banner("match", f"This is {result.matches[0].item_id}", told) + f'<div class="r-cards">{cards}</div>'
-
-
-def banner(kind: str, title: str, text: str) -> str:
-    """Return the line that states the decision."""
-    return f'<div class="r-banner r-{kind}" role="status"><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p></div>'
-
-
-def _card(match: Match, threshold: float, scale: float, *, note: str = "") -> str:
-    name = html.escape(match.item_id)
-    source = html.escape(f"v1/thumbnails/{quote(match.photo_id, safe='/')}", quote=True)
-    told = html.escape(note) if note else f"distance {match.distance:.3f}"
-    width, line = 100 * match.distance / scale, 100 * threshold / scale
-    return (
-        f'<figure class="r-card"><img src="{source}" alt="{name}" loading="lazy"><figcaption><b>{name}</b>'
-        f"<span>{told}</span>"
-        f'<span class="r-bar" title="distance {match.distance:.4f}, threshold {threshold:.4f}">'
-        f'<i style="width:{width:.1f}%"></i><u style="left:{line:.1f}%"></u></span></figcaption></figure>'
-    )
+def _path_of_upload(payload: Any) -> str | None:
+    return None if payload is None else str(payload.path)
 
 
 def _theme() -> gradio.themes.Base:
@@ -130,7 +124,7 @@ def _theme() -> gradio.themes.Base:
 
 
 def _gradio() -> Any:
-    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "0")
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
         import gradio
     except ImportError as error:

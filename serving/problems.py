@@ -7,20 +7,25 @@ from http import HTTPStatus
 
 from starlette.responses import JSONResponse
 
-from retrieval.errors import (
-    ImageTooLarge,
-    ImageUnreadable,
-    ImageUnsupported,
-    InvalidParameter,
-    RetrievalError,
-)
+from retrieval.errors import RetrievalError
 
-STATUS: dict[str, HTTPStatus] = {
+STATUS = {
+    # what the client sent
+    "InvalidParameter": HTTPStatus.UNPROCESSABLE_ENTITY,
+    "ImageUnreadable": HTTPStatus.BAD_REQUEST,
+    "ImageTooLarge": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    # what passes
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
-    ImageTooLarge.__name__: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    ImageUnreadable.__name__: HTTPStatus.BAD_REQUEST,
-    ImageUnsupported.__name__: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    InvalidParameter.__name__: HTTPStatus.UNPROCESSABLE_ENTITY,
+    "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
+    # what the operator must mend; the client is told no more than that
+    "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "RunError": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 MEDIA_TYPE = "application/problem+json"
 
