@@ -25,33 +25,33 @@ def setting(default: Any, text: str) -> Any:
 class Settings:
     """Settings of one run; `retrieval train --help` describes the same names."""
 
-    catalogue: str
+    catalogue: str  # folder, CSV or parquet of labelled photos
     backbone: str = setting("small", "'small' (ours, from scratch), a local folder or a model of the hub")
     size: int = setting(160, "side of the square that the model sees, in pixels")
     view: float = setting(0.8, "share of the shorter side that the model sees: objects as large as in training crops")
     dim: int = setting(128, "length of an embedding")
     pooling: str = setting("average", "'average' or 'gem'")
-    loss: str = setting("smooth_ap", "see training.losses.registry")
+    loss: str = setting("smooth_ap", "arcface, proxy_anchor or smooth_ap")
     loss_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
     regularizer: str = setting("", "'' or a loss that is added to the base loss: 'tcm'")
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
-    regularizer_weight: float = 1.0
+    regularizer_weight: float = setting(1.0, "weight of the regularizer beside the base loss")
     epochs: int = setting(8, "passes over as many photos as the training set has")
-    items_per_batch: int = setting(16, "P")
-    photos_per_item: int = setting(4, "K")
-    learning_rate: float = setting(2e-4, "of the backbone")
-    head_learning_rate: float = setting(1e-3, "of the embedding layer")
-    proxy_learning_rate: float = setting(1e-2, "of the loss's own parameters")
-    weight_decay: float = 1e-4
+    items_per_batch: int = setting(16, "items of a batch (P)")
+    photos_per_item: int = setting(4, "photos of each (K)")
+    learning_rate: float = setting(2e-4, "learning rate of the backbone")
+    head_learning_rate: float = setting(1e-3, "learning rate of the embedding layer")
+    proxy_learning_rate: float = setting(1e-2, "learning rate of the loss's own parameters, such as proxies")
+    weight_decay: float = setting(1e-4, "of matrices; biases, norms and proxies are not decayed")
     warmup: float = setting(0.05, "share of the steps over which the learning rates rise")
     freeze_batch_norm: bool = setting(True, "keep the statistics of a pretrained backbone")
     crop_area: float = setting(0.35, "smallest share of the photo's area that a training crop shows")
     flip: bool = setting(True, "mirror half of the training crops")
     colour: float = setting(0.2, "strength of brightness, contrast and saturation jitter")
     gallery_source: str = setting("", "photos of this source form the gallery in every evaluation ('' = choose)")
-    query_source: str = setting("", "and photos of this source ask")
+    query_source: str = setting("", "photos of this source ask in every evaluation ('' = choose)")
     target_fpir: float = setting(0.05, "the checkpoint with the lowest FNIR at this FPIR on validation items wins")
-    seed: int = 0
+    seed: int = setting(0, "decides everything random but the splits")
     split_seed: int = setting(0, "decides the class-disjoint splits, apart from `seed`")
     precision: str = setting("auto", "'fp32', 'bf16', or bf16 where a GPU has it")
     device: str = setting("auto", "'cpu', 'cuda', or cuda where there is one")

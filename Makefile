@@ -1,0 +1,44 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SERVE ?= 1
+DEMO ?= demo
+WORKERS ?= 2
+export GRADIO_ANALYTICS_ENABLED := 0
+export NO_ALBUMENTATIONS_UPDATE := 1
+
+.PHONY: demo test test-fast lint bench reliability
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,dev]'
+	touch $@
+
+demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
+	$(BIN)/retrieval demo -o $(DEMO)
+ifneq ($(SERVE),0)
+	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/photos/unknown
+endif
+
+test: $(VENV)/.installed  ## everything, the slow and the browser tests too
+	$(BIN)/python -m pytest -n $(WORKERS) --junitxml=.ci/report.xml
+
+test-fast: $(VENV)/.installed  ## what takes seconds: under 3 minutes on 2 cores
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser"
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and hours
+	$(BIN)/python benchmarks/serving.py
+	$(BIN)/python benchmarks/indexing.py
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/grocery.py
+
+reliability: $(VENV)/.installed  ## hostile input, kill -9, overload
+	$(BIN)/python -m pytest tests/index tests/retrieval/test_images.py tests/serving -m "not browser"

@@ -1,0 +1,139 @@
+"""The repository keeps its promises: packages, pins, imports, help, documentation."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+from packaging.requirements import Requirement
+
+from retrieval.cli import COMMANDS, LazyGroup, group
+
+from .conftest import ROOT
+
+PACKAGES = {"index", "retrieval", "training", "serving"}
+
+
+def tracked() -> list[Path]:
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
+    return [ROOT / name for name in names if name]
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_exactly_the_four_packages(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == PACKAGES
+    for package in PACKAGES:
+        built = {name for name in names if name.startswith(f"{package}/")}
+        there = {str(f.relative_to(ROOT)) for f in tracked() if f.relative_to(ROOT).parts[0] == package}
+        assert there <= built
+
+
+@pytest.mark.slow
+def test_imports_point_one_way() -> None:
+    result = subprocess.run([f"{sys.prefix}/bin/lint-imports"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("package", ["index", "retrieval", "serving", "retrieval.cli"])
+def test_importing_does_nothing_heavy(package: str) -> None:
+    script = f"import sys, {package}; print(*[m for m in ('torch','faiss','onnxruntime','gradio') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert result.stdout.split() == []
+
+
+def test_pins_satisfy_what_is_declared() -> None:
+    pins = dict(
+        line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if line and line[0] != "#"
+    )
+    pins = {name.lower().replace("_", "-"): version for name, version in pins.items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for text in [*project["dependencies"], *extras["serve"], *extras["train"], *extras["dev"]]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pins[requirement.name.lower()]), text
+    assert pins["torch"] == "2.13.0"
+    assert "torchvision" not in pins
+
+
+def commands(parent: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    if not isinstance(parent, click.Group):
+        return [path]
+    context = click.Context(parent)
+    found = [path] if path else []
+    for name in parent.list_commands(context):
+        child = parent.get_command(context, name)
+        assert child is not None
+        found += commands(child, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("path", commands(group), ids=" ".join)
+def test_every_command_helps_with_an_example(path: tuple[str, ...]) -> None:
+    command: click.Command = group
+    for name in path:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    text = command.get_help(click.Context(command, info_name=" ".join(path)))
+    assert "Example" in text
+    assert f"retrieval {path[0]}" in text
+
+
+def test_the_table_of_commands_is_the_help() -> None:
+    assert isinstance(group, LazyGroup)
+    text = group.get_help(click.Context(group))
+    assert all(name in text and entry.summary in text for name, entry in COMMANDS.items())
+
+
+def test_documented_commands_exist_with_their_options() -> None:
+    for document in ("README.md", "CONTRIBUTING.md"):
+        for line in (ROOT / document).read_text().splitlines():
+            words = line.split("#")[0].split()
+            if words[:1] == ["make"] and len(words) > 1:
+                assert f"\n{words[1]}:" in (ROOT / "Makefile").read_text()
+            if words[:1] != ["retrieval"]:
+                continue
+            command: click.Command | None = group
+            for word in words[1:]:
+                if not isinstance(command, click.Group):
+                    break
+                command = command.get_command(click.Context(command), word)
+            assert command is not None, line
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_no_path_or_registry_of_one_machine_is_in_the_tree() -> None:
+    pattern = re.compile(r"/work/|/root/|/home/(?!retrieval)|pypi\.org|/opt/")
+    for path in tracked():
+        if path.suffix in (".png", ".typed") or path == Path(__file__):
+            continue
+        for line in path.read_text().splitlines():
+            assert not pattern.search(line), f"{path.name}: {line}"
+
+
+def test_the_image_serves_without_torch_and_without_root() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    stages = re.split(r"^FROM ", text, flags=re.MULTILINE)[1:]
+    finals = [stage for stage in stages if re.match(r"\S+ AS (cpu|cuda)\n", stage)]
+    assert len(finals) == 2
+    for stage in finals:
+        assert re.search(r"^USER (?!root)\w+", stage, re.MULTILINE)
+        assert "HEALTHCHECK" in stage
+        assert "/readyz" in stage
+    assert all(":latest" not in stage and re.match(r"\S+:\S+ AS", stage) for stage in stages)
+    assert set(re.findall(r"^COPY (\w+) \w+$", text, re.MULTILINE)) == PACKAGES
+    installs = re.findall(r"pip install .*", text)
+    assert installs
+    assert not any(re.search(r"\btrain\b|torch", line) for line in installs)
