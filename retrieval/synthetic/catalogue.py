@@ -18,8 +18,8 @@ from .families import FAMILIES, UNKNOWN, Shape
 from .photos import STORES, Studio, turns
 
 COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "variation")
-SHARES = {"train": 0.6, "calibration": 0.2, "test": 0.2}  # of the families
-DENSITY = {"train": (0.1, 0.9), "calibration": (0.0, 0.1), "test": (0.5, 0.7)}
+HELD_OUT = 0.2  # share of the families in calibration, and in test
+DENSITY = {"train": (0.1, 0.6), "calibration": (0.0, 0.0), "test": (0.6, 0.7)}  # share of siblings, from to
 UNKNOWN_ITEMS = 2  # of each family that is in no partition
 QUALITY = 88
 
@@ -59,10 +59,10 @@ def make_catalogue(
     CSV: their honest answer is no match.
 
     Whole families are in train, calibration or test. **The shift between calibration and test is made on
-    purpose**: which shapes go where is chance, but most products of a test family are siblings of another one
-    (the same brand and pattern; an emblem, a word and a colour differ), few of a calibration family are, and
-    training families are of every density. So a shop that calibrates one plain threshold on families of
-    clearly different products, and then sells one of look-alikes, meets more false matches than promised. A
+    purpose**: which shapes go where is chance, but two thirds of the products of a test family are siblings of
+    another one (the same brand and pattern; an emblem, a word and one or two colours differ), none of a
+    calibration family are, and training families lie between. So a shop that calibrates one plain threshold on
+    families of clearly different products, and then sells look-alikes, meets more false matches than promised. A
     catalogue whose calibration families are a fair sample of what it will sell shows less of it.
 
     Parameters
@@ -108,7 +108,7 @@ def partition_families(count: int, generator: np.random.Generator) -> dict[str, 
     """Return the partition of each of `count` families, drawn by chance."""
     names = list(FAMILIES)
     chosen = [names[i] for i in generator.permutation(len(names))[:count]]
-    held_out = max(1, round(count * SHARES["test"]))
+    held_out = max(1, round(count * HELD_OUT))
     parts = ["test"] * held_out + ["calibration"] * held_out
     parts += ["train"] * (count - len(parts))
     return dict(zip(chosen, parts, strict=True))
