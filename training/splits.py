@@ -120,7 +120,7 @@ class Protocol:
         """Say it in words."""
         if self.leave_one_out:
             return "every photo asks all the others"
-        return f"{self.query_source} asks, {self.gallery_source} is the gallery"
+        return f"photos of {self.query_source!r} ask, those of {self.gallery_source!r} form the gallery"
 
 
 ROLE_GALLERY, ROLE_QUERY = "gallery", "query"

@@ -82,4 +82,4 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
     assert json.loads((run.path / "evaluation.json").read_text()) == report
     text = render(report)
     assert "unseen" in text
-    assert "b asks, a is the gallery" in text
+    assert "photos of 'b' ask" in text
