@@ -24,6 +24,7 @@ from .problems import problem, problem_response
 from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
+TopK = Annotated[int, Query(ge=1, le=100, description="Matches at most.")]
 IMAGE_BODY = {
     "requestBody": {
         "required": True,
@@ -73,7 +74,7 @@ def create_app(
     _handle_errors(app)
 
     @app.post("/v1/search", openapi_extra=IMAGE_BODY)
-    async def search(request: Request, top_k: Annotated[int, Query(ge=1, le=settings.max_top_k)] = 10) -> JSONResponse:
+    async def search(request: Request, top_k: TopK = 10) -> JSONResponse:
         """Search with a photo: the raw image as the body, or a multipart form with the field `image`."""
         data = await image_bytes(request)
         result = await pool.run(lambda: retriever.search(data, top_k=top_k))
@@ -131,14 +132,13 @@ def create_app(
 
 async def image_bytes(request: Request) -> bytes:
     """Return the image of a request: its raw body, or the form's field `image`."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        data = await request.body()
-    else:
-        form = await request.form(max_files=1, max_fields=4)
-        field = form.get("image")
-        if not isinstance(field, UploadFile):
-            raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
-        data = await field.read()
+    data = await request.body()  # a form too: it is capped, and one that is cut off leaves no file behind
+    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+        async with request.form(max_files=1, max_fields=4) as form:
+            field = form.get("image")
+            if not isinstance(field, UploadFile):
+                raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
+            data = await field.read()
     if not data:
         raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
     return data

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
-from retrieval.errors import ImageRefused, MissingDependency
+from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency
 from retrieval.retriever import Retriever
 
 from .answer import WAITING, answer_html, banner, header_html
@@ -83,6 +83,7 @@ def build_page(retriever: Retriever, pool: SearchPool, examples: Sequence[Path] 
                     buttons=[],
                 )
                 photo.preprocess = _path_of_upload  # Gradio's own would decode and save the photo again
+                photo.async_move_resource_to_block_cache = _only_uploads  # and read any path, fetch any address
                 shown = list(examples) or gallery_examples(retriever, Path(folder))
                 if shown:
                     gradio.Examples(
@@ -114,6 +115,14 @@ def gallery_examples(retriever: Retriever, folder: Path) -> list[Path]:
 
 def _path_of_upload(payload: Any) -> str | None:
     return None if payload is None else str(payload.path)
+
+
+async def _only_uploads(path: str | None) -> str | None:
+    """Return the path of a file that Gradio holds already; anything else was made up by the client."""
+    uploads = Path(_gradio().utils.get_upload_folder()).resolve()
+    if path is not None and not Path(path).resolve().is_relative_to(uploads):
+        raise ImageUnreadable("only an uploaded file can be searched")
+    return path
 
 
 def _theme() -> gradio.themes.Base:

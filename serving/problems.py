@@ -27,14 +27,17 @@ STATUS = {
     "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,
     "RunError": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
+HEADERS: dict[int, dict[str, str]] = {
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"},
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: {"Connection": "close"},  # the rest of the body is not waited for
+}
 MEDIA_TYPE = "application/problem+json"
 
 
 def problem(status: int, title: str, detail: str = "", *, kind: str = "about:blank") -> JSONResponse:
     """Return a problem document."""
     body = {"type": kind, "title": title, "status": int(status), "detail": detail}
-    headers = {"Retry-After": "1"} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
-    return JSONResponse(body, status_code=int(status), media_type=MEDIA_TYPE, headers=headers)
+    return JSONResponse(body, status_code=int(status), media_type=MEDIA_TYPE, headers=HEADERS.get(status))
 
 
 def problem_response(error: RetrievalError) -> JSONResponse:

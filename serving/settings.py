@@ -16,9 +16,8 @@ class ServeSettings:
     threads: int = field(default_factory=lambda: os.cpu_count() or 1)  # searches at a time, one a core
     queue: int = 32  # searches that may wait; one more is answered 503
     max_bytes: int = MAX_BYTES  # of an image
-    max_top_k: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("threads", "queue", "max_bytes", "max_top_k"):
+        for name in ("threads", "queue", "max_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, "be at least 1", getattr(self, name))

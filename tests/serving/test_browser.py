@@ -1,0 +1,166 @@
+"""The page in a real headless Chromium: what a person sees, and that nothing leaves the server's own host."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from benchmarks.page_screenshot import FLAGS
+from retrieval.bundle import Bundle
+from retrieval.catalogue import Photo
+from retrieval.indexing import index_catalogue
+
+from ..world import draw, encode
+from .conftest import Served, start, stop
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"),
+]
+CLEAR = "button[aria-label='Clear'], button[aria-label='Remove Image']"
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """Return the open page; at the end, nothing was asked of another host and no script failed."""
+    hosts, errors = set(), []
+    page = browser.new_page()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    yield page
+    page.close()
+    assert {host for host in hosts if host} == {urlsplit(served.address).netloc}
+    assert errors == []
+
+
+def send(page: Page, image: bytes, name: str = "photo.jpg") -> None:
+    page.locator("input[type=file]").first.set_input_files(
+        {"name": name, "mimeType": "image/jpeg", "buffer": image},
+    )
+
+
+def every_thumbnail_is_drawn(page: Page) -> bool:
+    return bool(page.evaluate("[...document.querySelectorAll('.r-card img')].every(i => i.complete && i.naturalWidth)"))
+
+
+def test_a_match_shows_items_with_thumbnails_and_distances(page: Page) -> None:
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    first = page.locator(".r-card").first
+    expect(first).to_contain_text("item-03")
+    expect(first).to_contain_text("distance 0.")
+    page.wait_for_timeout(300)
+    assert every_thumbnail_is_drawn(page)
+
+
+def test_no_match_shows_the_closest_item_greyed(page: Page) -> None:
+    send(page, encode(draw(77, 0)))
+    expect(page.locator("#answer h2")).to_have_text("Not in the catalogue")
+    expect(page.locator("#answer .r-banner")).to_contain_text("a match needs 0.500 or less")
+    expect(page.locator(".r-card")).to_have_count(1)
+    expect(page.locator(".r-card")).to_contain_text("closest, but not a match")
+    assert "grayscale" in page.locator(".r-card img").evaluate("e => getComputedStyle(e).filter")
+
+
+def test_a_photo_that_cannot_be_used_says_why_and_the_next_one_works(page: Page) -> None:
+    send(page, b"no image")
+    expect(page.locator("#answer h2")).to_have_text("This photo cannot be searched")
+    page.locator(CLEAR).first.click()
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(draw(5, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-05")
+
+
+def test_an_example_is_one_click(page: Page) -> None:
+    examples = page.locator("button.gallery-item")
+    expect(examples).to_have_count(6)
+    examples.nth(2).click()
+    expect(page.locator("#answer h2")).to_contain_text("This is item-")
+    examples.nth(4).click()
+    expect(page.locator("#answer .r-card").first).to_be_visible()
+
+
+def test_an_image_can_be_pasted(page: Page) -> None:
+    page.evaluate("""async () => {
+        const canvas = Object.assign(document.createElement('canvas'), {width: 40, height: 40});
+        const blob = await new Promise(done => canvas.toBlob(done, 'image/png'));
+        navigator.clipboard.read = async () => [{types: ['image/png'], getType: async () => blob}];
+    }""")
+    page.locator("button[aria-label*='lipboard'], button[title*='lipboard'], button[aria-label*='aste']").first.click()
+    expect(page.locator("#answer .r-banner")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_everything_without_scrolling_sideways(browser: Browser, served: Served, scheme: str) -> None:
+    page = browser.new_page(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    answer, examples = (page.locator(e).bounding_box() for e in ("#answer .r-banner", "button.gallery-item >> nth=0"))
+    assert answer is not None
+    assert examples is not None
+    assert answer["y"] < examples["y"]  # the answer first
+    for text in ("#answer h2", ".r-card b", ".r-head p", ".r-card span"):
+        assert contrast(page, text) >= 4.5, text
+    page.close()
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Return the WCAG contrast of a text with what is behind it."""
+    return float(
+        page.locator(selector).first.evaluate("""e => {
+        const rgb = c => c.match(/[\\d.]+/g).map(Number);
+        const light = c => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .04045 ? v / 12.92
+            : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+        let back = e, under = rgb(getComputedStyle(back).backgroundColor);
+        while (under.length > 3 && under[3] < 1 && back.parentElement) {
+            back = back.parentElement; under = rgb(getComputedStyle(back).backgroundColor); }
+        const [a, b] = [light(rgb(getComputedStyle(e).color)), light(under)].sort((x, y) => y - x);
+        return (a + .05) / (b + .05);
+    }""")
+    )
+
+
+def test_a_hostile_catalogue_stays_text(browser: Browser, world: Path, tmp_path: Path) -> None:
+    evil = '"><img src=x onerror="document.title=1">${document.title=2}{{constructor}}'
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    draw(1, 0).save(folder / "p.png")
+    photo = Photo(f"../{evil}", folder / "p.png", evil, metadata={"name": evil})
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    index_catalogue(Bundle.open(tmp_path / "bundle"), [photo], tmp_path / "gallery", progress=False)
+    running = start(tmp_path, tmp_path)
+    page = browser.new_page()
+    page.goto(running.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    title = page.title()
+    for item in (1, 77):
+        send(page, encode(draw(item, 5)))
+        expect(page.locator("#answer h2")).to_have_text(f"This is {evil}" if item == 1 else "Not in the catalogue")
+        expect(page.locator(".r-card b")).to_have_text(evil)
+        page.wait_for_timeout(300)
+        assert every_thumbnail_is_drawn(page)  # whatever its id
+        page.locator(CLEAR).first.click()
+        expect(page.locator("#answer .r-empty")).to_be_visible()
+    assert page.title() == title
+    page.close()
+    stop(running)
