@@ -84,8 +84,8 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
             for figure in FIGURES:
                 values = np.array([report["scenes"][scene][figure] for report in reports])
                 digits = 4 if figure == "OPIS" else 3
-                spread = values.std(ddof=1) if len(values) > 1 else float("nan")
-                cells.append(f"{values.mean():.{digits}f} ± {spread:.{digits}f}")
+                spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+                cells.append(f"{values.mean():.{digits}f}{spread}")
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
