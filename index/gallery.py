@@ -7,50 +7,28 @@ snapshot of one version and picks up a newer one at its next search.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from .candidates import SLACK, FlatCandidates
-from .distance import plain_distance
+from .checks import check_ids, check_vectors
 from .errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
-from .segments import open_segment, remove_strangers, sha256, sync_folder, write_segment
-from .store import Row, Store, encode_metadata
+from .segments import remove_strangers, sha256, sync_folder, write_segment
+from .snapshot import Neighbour, Snapshot
+from .store import Row, Segment, Store, encode_metadata
+
+__all__ = ["Gallery", "Neighbour"]
 
 DATABASE = "gallery.sqlite"
+ASIDE = f"{DATABASE}.partial"
 SEGMENTS = "segments"
-FIRST_FETCH = 32  # candidate photos fetched before grouping by item
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """An item near a query, by its nearest photo."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Snapshot:
-    """One version, ready to search: live photos only, in the order of `rows`."""
-
-    version: int
-    rows: list[Row]
-    vectors: NDArray[np.float32]  # (n, d)
-    items: NDArray[np.int64]  # (n,) number of each photo's item
-    item_count: int
-    candidates: FlatCandidates
+LOCK = "writer.lock"
+LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 
 
 class Gallery:
@@ -62,8 +40,8 @@ class Gallery:
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
         self._lock: int | None = None  # file descriptor while this process is the writer
-        self._snapshot: _Snapshot | None = None
-        self.dim = int(self._store.fact("dim"))
+        self._snapshot: Snapshot | None = None
+        self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
 
     @classmethod
@@ -72,14 +50,21 @@ class Gallery:
         path = Path(path)
         if dim < 1:
             raise InvalidParameter("dim", "be at least 1", dim)
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and not _is_vacant(path):
             raise GalleryError(f"{path} exists and is not empty", remedy="Open it, or choose another directory")
-        (path / SEGMENTS).mkdir(parents=True)
-        aside = path / f"{DATABASE}.partial"
-        created = datetime.now(UTC).isoformat(timespec="seconds")
-        Store.create(aside, {"dim": dim, "embedding_id": embedding_id, "created": created})
-        aside.replace(path / DATABASE)  # its presence makes the directory a gallery
-        sync_folder(path)
+        (path / SEGMENTS).mkdir(parents=True, exist_ok=True)
+        lock = _take_lock(path)
+        try:
+            if not _is_vacant(path):  # somebody else was faster
+                raise GalleryError(f"{path} has just been made by another process", remedy="Open it")
+            for name in LEFTOVERS:
+                (path / name).unlink(missing_ok=True)
+            created = datetime.now(UTC).isoformat(timespec="seconds")
+            Store.create(path / ASIDE, {"dim": dim, "embedding_id": embedding_id, "created": created})
+            (path / ASIDE).replace(path / DATABASE)  # its presence makes the directory a gallery
+            sync_folder(path)
+        finally:
+            os.close(lock)
         return cls(path, read_only=False)
 
     @classmethod
@@ -119,13 +104,18 @@ class Gallery:
         """The number of changes so far."""
         return self._current().version
 
+    def facts(self) -> dict[str, str]:
+        """Return what is written about the gallery as a whole: format, version, dim, embedding_id, created."""
+        with self._guard:
+            return self._store.facts()
+
     def photo_ids(self) -> set[str]:
         """Return the ids of all live photos."""
         return {row.photo_id for row in self._current().rows}
 
     def metadata(self) -> dict[str, dict[str, Any]]:
         """Return photo_id to metadata of all live photos."""
-        return {row.photo_id: json.loads(row.metadata) for row in self._current().rows}
+        return {row.photo_id: row.decoded() for row in self._current().rows}
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's JPEG thumbnail, None where it has none."""
@@ -149,11 +139,12 @@ class Gallery:
         photo_ids, item_ids:
             One each a vector. A photo_id that is in the gallery is an error, or replaced with `upsert`.
         vectors:
-            Unit vectors (n, d).
+            Vectors (n, d) of length 1 within 1e-3; they are scaled to it.
         metadata, thumbnails:
             One mapping of JSON values, and one JPEG (or None), a photo.
         """
-        unit = self._check_vectors(vectors)
+        photo_ids, item_ids = check_ids("photo_ids", photo_ids), check_ids("item_ids", item_ids)
+        unit = check_vectors(vectors, self.dim)
         count = len(photo_ids)
         for name, values in (
             ("item_ids", item_ids),
@@ -165,10 +156,9 @@ class Gallery:
                 raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(values))
         if len(set(photo_ids)) != count:
             raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
-        if not all(photo_ids) or not all(item_ids):
-            raise InvalidParameter("photo_ids and item_ids", "not be empty", "")
         if not count:
             return 0
+        texts = [encode_metadata(m) for m in metadata] if metadata is not None else ["{}"] * count
         with self._guard:
             self._start_writing()
             present = self._store.existing(photo_ids)
@@ -179,7 +169,6 @@ class Gallery:
                     min(present),
                     remedy="Pass upsert=True to replace",
                 )
-            texts = [encode_metadata(m) for m in metadata] if metadata is not None else ["{}"] * count
             name, digest = write_segment(self.path / SEGMENTS, unit)
             with self._store.transaction():
                 self._store.remove_photos(present)
@@ -197,11 +186,11 @@ class Gallery:
         """Remove photos, or all photos of items, in one transaction; return how many were there."""
         if photo_ids is None and item_ids is None:
             raise InvalidParameter("photo_ids or item_ids", "be given", None)
+        photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
         with self._guard:
             self._start_writing()
             with self._store.transaction():
-                gone = self._store.existing(list(photo_ids or []))
-                gone |= self._store.photos_of_items(list(item_ids or []))
+                gone = self._store.existing(photo_ids) | self._store.photos_of_items(item_ids)
                 if gone:
                     self._store.remove_photos(sorted(gone))
                     self._store.next_version()
@@ -213,7 +202,7 @@ class Gallery:
             self._start_writing()
             now = self._current()
             old = self._store.segments()
-            if not now.rows:
+            if not old:
                 return
             name, digest = write_segment(self.path / SEGMENTS, now.vectors)
             with self._store.transaction():
@@ -225,7 +214,6 @@ class Gallery:
                 )
                 self._store.drop_segments(segment.id for segment in old)
                 self._store.next_version()
-            self._snapshot = None
             remove_strangers(self.path / SEGMENTS, {name})
 
     def search(self, vectors: ArrayLike, k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Neighbour]]:
@@ -236,37 +224,35 @@ class Gallery:
         Parameters
         ----------
         where:
-            Metadata that a photo must have, as equal values; applied before the cut.
+            Metadata that a photo must have, as equal values; applied before the cut, at the price of one look
+            at every photo.
         """
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
-        unit = self._check_vectors(vectors)
+        unit = check_vectors(vectors, self.dim)
         now = self._current()
         if where:
-            now = _filtered(now, where)
-        return [_search_one(now, vector, k) for vector in unit]
+            now = now.filtered(where)
+        return [now.nearest(vector, k) for vector in unit]
 
     def verify(self) -> list[str]:
         """Read everything and return what is wrong, in words; an empty list is good news."""
         with self._guard:
             problems = self._store.integrity()
-            for segment in self._store.segments():
-                path = self.path / SEGMENTS / segment.name
-                if not path.exists():
-                    problems.append(f"segment {segment.name} is missing")
-                elif sha256(path) != segment.sha256:
-                    problems.append(f"segment {segment.name} is not what was written: its sha256 differs")
-        return problems
+            if problems:  # what such a database says of its files means little
+                return problems
+            while True:
+                version = self._store.version()
+                problems = [problem for segment in self._store.segments() for problem in self._check_file(segment)]
+                if not problems or self._store.version() == version:  # else a merge took a file away meanwhile
+                    return problems
 
-    def _check_vectors(self, vectors: ArrayLike) -> NDArray[np.float32]:
-        unit = np.asarray(vectors, dtype=np.float32)
-        if unit.ndim != 2 or unit.shape[1] != self.dim:
-            raise InvalidParameter("vectors", f"be (n, {self.dim})", unit.shape)
-        lengths = np.linalg.norm(unit.astype(np.float64), axis=1)
-        wrong = ~(np.abs(lengths - 1) <= 1e-3)  # NaN is wrong too
-        if wrong.any():
-            raise InvalidParameter("vectors", "be finite and of length one", float(lengths[wrong][0]))
-        return unit
+    def _check_file(self, segment: Segment) -> list[str]:
+        try:
+            same = sha256(self.path / SEGMENTS / segment.name) == segment.sha256
+        except OSError as error:
+            return [f"segment {segment.name} is missing or cannot be read: {error.strerror}"]
+        return [] if same else [f"segment {segment.name} is not what was written: its sha256 differs"]
 
     def _start_writing(self) -> None:
         """Become the one writer until `close`, and clear what an interrupted write left."""
@@ -274,85 +260,38 @@ class Gallery:
             raise GalleryError(f"{self.path} was opened to read only", remedy="Open it without read_only")
         if self._lock is not None:
             return
-        lock = os.open(self.path / "writer.lock", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(lock)
-            raise GalleryLocked(
-                f"another process is writing to {self.path}", remedy="Wait until it has finished"
-            ) from error
-        self._lock = lock
+        self._lock = _take_lock(self.path)
         remove_strangers(self.path / SEGMENTS, {segment.name for segment in self._store.segments()})
 
-    def _current(self) -> _Snapshot:
+    def _current(self) -> Snapshot:
         """Return the newest version, reading it when it is not the one at hand."""
         with self._guard:
-            if self._snapshot is not None and int(self._store.fact("version")) == self._snapshot.version:
-                return self._snapshot
-            try:
-                snapshot = self._read()
-            except GalleryCorrupt:  # a merge may have dropped a file between listing and opening
-                snapshot = self._read()
-            self._snapshot = snapshot
-            return snapshot
-
-    def _read(self) -> _Snapshot:
-        try:
-            with self._store.transaction("DEFERRED"):
-                version = int(self._store.fact("version"))
-                rows = self._store.photos()
-                segments = self._store.segments()
-        except sqlite3.DatabaseError as error:
-            raise GalleryCorrupt(
-                f"the database of {self.path} is damaged: {error}",
-                remedy="Restore it from a copy, or index again",
-            ) from error
-        maps = {s.id: open_segment(self.path / SEGMENTS, s.name, rows=s.rows, dim=self.dim) for s in segments}
-        vectors = np.empty((len(rows), self.dim), dtype=np.float32)
-        numbers = np.array([row.segment for row in rows], dtype=np.int64)
-        places = np.array([row.row for row in rows], dtype=np.int64)
-        for number, mapped in maps.items():
-            mine = numbers == number
-            vectors[mine] = mapped[places[mine]]
-        names, items = np.unique([row.item_id for row in rows], return_inverse=True)
-        return _Snapshot(version, rows, vectors, items.astype(np.int64), len(names), FlatCandidates(vectors))
+            while True:
+                version = self._store.version()
+                if self._snapshot is not None and version == self._snapshot.version:
+                    return self._snapshot
+                try:
+                    self._snapshot = Snapshot.read(self._store, self.path / SEGMENTS, dim=self.dim)
+                except GalleryCorrupt:
+                    if self._store.version() == version:  # else a merge took a file away while it was read
+                        raise
 
 
-def _search_one(now: _Snapshot, vector: NDArray[np.float32], k: int) -> list[Neighbour]:
-    """Fetch candidates until k items are sure, then measure and group them."""
-    fetch = max(FIRST_FETCH, 4 * k)
-    while True:
-        rows, cosines = now.candidates.search(vector, fetch)
-        distances = plain_distance(vector[None], now.vectors[rows])
-        order = np.lexsort((rows, distances))
-        _, first = np.unique(now.items[rows[order]], return_index=True)
-        best = order[np.sort(first)]  # the nearest photo of each item, items in order
-        if len(rows) == len(now.rows):
-            break
-        # a photo that was not fetched has at most the last cosine, give or take float32
-        nearest_unseen = np.sqrt(max(0.0, 2 - 2 * (float(cosines[-1]) + SLACK)))
-        if len(best) >= k and distances[best[k - 1]] < nearest_unseen:
-            break
-        fetch *= 4
-    return [
-        Neighbour(
-            item_id=now.rows[rows[i]].item_id,
-            photo_id=now.rows[rows[i]].photo_id,
-            distance=float(distances[i]),
-            metadata=json.loads(now.rows[rows[i]].metadata),
-        )
-        for i in best[:k]
-    ]
+def _is_vacant(path: Path) -> bool:
+    """Return whether a directory holds nothing but what an interrupted `create` leaves."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    segments = path / SEGMENTS
+    return names <= LEFTOVERS | {SEGMENTS, LOCK} and not (segments.exists() and any(segments.iterdir()))
 
 
-def _filtered(now: _Snapshot, where: Mapping[str, Any]) -> _Snapshot:
-    """Return the snapshot of the photos whose metadata hold all the given values."""
-    kept = []
-    for position, row in enumerate(now.rows):
-        metadata = json.loads(row.metadata)
-        if all(key in metadata and metadata[key] == value for key, value in where.items()):
-            kept.append(position)
-    vectors = now.vectors[kept]
-    rows = [now.rows[position] for position in kept]
-    return _Snapshot(now.version, rows, vectors, now.items[kept], now.item_count, FlatCandidates(vectors))
+def _take_lock(path: Path) -> int:
+    """Return the file descriptor that holds a gallery's lock until it is closed."""
+    lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise GalleryLocked(f"another process is writing to {path}", remedy="Wait until it has finished") from error
+    return lock

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import GalleryCorrupt, GalleryError
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 
 FORMAT = 1
+RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE segments (
@@ -29,6 +30,16 @@ CREATE TABLE photos (
 CREATE INDEX photos_by_item ON photos (item_id);
 CREATE TABLE thumbnails (photo_id TEXT PRIMARY KEY, jpeg BLOB NOT NULL);
 """
+CHECKS = {
+    "photos have no vector": (
+        "SELECT count(*) FROM photos LEFT JOIN segments ON id = segment "
+        "WHERE id IS NULL OR row < 0 OR row >= segments.rows"
+    ),
+    "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
+    "thumbnails have no photo": (
+        "SELECT count(*) FROM thumbnails LEFT JOIN photos USING (photo_id) WHERE item_id IS NULL"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,13 @@ class Row:
     row: int
     metadata: str  # JSON
 
+    def decoded(self) -> dict[str, Any]:
+        """Return the metadata as values."""
+        try:
+            return dict(json.loads(self.metadata))
+        except (TypeError, ValueError) as error:
+            raise GalleryCorrupt(f"the metadata of photo {self.photo_id} is not JSON", remedy=RESTORE) from error
+
 
 class Store:
     """One connection to a gallery's database."""
@@ -58,27 +76,32 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
             raise GalleryError(f"{path.parent} is not a gallery", remedy="`retrieval index` makes one")
+        self._path = path
         self._connect(path, read_only=read_only)
         try:
             found = self.fact("format")
-        except sqlite3.DatabaseError as error:
-            raise GalleryCorrupt(f"{path} is not a gallery's database: {error}") from error
-        if int(found) != FORMAT:
-            raise GalleryError(
-                f"{path.parent} has format {found}, this program reads {FORMAT}",
-                remedy="Index the photos again",
-            )
+            if found != str(FORMAT):
+                raise GalleryError(
+                    f"{path.parent} has format {found}, this program reads {FORMAT}",
+                    remedy="Index the photos again",
+                )
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, path: Path, facts: Mapping[str, object]) -> None:
         """Write an empty database."""
         connection = sqlite3.connect(path)
-        connection.execute("PRAGMA journal_mode = WAL")
-        with connection:
-            connection.executescript(SCHEMA)
-            rows = [(key, str(value)) for key, value in ({"format": FORMAT, "version": 0} | dict(facts)).items()]
-            connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
-        connection.close()
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            with connection:
+                connection.executescript(SCHEMA)
+                rows = [(key, str(value)) for key, value in ({"format": FORMAT, "version": 0} | dict(facts)).items()]
+                connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
+        finally:
+            connection.close()
 
     def _connect(self, path: Path, *, read_only: bool) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
@@ -94,20 +117,54 @@ class Store:
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Commit what happens inside as one change, or nothing of it; DEFERRED gives one consistent view."""
-        self._connection.execute(f"BEGIN {kind}")
+        with self._explained():
+            self._connection.execute(f"BEGIN {kind}")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn what SQLite says into an error of ours: what fails now and may work later, or damage."""
         try:
             yield
-        except BaseException:
-            self._connection.execute("ROLLBACK")
-            raise
-        self._connection.execute("COMMIT")
+        except sqlite3.OperationalError as error:  # locked, full, not readable
+            raise GalleryError(
+                f"the database {self._path} cannot be used: {error}",
+                remedy="Check disk space and permissions, and that no other program holds it; then try again",
+            ) from error
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            raise GalleryCorrupt(f"the database {self._path} is damaged: {error}", remedy=RESTORE) from error
+
+    def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._explained():
+            return self._connection.execute(query, values).fetchall()
+
+    def facts(self) -> dict[str, str]:
+        """Return what is true of the gallery as a whole: format, version, dim, embedding_id, created."""
+        return {str(key): str(value) for key, value in self._query("SELECT key, value FROM facts")}
 
     def fact(self, key: str) -> str:
-        """Return one fact: format, version, dim, embedding_id, created."""
-        row = self._connection.execute("SELECT value FROM facts WHERE key = ?", (key,)).fetchone()
-        if row is None:
-            raise GalleryCorrupt(f"the gallery's database lacks the fact {key}")
-        return str(row[0])
+        """Return one of the facts."""
+        rows = self._query("SELECT value FROM facts WHERE key = ?", (key,))
+        if not rows:
+            raise GalleryCorrupt(f"the database {self._path} lacks the fact {key}", remedy=RESTORE)
+        return str(rows[0][0])
+
+    def number(self, key: str) -> int:
+        """Return a fact that is a whole number."""
+        value = self.fact(key)
+        if not value.isdecimal():
+            raise GalleryCorrupt(f"the fact {key} of {self._path} is {value!r}, not a number", remedy=RESTORE)
+        return int(value)
+
+    def version(self) -> int:
+        """Return the number of changes so far."""
+        return self.number("version")
 
     def next_version(self) -> None:
         """Count one change; readers see from it that they must look again."""
@@ -115,15 +172,11 @@ class Store:
 
     def segments(self) -> list[Segment]:
         """Return the vector files in force, oldest first."""
-        return [
-            Segment(*r) for r in self._connection.execute("SELECT id, name, rows, sha256 FROM segments ORDER BY id")
-        ]
+        return [Segment(*row) for row in self._query("SELECT id, name, rows, sha256 FROM segments ORDER BY id")]
 
     def photos(self) -> list[Row]:
         """Return every live photo in the order of its vector."""
-        rows = self._connection.execute(
-            "SELECT photo_id, item_id, segment, row, metadata FROM photos ORDER BY segment, row"
-        )
+        rows = self._query("SELECT photo_id, item_id, segment, row, metadata FROM photos ORDER BY segment, row")
         return [Row(*row) for row in rows]
 
     def existing(self, photo_ids: Sequence[str]) -> set[str]:
@@ -136,8 +189,8 @@ class Store:
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's thumbnail, None where it has none."""
-        row = self._connection.execute("SELECT jpeg FROM thumbnails WHERE photo_id = ?", (photo_id,)).fetchone()
-        return None if row is None else bytes(row[0])
+        rows = self._query("SELECT jpeg FROM thumbnails WHERE photo_id = ?", (photo_id,))
+        return bytes(rows[0][0]) if rows else None
 
     def add_segment(self, name: str, rows: int, digest: str) -> int:
         """Put a vector file in force and return its number."""
@@ -172,17 +225,28 @@ class Store:
         self._connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in numbers])
 
     def integrity(self) -> list[str]:
-        """Return what SQLite itself finds wrong."""
-        rows = self._connection.execute("PRAGMA integrity_check").fetchall()
-        return [f"database: {row[0]}" for row in rows if row[0] != "ok"]
+        """Return what is wrong inside the database."""
+        try:
+            problems = [str(row[0]) for row in self._query("PRAGMA integrity_check") if row[0] != "ok"]
+            for what, query in CHECKS.items():
+                ((count,),) = self._query(query)
+                problems += [f"{count} {what}"] if count else []
+        except GalleryError as error:
+            return [error.message]
+        return [f"database: {problem}" for problem in problems]
 
     def _each(self, query: str, values: Sequence[str]) -> Iterator[Any]:
         for start in range(0, len(values), 500):
             chunk = values[start : start + 500]
             marks = ", ".join("?" * len(chunk))
-            yield from self._connection.execute(f"{query} ({marks})", chunk)  # marks only
+            yield from self._query(f"{query} ({marks})", chunk)  # marks only
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
     """Return metadata as JSON text with sorted keys."""
-    return json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False)
+    try:
+        text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        text.encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
+    return text

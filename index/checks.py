@@ -1,0 +1,46 @@
+"""What a caller gave, checked before anything is written.
+
+Shapes: n vectors, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .errors import InvalidParameter
+
+LENGTH_TOLERANCE = 1e-3  # by which the length of a vector may differ from one
+ROUNDING = 1e-6  # by which it does for float32 alone; FlatCandidates.slack counts on it
+
+
+def check_ids(name: str, ids: Sequence[str]) -> list[str]:
+    """Return ids as a list; one string is not a sequence of ids, and an id is text that UTF-8 can hold."""
+    if isinstance(ids, str):
+        raise InvalidParameter(name, "be a sequence of ids", ids, remedy=f"Pass [{ids!r}]")
+    for value in ids:
+        if not isinstance(value, str) or not value:
+            raise InvalidParameter(name, "hold strings that are not empty", value)
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidParameter(name, "be valid Unicode", value, remedy="Rename the file or the id") from error
+    return list(ids)
+
+
+def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
+    """Return vectors (n, d) at length one; those that are so up to float32 rounding keep every bit."""
+    try:
+        exact = np.asarray(vectors, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter("vectors", f"be numbers (n, {dim})", type(vectors).__name__) from error
+    if exact.ndim != 2 or exact.shape[1] != dim:
+        raise InvalidParameter("vectors", f"be (n, {dim})", exact.shape)
+    lengths = np.hypot.reduce(exact, axis=1)  # cannot overflow
+    off = np.abs(lengths - 1)
+    wrong = ~(off <= LENGTH_TOLERANCE)  # NaN is wrong too
+    if wrong.any():
+        raise InvalidParameter("vectors", "be finite and of length one", float(lengths[wrong][0]))
+    return (exact / np.where(off <= ROUNDING, 1.0, lengths)[:, None]).astype(np.float32)

@@ -1,0 +1,24 @@
+"""Vectors and galleries that the tests of this package share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from index.gallery import Gallery
+
+DIM = 8
+
+
+def unit(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
+    """Return float32 unit vectors (count, dim)."""
+    rows = np.random.default_rng(seed).normal(size=(count, dim))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def filled(path: Path, count: int = 40, items: int = 10) -> Gallery:
+    """Return a gallery of photos p0, p1, ... whose vectors are `unit(count)`, dealt out to items i0, i1, ..."""
+    gallery = Gallery.create(path, dim=DIM, embedding_id="e")
+    gallery.add([f"p{i}" for i in range(count)], [f"i{i % items}" for i in range(count)], unit(count))
+    return gallery
