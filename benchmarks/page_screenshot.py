@@ -1,7 +1,7 @@
 """Take the picture of the page that the README shows, with a real browser and a real search.
 
 Example, after `make demo SERVE=0`:
-    python benchmarks/page_screenshot.py demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
+    python -m benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
 """
 
 from __future__ import annotations
