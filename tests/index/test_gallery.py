@@ -8,9 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from index import snapshot
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
+from index.segments import open_segment
 
 from .vectors import DIM, filled, unit
 
@@ -229,6 +231,37 @@ def test_many_equal_photos_are_all_compared(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
     gallery.add([f"p{i}" for i in range(500)], [f"i{i:03}" for i in range(500)], np.repeat(unit(1), 500, axis=0))
     assert [n.item_id for n in gallery.search(unit(1), 3)[0]] == ["i000", "i001", "i002"]  # in the order of adding
+
+
+def test_differences_below_float32_are_told_apart(tmp_path: Path) -> None:
+    """Two hundred photos whose cosines to the query are one number in float32: only exact distances order them."""
+    near = unit(1, 3, 128).astype(np.float64) + np.linspace(2e-4, 1e-4, 200)[:, None] * unit(200, 4, 128)
+    near = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float32)
+    gallery = Gallery.create(tmp_path / "g", dim=128, embedding_id="e")
+    gallery.add([f"p{i}" for i in range(200)], [f"i{i}" for i in range(200)], near)
+    want = np.argsort(plain_distance(unit(1, 3, 128), near), kind="stable")[:5]
+    assert [n.photo_id for n in gallery.search(unit(1, 3, 128), 5)[0]] == [f"p{i}" for i in want]
+
+
+def test_a_reader_whose_files_are_merged_away_meanwhile_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = filled(tmp_path / "g")
+    reader, merges = Gallery.open(tmp_path / "g", read_only=True), 3
+
+    def merge_first(folder: Path, name: str, *, rows: int, dim: int) -> np.ndarray:
+        nonlocal merges
+        if merges:
+            merges -= 1
+            monkeypatch.setattr(snapshot, "open_segment", open_segment)
+            writer.add([f"n{merges}"], ["new"], unit(1, merges))
+            writer.merge()
+            monkeypatch.setattr(snapshot, "open_segment", merge_first)
+        return open_segment(folder, name, rows=rows, dim=dim)
+
+    monkeypatch.setattr(snapshot, "open_segment", merge_first)
+    assert len(reader) == 43
+    assert merges == 0
 
 
 @pytest.mark.parametrize("ids", ["p1", ["p1", ""], [1, 2], ["\udcff", "x"]])
