@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,9 +158,19 @@ def _photo(catalogue: Path, line: int, row: Mapping[str, Any], label: str) -> Ph
         path=catalogue.parent / str(values["path"]),
         item_id=str(values[label]),
         bbox=_bbox(values.get("bbox"), f"{catalogue}, line {line}"),
-        metadata={key: value for key, value in values.items() if key not in known and value not in (None, "")},
+        metadata={key: _plain(value) for key, value in values.items() if key not in known and _says(value)},
         **plain,
     )
+
+
+def _says(value: Any) -> bool:
+    """Return whether a cell holds anything: not nothing, not an empty text, not NaN."""
+    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as a JSON value: dates and anything unusual as text."""
+    return value if isinstance(value, str | int | float | bool) else str(value)
 
 
 def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:

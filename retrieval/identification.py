@@ -18,6 +18,8 @@ from index.distance import accepts, plain_distance
 from .errors import InvalidParameter
 
 BLOCK = 2**22  # cosines held at a time
+PAIRS = 2**14  # pairs measured exactly at a time
+SLACK = 1e-5  # by which a float32 cosine may be wrong
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,17 @@ def search_scores(
 def _nearest(
     queries: NDArray[np.float32], gallery: NDArray[np.float32], cosines: NDArray[np.float32]
 ) -> NDArray[np.float64]:
-    best = cosines.argmax(axis=1)
-    distance = plain_distance(queries, gallery[best])
-    return np.where(np.isneginf(cosines[np.arange(len(best)), best]), np.inf, distance)
+    """Return the exact distance to the nearest of the photos whose cosine is not -inf, inf where there is none.
+
+    Every photo whose float32 cosine might be the largest is measured: near-duplicates differ below float32.
+    """
+    nearest = np.full(len(queries), np.inf)
+    top = cosines.max(axis=1, keepdims=True)
+    rows, photos = np.nonzero((cosines >= top - SLACK) & np.isfinite(cosines))
+    for start in range(0, len(rows), PAIRS):
+        row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
+        np.minimum.at(nearest, row, plain_distance(queries[row], gallery[photo]))
+    return nearest
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:

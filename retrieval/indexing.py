@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from index.gallery import Gallery
+from index.gallery import DATABASE, Gallery
 
 from .bundle import Bundle
 from .catalogue import Photo
@@ -80,7 +80,7 @@ def index_catalogue(
 
 
 def _open_or_create(path: str | Path, bundle: Bundle) -> Gallery:
-    if not Path(path).exists():
+    if not (Path(path) / DATABASE).exists():
         return Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id)
     gallery = Gallery.open(path)
     require_match(bundle, gallery)

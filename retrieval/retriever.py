@@ -83,6 +83,9 @@ class Retriever:
         made = self.embedder.embed([image])
         version = self.gallery.version
         neighbours = self.gallery.search(made.vectors, top_k, where=where)[0]
+        while version != self.gallery.version:  # it changed meanwhile: an answer is of one version
+            version = self.gallery.version
+            neighbours = self.gallery.search(made.vectors, top_k, where=where)[0]
         matches = [_match(n) for n in neighbours if bool(accepts(n.distance, self.bundle.threshold))]
         return SearchResult(
             matches=tuple(matches),

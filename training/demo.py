@@ -49,6 +49,7 @@ def run_demo(output: Path, *, seed: int = 0) -> dict[str, Any]:
     report = evaluate_run(run)
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
     index_demo(bundle, photos, output / "gallery", run.protocol.gallery_source)
+    copy_examples(photos, output / "examples", run.protocol.query_source)
     return report
 
 
@@ -56,6 +57,16 @@ def index_demo(bundle: Bundle, catalogue: Path, gallery: Path, source: str) -> N
     """Index the gallery side of the whole catalogue: trained items and items never seen alike."""
     photos = [p for p in read_catalogue(catalogue) if source in (p.role, p.source)]
     index_catalogue(bundle, photos, gallery)
+
+
+def copy_examples(catalogue: Path, folder: Path, source: str) -> None:
+    """Put photos to click on the page into a folder: queries of items in the gallery, and items in no catalogue."""
+    folder.mkdir()
+    known = [photo.path for photo in read_catalogue(catalogue) if source in (photo.role, photo.source)]
+    unknown = sorted((catalogue.parent / "unknown").iterdir())
+    for name, photos, count in (("in-the-catalogue", known, 8), ("unknown", unknown, 4)):
+        for number in range(count):
+            shutil.copy(photos[(2 * number + 1) * len(photos) // (2 * count)], folder / f"{name}-{number}.jpg")
 
 
 def explain(report: dict[str, Any]) -> str:
@@ -93,12 +104,12 @@ def demo(output: Path, seed: int, keep: bool) -> None:
     (output / "table.txt").write_text(table)
     click.echo(f"\n{table}")
     click.echo(f"Wrote {output}/bundle and {output}/gallery in {time.perf_counter() - started:.0f} s.")
-    click.echo(f"Next: retrieval serve {output}/bundle {output}/gallery --examples {output}/photos/unknown")
+    click.echo(f"Next: retrieval serve {output}/bundle {output}/gallery --examples {output}/examples")
 
 
 def _clear(output: Path) -> None:
     """Remove an earlier demo, and nothing else."""
-    known = {"photos", "run", "bundle", "gallery", "table.txt"}
+    known = {"photos", "run", "bundle", "gallery", "examples", "table.txt"}
     strangers = sorted(entry.name for entry in output.iterdir() if entry.name not in known)
     if strangers:
         raise RunError(f"{output} holds {strangers[0]}, which no demo wrote", remedy="Choose another directory with -o")

@@ -1,3 +1,4 @@
+import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,12 @@ def test_a_bad_csv_is_refused_with_the_way_out(tmp_path: Path, text: str, messag
     (tmp_path / "c.csv").write_text(text)
     with pytest.raises(DataError, match=message):
         read_catalogue(tmp_path / "c.csv")
+
+
+def test_dates_become_text_and_empty_cells_nothing(tmp_path: Path) -> None:
+    rows = [{"path": "a.jpg", "label": "x", "since": datetime.date(2026, 1, 2), "price": float("nan"), "stock": 3}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert read_catalogue(tmp_path / "c.parquet")[0].metadata == {"since": "2026-01-02", "stock": 3}
 
 
 def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:

@@ -49,6 +49,19 @@ def test_a_photo_never_finds_itself() -> None:
     assert (search_scores(photos, labels, photos, labels).own == 0).all()
 
 
+def test_near_duplicates_are_told_apart_below_float32() -> None:
+    generator = np.random.default_rng(0)
+    centre = generator.normal(size=(1, 6))
+    queries = (centre / np.linalg.norm(centre)).astype(np.float32).repeat(40, axis=0)
+    gallery = queries[:1] + 2e-4 * generator.normal(size=(60, 6))
+    gallery = (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).astype(np.float32)
+    asked, kept = generator.integers(0, 8, 40), generator.integers(0, 7, 60)
+    scores = search_scores(queries, asked, gallery, kept)
+    own, impostor = slow(queries, asked, gallery, kept)
+    assert scores.own == pytest.approx(own, abs=1e-12)
+    assert scores.impostor == pytest.approx(impostor, abs=1e-12)
+
+
 def by_hand() -> SearchScores:
     own = np.array([0.1, 0.3, 0.5, 0.4, np.inf])
     impostor = np.array([0.5, 0.3, 0.2, 0.9, 0.6])

@@ -1,6 +1,6 @@
 """p50 and p99 of `POST /v1/search` beside the same work in process, one client at a time.
 
-    python benchmarks/serving.py BUNDLE GALLERY PHOTO [PHOTO ...]
+    python benchmarks/endpoint.py BUNDLE GALLERY PHOTO [PHOTO ...]
 
 The server is a process of its own; the in-process loop and the requests take turns, photo by photo.
 """
