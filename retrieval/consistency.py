@@ -77,8 +77,8 @@ def opis(
     if not 0 < epsilon <= 1:
         raise InvalidParameter("epsilon", "lie in (0, 1]", epsilon)
     low, high = distance_range or _distances_at_far(unit, codes, far_range)
-    if not 0 <= low < high <= 2:
-        raise InvalidParameter("distance range", "satisfy 0 <= low < high <= 2", (low, high))
+    if not 0 <= low <= high <= 2:  # equal where a collapsed model puts everything in one place
+        raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
     points = low + (high - low) * np.arange(1, grid + 1) / grid
     curves = _curves(unit, codes, classes, points, c)
     utility = curves.utility

@@ -23,7 +23,7 @@ from retrieval.errors import BundleError, RunError
 from retrieval.identification import SearchScores
 
 from .data import PhotoReader
-from .evaluation import Scene, item_labels, make_scene, score_scene
+from .evaluation import Scene, make_scene, score_scene
 from .model import EmbeddingModel, ExportModel
 from .run import Run
 from .trainer import embed_photos
@@ -63,13 +63,14 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
                 f"the ONNX model differs from torch by {difference:.1e} a component, more than {PARITY:g}",
                 remedy="Train in fp32, or report the backbone: its export is not faithful",
             )
-        labels = item_labels(photos)
+        labels = np.array([photo.item_id for photo in photos])
         scores = score_scene(scene, exported, labels)
         point = calibrate(
             scores,
             target_fpir=target_fpir,
             allow_estimate=allow_estimate,
             groups=_groups(scene, photos),
+            seen_labels=[*splits.fit, *splits.validation],
         )
         flips = decision_flips(scores, score_scene(scene, trained, labels), point.threshold)
         evidence: dict[str, Any] = {

@@ -59,6 +59,15 @@ def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path)
     assert not (tmp_path / "bundle").exists()
 
 
+def test_items_seen_in_training_never_calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    splits = run.splits
+    mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, splits.fit[0]), splits.test)
+    monkeypatch.setattr(Run, "splits", mixed)
+    with pytest.raises(CalibrationError, match=f"seen in training, {splits.fit[0]}"):
+        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+    assert not (tmp_path / "bundle").exists()
+
+
 def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = export_module.write_onnx
 
