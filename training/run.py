@@ -103,6 +103,10 @@ class Run:
         model.load_state_dict(self.load(BEST)[0])
         return model.eval()
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a checkpoint of this name."""
+        return (self.path / "checkpoints" / f"{name}.safetensors").exists()
+
     def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
         """Write a checkpoint aside, then move it into place."""
         target = self.path / "checkpoints" / f"{name}.safetensors"

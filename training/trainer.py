@@ -40,10 +40,8 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
     protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
     make_scene("validation", photos, splits.validation, protocol)  # refuse before anything is written
     build_loss(settings, classes=len(splits.fit))
-    torch.manual_seed(settings.seed)
-    backbone, config = load_backbone(settings.backbone)
+    model, config = initial_model(settings)
     preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
-    model = EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
     run = Run.create(
         path,
         settings=settings.to_dict(),
@@ -51,6 +49,13 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
         backbone={"config": config, "preprocessing": preprocessing.to_dict()},
     )
     return Trainer(run, photos=photos, model=model).run_epochs()
+
+
+def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | None]:
+    """Return the model before its first step, pretrained where the backbone is, and the backbone's configuration."""
+    torch.manual_seed(settings.seed)
+    backbone, config = load_backbone(settings.backbone)
+    return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling), config
 
 
 def build_loss(settings: Settings, *, classes: int) -> nn.Module:
@@ -89,7 +94,9 @@ class Trainer:
         self.half = use_bf16(settings.precision, self.device)
         torch.manual_seed(settings.seed)
         self.loss = build_loss(settings, classes=len(self.splits.fit)).to(self.device)
-        self.model = run.new_model() if model is None else model
+        if model is None:
+            model = run.new_model() if run.has(LAST) else initial_model(settings)[0]
+        self.model = model
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(self.model, self.loss, settings)
         self.steps = self.sampler.batches * settings.epochs
@@ -179,7 +186,7 @@ class Trainer:
 
     def _restore(self) -> dict[str, Any]:
         """Continue from the last checkpoint; return the progress, which is fresh where there is none."""
-        if not (self.run.path / "checkpoints" / f"{LAST}.safetensors").exists():
+        if not self.run.has(LAST):
             return {"epoch": 0, "best": None}
         tensors, facts = self.run.load(LAST)
         self.model.load_state_dict(_under(tensors, "model."))

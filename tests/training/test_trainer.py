@@ -49,17 +49,18 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Pa
     assert not equal(weights(run, LAST), weights(other, LAST))
 
 
+@pytest.mark.parametrize("dying", [0, 1])
 def test_resuming_gives_the_same_result(
-    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    dying: int, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Trainer._epoch
 
-    def dies_in_the_second(self: Trainer, epoch: int) -> dict[str, float]:
-        if epoch == 1:
+    def dies(self: Trainer, epoch: int) -> dict[str, float]:
+        if epoch == dying:
             raise KeyboardInterrupt
         return real(self, epoch)
 
-    monkeypatch.setattr(Trainer, "_epoch", dies_in_the_second)
+    monkeypatch.setattr(Trainer, "_epoch", dies)
     with pytest.raises(KeyboardInterrupt):
         train(tiny_settings(catalogue), tmp_path / "run")
     monkeypatch.undo()

@@ -1,0 +1,98 @@
+"""Backbones: ours, and any image model of transformers, from a local folder without a download."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
+
+from retrieval.errors import InvalidParameter
+from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
+from training.run import LAST
+from training.trainer import Trainer, train
+
+from .conftest import tiny_settings
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(9)
+    folder = tmp_path_factory.mktemp("resnet")
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    ResNetModel(config).save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vit")
+    config = ViTConfig(
+        hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
+    )
+    ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["small", "resnet", "vit"])
+@pytest.mark.parametrize("pooling", ["average", "gem"])
+def test_any_backbone_gives_raw_embeddings(kind: str, pooling: str, request: pytest.FixtureRequest) -> None:
+    name = kind if kind == "small" else str(request.getfixturevalue(kind))
+    backbone, config = load_backbone(name)
+    model = EmbeddingModel(backbone, dim=5, pooling=pooling).eval()
+    made = model(torch.randn(3, 3, 32, 32))
+    assert made.shape == (3, 5)
+    made.sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    again = EmbeddingModel(rebuild_backbone(config), dim=5, pooling=pooling).eval()
+    again.load_state_dict(model.state_dict())
+    pixels = torch.randn(2, 3, 32, 32)
+    assert torch.equal(again(pixels), model(pixels))
+
+
+def test_gem_lies_between_the_mean_and_the_maximum() -> None:
+    features = torch.rand(2, 256, 4, 4)
+    model = EmbeddingModel(load_backbone("small")[0], dim=5, pooling="gem")
+    pooled = model.pool(features)
+    assert (pooled >= features.mean(dim=(2, 3)) - 1e-6).all()
+    assert (pooled <= features.amax(dim=(2, 3)) + 1e-6).all()
+
+
+def test_published_preprocessing_is_used(resnet: Path) -> None:
+    sight = backbone_preprocessing(str(resnet), size=32, view=0.9)
+    assert (sight.mean, sight.std, sight.size, sight.view) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 32, 0.9)
+
+
+def test_an_unknown_backbone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InvalidParameter, match="backbone"):
+        load_backbone(str(tmp_path / "none"))
+
+
+def test_frozen_batch_norm_keeps_its_statistics(resnet: Path) -> None:
+    model = EmbeddingModel(load_backbone(str(resnet))[0], dim=5, pooling="average").train()
+    freeze_batch_norm(model)
+    before = {k: v.clone() for k, v in model.state_dict().items() if "running" in k}
+    model(torch.randn(4, 3, 32, 32))
+    assert before
+    assert all(torch.equal(before[k], model.state_dict()[k]) for k in before)
+
+
+def test_a_run_that_died_in_its_first_epoch_resumes_from_the_pretrained_weights(
+    resnet: Path, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(catalogue, backbone=str(resnet), epochs=1, loss="proxy_anchor")
+    whole = train(settings, tmp_path / "whole")
+
+    def dies(self: Trainer, epoch: int) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_epoch", dies)
+        with pytest.raises(KeyboardInterrupt):
+            train(settings, tmp_path / "run")
+    resumed = train(settings, tmp_path / "run", resume=True)
+    one, other = whole.load(LAST)[0], resumed.load(LAST)[0]
+    assert all(torch.equal(one[key], other[key]) for key in one)
