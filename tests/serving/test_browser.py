@@ -18,6 +18,8 @@ from retrieval.indexing import index_catalogue
 from ..world import draw, encode
 from .conftest import Served, start, stop
 
+expect.set_options(timeout=30_000)  # ms; a busy machine needs seconds for its first search
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.browser,
