@@ -58,8 +58,10 @@ def send(page: Page, image: bytes, name: str = "photo.jpg") -> None:
     )
 
 
-def every_thumbnail_is_drawn(page: Page) -> bool:
-    return bool(page.evaluate("[...document.querySelectorAll('.r-card img')].every(i => i.complete && i.naturalWidth)"))
+def wait_for_thumbnails(page: Page) -> None:
+    """Wait until every card's picture is drawn; a broken one is never, and the time runs out."""
+    script = "[...document.querySelectorAll('.r-card img')].every(i => i.complete && i.naturalWidth)"
+    page.wait_for_function(script, timeout=30_000)
 
 
 def test_a_match_shows_items_with_thumbnails_and_distances(page: Page) -> None:
@@ -68,8 +70,7 @@ def test_a_match_shows_items_with_thumbnails_and_distances(page: Page) -> None:
     first = page.locator(".r-card").first
     expect(first).to_contain_text("item-03")
     expect(first).to_contain_text("distance 0.")
-    page.wait_for_timeout(300)
-    assert every_thumbnail_is_drawn(page)
+    wait_for_thumbnails(page)
 
 
 def test_no_match_shows_the_closest_item_greyed(page: Page) -> None:
@@ -159,8 +160,7 @@ def test_a_hostile_catalogue_stays_text(browser: Browser, world: Path, tmp_path:
         send(page, encode(draw(item, 5)))
         expect(page.locator("#answer h2")).to_have_text(f"This is {evil}" if item == 1 else "Not in the catalogue")
         expect(page.locator(".r-card b")).to_have_text(evil)
-        page.wait_for_timeout(300)
-        assert every_thumbnail_is_drawn(page)  # whatever its id
+        wait_for_thumbnails(page)  # whatever its id
         page.locator(CLEAR).first.click()
         expect(page.locator("#answer .r-empty")).to_be_visible()
     assert page.title() == title
