@@ -23,6 +23,8 @@ ifneq ($(SERVE),0)
 	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples
 endif
 
+test test-fast: export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores
+
 test: $(VENV)/.installed  ## everything, the slow and the browser tests too
 	$(BIN)/python -m pytest -n $(WORKERS) --junitxml=.ci/report.xml
 

@@ -22,11 +22,17 @@ from training.run import Run
 from training.settings import Settings
 from training.trainer import train
 
+BASES = {
+    "Smooth-AP": "smooth_ap",
+    "ProxyAnchor": "proxy_anchor",
+    "Recall@k": "recall_at_k",
+    "ProxyNCA": "proxy_nca",
+    "ArcFace": "arcface",
+}
 RECIPES: dict[str, dict[str, Any]] = {
-    "Smooth-AP": {"loss": "smooth_ap"},
-    "Smooth-AP + TCM": {"loss": "smooth_ap", "regularizer": "tcm"},
-    "ProxyAnchor": {"loss": "proxy_anchor"},
-    "ProxyAnchor + TCM": {"loss": "proxy_anchor", "regularizer": "tcm"},
+    name + suffix: {"loss": loss, **extra}
+    for name, loss in BASES.items()
+    for suffix, extra in (("", {}), (" + TCM", {"regularizer": "tcm"}))
 }
 FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
 

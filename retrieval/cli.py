@@ -22,6 +22,7 @@ class Entry(NamedTuple):
 COMMANDS = {
     "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
     "data": Entry("retrieval.commands", "data", "Check a catalogue before training on it."),
+    "losses": Entry("training.cli", "losses", "List the losses: papers, cost, batches they need, defaults."),
     "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),

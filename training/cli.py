@@ -33,19 +33,37 @@ def settings_options(command: Command) -> Command:
     return command
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+class NestedOptions(click.Command):
+    """A command that takes --loss.NAME VALUE and --regularizer.NAME VALUE beside its own options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set the nested options aside in `ctx.meta`, and parse the others as ever."""
+        rest, nested = [], []
+        words = iter(args)
+        for word in words:
+            if not word.startswith(tuple(NESTED.values())):
+                rest.append(word)
+                continue
+            value = next(words, None) if "=" not in word else None
+            nested.append(word if value is None else f"{word}={value}")
+        ctx.meta["nested"] = _nested(nested)
+        return super().parse_args(ctx, rest)
+
+
+@click.command(cls=NestedOptions)
 @click.argument("catalogue", required=False)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The run's directory.")
 @click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it.")
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with its own settings.")
 @settings_options
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
 def train(
+    context: click.Context,
+    /,
     catalogue: str | None,
     output: Path,
     config: Path | None,
     resume: bool,
-    arguments: Sequence[str],
     **options: Any,
 ) -> None:
     """Train an embedder on labelled photos.
@@ -66,7 +84,7 @@ def train(
     else:
         values = _toml(config) if config else {}
         values |= {name: value for name, value in options.items() if value is not None}
-        for name, value in _nested(arguments).items():
+        for name, value in context.meta["nested"].items():
             values[name] = {**values.get(name, {}), **value}
         if catalogue:
             values["catalogue"] = str(Path(catalogue).resolve())
@@ -76,6 +94,27 @@ def train(
     best = run.progress["best"]
     click.echo(f"Wrote {output}: best epoch {best['epoch']}, FNIR {best['rank'][0]:.3f} on validation items.")
     click.echo(f"Next: retrieval evaluate {output}")
+
+
+@click.command()
+@click.argument("names", nargs=-1)
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+def losses(names: Sequence[str], as_json: bool) -> None:
+    """List the losses that --loss and --regularizer take, or those called NAMES.
+
+    Cost is that of a step, in photos of a batch n, dimensions d, positives of a photo m, items C and samples N.
+
+    \b
+    Example:
+      retrieval losses
+      retrieval losses recall_at_k tcm
+    """
+    from .losses.describe import describe, render_losses
+
+    rows = describe(names)
+    click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))
+    if not as_json:
+        click.echo("\nNext: retrieval train CATALOGUE --loss NAME [--loss.ARGUMENT VALUE] [--regularizer tcm] -o RUN")
 
 
 @click.command()
@@ -161,22 +200,15 @@ def _toml(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-def _nested(arguments: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return {"loss_arguments": {...}, ...} of `--loss.NAME VALUE` pairs."""
+def _nested(words: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return {"loss_arguments": {...}, ...} of `--loss.NAME=VALUE` words."""
     found: dict[str, dict[str, Any]] = {}
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        target = next((name for name, prefix in NESTED.items() if word.startswith(prefix)), None)
-        if target is None or ("=" not in word and not words):
-            raise InvalidParameter(
-                "options",
-                "be known, or --loss.NAME VALUE, or --regularizer.NAME VALUE",
-                word,
-                remedy="`retrieval train --help` lists them",
-            )
-        name, _, value = word.removeprefix(NESTED[target]).partition("=")
-        found.setdefault(target, {})[name.replace("-", "_")] = _plain(value or words.pop(0))
+    for word in words:
+        target = next(name for name, prefix in NESTED.items() if word.startswith(prefix))
+        name, equals, value = word.removeprefix(NESTED[target]).partition("=")
+        if not equals or not name:
+            raise InvalidParameter("options", "be --loss.NAME VALUE or --regularizer.NAME VALUE", word)
+        found.setdefault(target, {})[name.replace("-", "_")] = _plain(value)
     return found
 
 
@@ -188,4 +220,4 @@ def _plain(text: str) -> Any:
         return text
 
 
-__all__ = ["evaluate", "export", "train"]
+__all__ = ["evaluate", "export", "losses", "train"]

@@ -31,17 +31,19 @@ class Settings:
     view: float = setting(0.8, "share of the shorter side that the model sees: objects as large as in training crops")
     dim: int = setting(128, "length of an embedding")
     pooling: str = setting("average", "'average' or 'gem'")
-    loss: str = setting("smooth_ap", "arcface, proxy_anchor or smooth_ap")
+    loss: str = setting("smooth_ap", "the base loss; `retrieval losses` lists them")
     loss_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
-    regularizer: str = setting("", "'' or a loss that is added to the base loss: 'tcm'")
+    regularizer: str = setting("", "'' or any loss, added to the base loss; 'tcm' makes distances consistent")
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
     regularizer_weight: float = setting(1.0, "weight of the regularizer beside the base loss")
     epochs: int = setting(8, "passes over as many photos as the training set has")
+    chunk: int = setting(0, "photos in the network at a time, for batches beyond the memory (0 = the whole batch)")
     items_per_batch: int = setting(16, "items of a batch (P)")
     photos_per_item: int = setting(4, "photos of each (K)")
     learning_rate: float = setting(2e-4, "learning rate of the backbone")
     head_learning_rate: float = setting(1e-3, "learning rate of the embedding layer")
     proxy_learning_rate: float = setting(1e-2, "learning rate of the loss's own parameters, such as proxies")
+    initial_norm: float = setting(0.0, "mean norm of embeddings before the first step (0 = leave; vmf_nca: 10 to 50)")
     weight_decay: float = setting(1e-4, "of matrices; biases, norms and proxies are not decayed")
     warmup: float = setting(0.05, "share of the steps over which the learning rates rise")
     freeze_batch_norm: bool = setting(True, "keep the statistics of a pretrained backbone")
@@ -82,7 +84,7 @@ def _check(settings: Settings) -> None:
     for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
         if not getattr(settings, name) > 0:
             raise InvalidParameter(name, "be positive", getattr(settings, name))
-    for name in ("weight_decay", "regularizer_weight", "colour"):
+    for name in ("weight_decay", "regularizer_weight", "colour", "chunk", "initial_norm"):
         if not getattr(settings, name) >= 0:
             raise InvalidParameter(name, "be zero or more", getattr(settings, name))
     for name, allowed in (

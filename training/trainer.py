@@ -15,11 +15,14 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue import Photo, read_catalogue
+from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 
+from .cached import cached_backward
 from .data import Augmentation, PhotoReader, evaluation_batches, training_batches
 from .evaluation import item_labels, make_scene, open_set_figures, rank_figures, score_scene
-from .losses.registry import Regularized, make_loss
+from .losses.base import Loss
+from .losses.registry import LOSSES, Regularized, make_loss
 from .model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone
 from .run import BEST, LAST, Run, choose_device
 from .sampler import ItemSampler
@@ -40,6 +43,7 @@ def train(settings: Settings, path: Path, *, resume: bool = False) -> Run:
     protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
     make_scene("validation", photos, splits.validation, protocol)  # refuse before anything is written
     build_loss(settings, classes=len(splits.fit))
+    check_batches(settings)
     model, config = initial_model(settings)
     preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
     run = Run.create(
@@ -66,6 +70,18 @@ def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     arguments = dict(settings.regularizer_arguments)
     extra = make_loss(settings.regularizer, classes=classes, dim=settings.dim, arguments=arguments)
     return Regularized(base, extra, settings.regularizer_weight)
+
+
+def check_batches(settings: Settings) -> None:
+    """Refuse batches in which a loss has nothing to compare, before anything is written."""
+    for name in filter(None, (settings.loss, settings.regularizer)):
+        if LOSSES[name].needs_balanced_batches and settings.photos_per_item < 2:
+            raise InvalidParameter(
+                "photos_per_item",
+                f"be at least 2 for {name}, which compares photos of one item within a batch",
+                settings.photos_per_item,
+                remedy="4 is usual; a loss with proxies does with 1 (`retrieval losses`)",
+            )
 
 
 class Trainer:
@@ -96,6 +112,8 @@ class Trainer:
         self.loss = build_loss(settings, classes=len(self.splits.fit)).to(self.device)
         if model is None:
             model = run.new_model() if run.has(LAST) else initial_model(settings)[0]
+        if settings.initial_norm and not run.has(LAST):
+            self._scale_head(model, settings.initial_norm)
         self.model = model
         self.model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = make_optimizer(self.model, self.loss, settings)
@@ -127,9 +145,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> dict[str, float]:
         settings = self.settings
         torch.manual_seed(settings.seed * 100_003 + epoch)
-        self.model.train()
-        if settings.freeze_batch_norm:
-            freeze_batch_norm(self.model)
+        self._training_mode(self.model)
         batches = training_batches(
             self.reader, self.augmentation, self.sampler.epoch(epoch), seed=(settings.seed, epoch)
         )
@@ -153,13 +169,39 @@ class Trainer:
             **{f"validation {name}": value for name, value in figures.items()},
         }
 
-    def _step(self, pixels: np.ndarray, labels: Tensor) -> float:
+    def _training_mode(self, model: EmbeddingModel) -> None:
+        model.train()
+        if self.settings.freeze_batch_norm:
+            freeze_batch_norm(model)
+
+    def _scale_head(self, model: EmbeddingModel, norm: float) -> None:
+        """Scale the embedding layer so that training photos have this mean norm: a probabilistic loss reads it."""
+        statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        self._training_mode(model)
+        with torch.no_grad():
+            some = self.reader.pixels(range(min(64, len(self.labels))))
+            mean = model(to_device(some, self.preprocessing, torch.device("cpu"))).norm(dim=1).mean()
+            for name, buffer in model.named_buffers():
+                buffer.copy_(statistics[name])
+            for parameter in model.head.parameters():
+                parameter.mul_(norm / mean)
+
+    def _embed(self, pixels: np.ndarray) -> Tensor:
         inputs = to_device(pixels, self.preprocessing, self.device)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
-            embeddings = self.model(inputs)
-        loss = self.loss(embeddings.float(), labels.to(self.device))
+            embeddings: Tensor = self.model(inputs)
+        return embeddings.float()
+
+    def _step(self, pixels: np.ndarray, labels: Tensor) -> float:
+        labels = labels.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        chunk = self.settings.chunk
+        if 0 < chunk < len(pixels):
+            chunks = [pixels[start : start + chunk] for start in range(0, len(pixels), chunk)]
+            loss = cached_backward(self._embed, self.loss, chunks, labels, self.model)
+        else:
+            loss = self.loss(self._embed(pixels), labels)
+            loss.backward()
         factor = learning_rate_factor(self.step, self.steps, self.settings.warmup)
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
@@ -224,23 +266,35 @@ def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
 
 
 def make_optimizer(model: EmbeddingModel, loss: nn.Module, settings: Settings) -> torch.optim.AdamW:
-    """Return AdamW with a rate each for backbone, head and the loss's proxies; vectors are not decayed."""
+    """Return AdamW with a rate each for backbone, head and the loss's own parameters.
+
+    Matrices of the model are decayed; vectors and whatever the loss learns are not.
+    """
     head = [*model.head.parameters()] + ([model.power] if model.power is not None else [])
     groups = []
     for parameters, rate in (
         (model.backbone.parameters(), settings.learning_rate),
         (head, settings.head_learning_rate),
-        (loss.parameters(), settings.proxy_learning_rate),
     ):
         kept = list(parameters)
-        matrices = [p for p in kept if p.dim() > 1]
-        vectors = [p for p in kept if p.dim() <= 1]
-        decay = settings.weight_decay if rate != settings.proxy_learning_rate else 0.0
         groups += [
-            {"params": matrices, "lr": rate, "weight_decay": decay},
-            {"params": vectors, "lr": rate, "weight_decay": 0.0},
+            {"params": [p for p in kept if p.dim() > 1], "lr": rate, "weight_decay": settings.weight_decay},
+            {"params": [p for p in kept if p.dim() <= 1], "lr": rate, "weight_decay": 0.0},
         ]
+    for factor, learned in sorted(learned_by(loss).items()):
+        groups.append({"params": learned, "lr": factor * settings.proxy_learning_rate, "weight_decay": 0.0})
     return torch.optim.AdamW([group for group in groups if group["params"]])
+
+
+def learned_by(loss: nn.Module) -> dict[float, list[nn.Parameter]]:
+    """Return what a loss and its parts learn, by the factor on the proxies' learning rate (`Loss.rates`)."""
+    groups: dict[float, list[nn.Parameter]] = {}
+    for module in loss.modules():
+        rates = module.rates if isinstance(module, Loss) else {}
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                groups.setdefault(rates.get(name, 1.0), []).append(parameter)
+    return groups
 
 
 def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.device) -> Tensor:

@@ -1,7 +1,7 @@
 """Losses of all pairs of a batch.
 
-Symbols used in every docstring: n = batch size, d = embedding size, s = cosine similarities (n, n).
-Each loss is a pure function plus a module that only holds its hyper-parameters.
+Symbols used in every docstring: n = batch size, d = embedding size, s = cosine similarities (n, n), B = classes
+of the batch. Each loss is a pure function plus a module that only holds its hyper-parameters.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from torch.autograd.function import once_differentiable
 from retrieval.errors import InvalidParameter
 
 from .base import Loss
+from .groups import group_log_mean_exp, one_label_each
+
+BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines that are looked at together: what a cache, or a GPU, holds
 
 
 def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -32,23 +35,34 @@ def threshold_consistent_margin(
     negative_margin: float,
     positive_weight: float = 1.0,
     negative_weight: float = 1.0,
+    hard_only: bool = True,
+    inclusive: bool = True,
 ) -> Tensor:
     """Return Eq. 5 of arXiv 2307.04047 for unit embeddings (n, d) and labels (n,).
 
-    A term is the mean violation over the pairs on the wrong side of its margin (a pair exactly on it counts),
-    and 0, still differentiable, where there is none.
+    A term is the mean violation over the pairs on the wrong side of its margin, and 0, still differentiable,
+    where there is none. Memory O(n d): the cosine matrix is made and left a block of rows at a time.
+
+    Parameters
+    ----------
+    hard_only:
+        False adds up all pairs, also those on the right side, and still divides by the number of hard ones
+        (Eq. 17, an ablation).
+    inclusive:
+        Whether a pair exactly on a margin counts.
     """
     value: Tensor = _MeanViolation.apply(  # type: ignore[no-untyped-call]
-        unit, labels, positive_margin, negative_margin, positive_weight, negative_weight
+        unit, labels, (positive_margin, negative_margin), (positive_weight, negative_weight), hard_only, inclusive
     )
     return value
 
 
 class _MeanViolation(torch.autograd.Function):
-    """The two terms and their gradient in one pass over the cosine matrix.
+    """The two terms and their gradient in one walk over the cosine matrix.
 
     With W = d loss / d s, which is symmetric and constant between ties, the gradient of the embeddings is
-    2 W f: one matrix product, where autograd through s = f fᵀ takes two and keeps every mask.
+    2 W f. The two terms of W differ by factors that are known only at the end (one over the counts), so each is
+    multiplied with f on its own; a term with few pairs, as the positive one is, goes pair by pair.
     """
 
     @staticmethod
@@ -56,37 +70,73 @@ class _MeanViolation(torch.autograd.Function):
         ctx: Any,
         unit: Tensor,
         labels: Tensor,
-        positive_margin: float,
-        negative_margin: float,
-        positive_weight: float,
-        negative_weight: float,
+        margins: tuple[float, float],
+        weights: tuple[float, float],
+        hard_only: bool,
+        inclusive: bool,
     ) -> Tensor:
-        similarity = unit @ unit.T
-        positive, negative = pair_masks(labels)
-        positive &= similarity <= positive_margin
-        negative &= similarity >= negative_margin
-        slopes = (
-            -positive_weight / positive.sum().clamp(min=1).to(unit.dtype),
-            negative_weight / negative.sum().clamp(min=1).to(unit.dtype),
-        )
-        weights = positive * slopes[0] + negative * slopes[1]
-        ctx.save_for_backward(unit, weights)
-        pulls = (weights * (similarity - positive_margin)).masked_fill(~positive, 0)
-        pushes = (weights * (similarity - negative_margin)).masked_fill(~negative, 0)
-        return pulls.sum() + pushes.sum()
+        n = len(labels)
+        wanted = ctx.needs_input_grad[0]
+        products = [torch.zeros_like(unit), torch.zeros_like(unit)]  # positive and negative mask times f
+        totals = unit.new_zeros(2, dtype=torch.float64)
+        counts = unit.new_zeros(2, dtype=torch.float64)
+        rows = max(1, BLOCK.get(unit.device.type, BLOCK["cuda"]) // n)
+        for start in range(0, n, rows):
+            block = slice(start, min(start + rows, n))
+            similarity = unit[block] @ unit.T  # (b, n)
+            same = labels[block, None] == labels[None]
+            for term, sign in ((0, -1.0), (1, 1.0)):
+                if not weights[term]:
+                    continue
+                violation = (similarity - margins[term]) if sign > 0 else (margins[term] - similarity)
+                allowed = ~same if term else same.clone()
+                if not term:
+                    allowed[:, block].fill_diagonal_(False)
+                hard = (violation >= 0) if inclusive else (violation > 0)
+                hard &= allowed
+                chosen = hard if hard_only else allowed
+                counts[term] += hard.sum()
+                totals[term] += violation.masked_fill_(~chosen, 0).sum()
+                if wanted:
+                    products[term][block] = _times(chosen, unit)
+        counts.clamp_(min=1)
+        factors = unit.new_tensor(weights) / counts.to(unit.dtype)
+        if wanted:
+            ctx.save_for_backward(2 * (factors[1] * products[1] - factors[0] * products[0]))
+        return (totals.to(unit.dtype) * factors).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        unit, weights = ctx.saved_tensors
-        return (2 * gradient) * (weights @ unit), None, None, None, None, None
+        (slope,) = ctx.saved_tensors
+        return gradient * slope, None, None, None, None, None
+
+
+def _times(mask: Tensor, unit: Tensor) -> Tensor:
+    """Return mask (b, n) times f (n, d): pair by pair where few are set, else as a matrix product."""
+    rows, columns = mask.nonzero(as_tuple=True)
+    if 16 * len(rows) > mask.numel():
+        return mask.to(unit.dtype) @ unit
+    product = unit.new_zeros(len(mask), unit.shape[1])
+    return product.index_add_(0, rows, unit[columns])
+
+
+def _check_margins(positive_margin: float, negative_margin: float) -> None:
+    if not -1 <= negative_margin <= positive_margin <= 1:
+        raise InvalidParameter(
+            "margins",
+            "satisfy -1 <= negative_margin <= positive_margin <= 1",
+            (negative_margin, positive_margin),
+        )
 
 
 class ThresholdConsistentMargin(Loss):
     """Threshold-consistent margin regulariser (TCM, arXiv 2307.04047, Eq. 5).
 
     Pulls positive pairs that are less similar than `positive_margin` and pushes negative pairs that are more
-    similar than `negative_margin`, each averaged over those hard pairs only. Cost O(n² d), memory O(n²).
+    similar than `negative_margin`, each averaged over those hard pairs only. The ablations of its Appendix
+    A.2.3: `negative_weight=0` (Eq. 16), `positive_weight=0` (Eq. 15), `hard_only=False` (Eq. 17).
+    Cost O(n² d), memory O(n d).
     """
 
     def __init__(
@@ -96,14 +146,10 @@ class ThresholdConsistentMargin(Loss):
         negative_margin: float = 0.5,
         positive_weight: float = 1.0,
         negative_weight: float = 1.0,
+        hard_only: bool = True,
     ) -> None:
         super().__init__()
-        if not -1 <= negative_margin <= positive_margin <= 1:
-            raise InvalidParameter(
-                "margins",
-                "satisfy -1 <= negative_margin <= positive_margin <= 1",
-                (negative_margin, positive_margin),
-            )
+        _check_margins(positive_margin, negative_margin)
         for name, weight in (("positive_weight", positive_weight), ("negative_weight", negative_weight)):
             if not weight >= 0:
                 raise InvalidParameter(name, "be zero or more", weight)
@@ -111,6 +157,7 @@ class ThresholdConsistentMargin(Loss):
         self.negative_margin = negative_margin
         self.positive_weight = positive_weight
         self.negative_weight = negative_weight
+        self.hard_only = hard_only
 
     def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -121,4 +168,115 @@ class ThresholdConsistentMargin(Loss):
             negative_margin=self.negative_margin,
             positive_weight=self.positive_weight,
             negative_weight=self.negative_weight,
+            hard_only=self.hard_only,
         )
+
+
+class Contrastive(Loss):
+    """Contrastive loss averaged over violating pairs (arXiv 2210.01908, Eq. 29).
+
+    The function of TCM with weights 1, except that a pair exactly on a margin does not count. (0.75, 0.6) are
+    the margins inside the contextual objective; that paper's stand-alone baseline takes (0.9, 0.6).
+    Cost O(n² d), memory O(n d).
+    """
+
+    def __init__(self, *, positive_margin: float = 0.75, negative_margin: float = 0.6) -> None:
+        super().__init__()
+        _check_margins(positive_margin, negative_margin)
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        return threshold_consistent_margin(
+            F.normalize(embeddings, dim=1),
+            labels,
+            positive_margin=self.positive_margin,
+            negative_margin=self.negative_margin,
+            inclusive=False,
+        )
+
+
+class ClassAveragedContrastive(Loss):
+    """Contrastive loss averaged over pairs of classes (Furusawa, ICLR 2024, Eq. 6); margins are cosine distances.
+
+    (1/2B) Σ_c mean_{i,j of c} [d - m_P]₊ + (1/2B) Σ_{c≠c'} mean_{i of c, j of c'} [m_N - d]₊, with d = 1 - s and a
+    photo paired with itself among the positives, as printed. Cost O(n² d), memory O(n²).
+    """
+
+    def __init__(self, *, positive_margin: float = 0.02, negative_margin: float = 0.3) -> None:
+        super().__init__()
+        for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
+            if not 0 <= margin <= 2:
+                raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        unit = F.normalize(embeddings, dim=1)
+        distance = 1 - unit @ unit.T
+        groups, sizes = one_label_each(labels)
+        share = 1 / sizes.to(unit.dtype)[groups]  # a photo's weight in its class
+        same = groups[:, None] == groups[None]
+        cost = torch.where(same, (distance - self.positive_margin).relu(), (self.negative_margin - distance).relu())
+        return (share @ cost @ share) / (2 * len(sizes))
+
+
+class ClassWiseMultiSimilarity(Loss):
+    """Class-wise multi-similarity (Furusawa, ICLR 2024, Eq. 9): the parent of its mean-field form.
+
+    `delta` is a cosine distance; the paper's "0.8" is one minus it. A photo paired with itself is among the
+    positives, as printed. Cost O(n² d), memory O(n²).
+    """
+
+    def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
+        super().__init__()
+        check_similarity_scales(alpha, beta, delta)
+        self.alpha = alpha
+        self.beta = beta
+        self.delta = delta
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        unit = F.normalize(embeddings, dim=1)
+        offset = (1 - unit @ unit.T) - self.delta
+        groups, sizes = one_label_each(labels)
+        pull = _class_pairs(self.alpha * offset, groups, len(sizes)).diagonal()  # log mean of each class (B,)
+        push = _class_pairs(-self.beta * offset, groups, len(sizes))  # (B, B)
+        apart = ~torch.eye(len(sizes), dtype=torch.bool, device=unit.device)
+        attraction = torch.log1p(pull.exp() / 2).sum() / self.alpha
+        repulsion = F.softplus(push)[apart].sum() / (2 * self.beta)
+        return (attraction + repulsion) / len(sizes)
+
+
+def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
+    """Refuse scales that are not positive, or an offset that is no cosine distance."""
+    for name, scale in (("alpha", alpha), ("beta", beta)):
+        if not scale > 0:
+            raise InvalidParameter(name, "be positive", scale)
+    if not 0 <= delta <= 2:
+        raise InvalidParameter("delta", "lie in [0, 2], a cosine distance", delta)
+
+
+def _class_pairs(exponents: Tensor, groups: Tensor, classes: int) -> Tensor:
+    """Return the log mean of e^x over the pairs of each two classes (B, B), x being (n, n)."""
+    rows = group_log_mean_exp(exponents, groups, classes)  # (B, n)
+    return group_log_mean_exp(rows.T, groups, classes)
+
+
+class SimilarityRegularizer(Loss):
+    """Pulls the batch's mean cosine, self-pairs included, to `target` (arXiv 2210.01908, Eq. 7 and 30).
+
+    (‖mean f‖² - target)², which needs no similarity matrix; labels play no part. Cost O(n d).
+    """
+
+    def __init__(self, *, target: float = 0.3) -> None:
+        super().__init__()
+        if not -1 <= target <= 1:
+            raise InvalidParameter("target", "lie in [-1, 1], a cosine", target)
+        self.target = target
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the scalar loss of raw embeddings (n, d)."""
+        return (F.normalize(embeddings, dim=1).mean(dim=0).square().sum() - self.target).square()

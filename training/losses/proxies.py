@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .base import Loss
+from .base import Loss, check_labels, check_shape
 
 
 def proxy_anchor(similarity: Tensor, labels: Tensor, *, alpha: float, margin: float) -> Tensor:
@@ -48,27 +48,46 @@ def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
     return cosines.scatter(1, labels[:, None], target)
 
 
-class _Proxies(Loss):
+class Proxies(Loss):
     """One proxy a class, (C, d), normalised at use."""
 
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
-        for name, value in (("classes", classes), ("dim", dim)):
-            if value < 1:
-                raise InvalidParameter(name, "be at least 1", value)
+        check_shape(classes, dim)
         self.proxies = nn.Parameter(torch.empty(classes, dim))
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
     def cosines(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return cosines (n, C) of raw embeddings (n, d); refuse a label that has no proxy."""
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < len(self.proxies):
-            raise InvalidParameter(
-                "labels", f"lie between 0 and {len(self.proxies) - 1}", (int(labels.min()), int(labels.max()))
-            )
+        check_labels(labels, len(self.proxies))
         return F.normalize(embeddings, dim=1) @ F.normalize(self.proxies, dim=1).T
 
 
-class ProxyAnchor(_Proxies):
+class ProxyNCA(Proxies):
+    """ProxyNCA++ (Teh et al., ECCV 2020): cross-entropy of -scale times squared distances. Cost O(n C d).
+
+    All proxies are in the denominator. `classic=True` leaves a photo's own proxy out of it (ProxyNCA,
+    Movshovitz-Attias et al., ICCV 2017), which may be negative. The temperature of the cosine is 1 / (2 scale).
+    """
+
+    def __init__(self, classes: int, dim: int, *, scale: float = 9.0, classic: bool = False) -> None:
+        super().__init__(classes, dim)
+        if not scale > 0:
+            raise InvalidParameter("scale", "be positive", scale)
+        self.scale = scale
+        self.classic = classic
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
+        logits = 2 * self.scale * self.cosines(embeddings, labels)
+        if not self.classic or logits.shape[1] == 1:  # with one class there is no other proxy to compare with
+            return F.cross_entropy(logits, labels)
+        own = logits.gather(1, labels[:, None])
+        others = logits.masked_fill(F.one_hot(labels, logits.shape[1]).bool(), -math.inf)
+        return (torch.logsumexp(others, dim=1) - own[:, 0]).mean()
+
+
+class ProxyAnchor(Proxies):
     """Proxy Anchor (Kim et al., CVPR 2020). Cost O(n C d)."""
 
     def __init__(self, classes: int, dim: int, *, alpha: float = 32.0, margin: float = 0.1) -> None:
@@ -83,7 +102,7 @@ class ProxyAnchor(_Proxies):
         return proxy_anchor(self.cosines(embeddings, labels), labels, alpha=self.alpha, margin=self.margin)
 
 
-class ArcFace(_Proxies):
+class ArcFace(Proxies):
     """ArcFace (Deng et al., CVPR 2019); the margin is in radians. Cost O(n C d)."""
 
     def __init__(self, classes: int, dim: int, *, scale: float = 64.0, margin: float = 0.5) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,26 +12,61 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
-from .pairs import ThresholdConsistentMargin
-from .proxies import ArcFace, ProxyAnchor
-from .ranking import SmoothAP
+from .baselines import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
+from .contextual import Contextual, ContextualSum
+from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
+from .pairs import (
+    ClassAveragedContrastive,
+    ClassWiseMultiSimilarity,
+    Contrastive,
+    SimilarityRegularizer,
+    ThresholdConsistentMargin,
+)
+from .probabilistic import VonMisesFisherNCA
+from .proxies import ArcFace, ProxyAnchor, ProxyNCA
+from .ranking import RecallAtK, SmoothAP
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A loss, and what it needs."""
+    """A loss, and what it needs. Symbols of `cost`: n batch, d dimension, m positives, C classes, N samples."""
 
     loss: type[nn.Module]
-    has_proxies: bool  # takes (classes, dim) and learns a proxy a class
-    needs_balanced_batches: bool  # useless without several photos an item in a batch
     paper: str
+    cost: str
+    needs_balanced_batches: bool  # useless without several photos an item in a batch
 
+    @property
+    def has_proxies(self) -> bool:
+        """Return whether the loss takes (classes, dim) and learns something for each class."""
+        return "classes" in inspect.signature(self.loss).parameters
+
+
+TCM_PAPER, CONTEXTUAL_PAPER = "arXiv 2307.04047", "arXiv 2210.01908"
+MEAN_FIELD_PAPER, VMF_PAPER = "Furusawa, ICLR 2024", "arXiv 2207.03784"
 
 LOSSES: Mapping[str, Entry] = {
-    "arcface": Entry(ArcFace, True, False, "Deng et al., CVPR 2019"),
-    "proxy_anchor": Entry(ProxyAnchor, True, False, "Kim et al., CVPR 2020"),
-    "smooth_ap": Entry(SmoothAP, False, True, "Brown et al., ECCV 2020"),
-    "tcm": Entry(ThresholdConsistentMargin, False, True, "arXiv 2307.04047, Eq. 5"),
+    "arcface": Entry(ArcFace, "Deng et al., CVPR 2019", "n C d", False),
+    "class_averaged_contrastive": Entry(ClassAveragedContrastive, MEAN_FIELD_PAPER + ", Eq. 6", "n² d", True),
+    "class_wise_multi_similarity": Entry(ClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 9", "n² d", True),
+    "contextual": Entry(Contextual, CONTEXTUAL_PAPER + ", Eq. 28", "n³", True),
+    "contextual_sum": Entry(ContextualSum, CONTEXTUAL_PAPER + ", Eq. 6", "n³", True),
+    "contrastive": Entry(Contrastive, CONTEXTUAL_PAPER + ", Eq. 29", "n² d", True),
+    "cosface": Entry(CosFace, "Wang et al., CVPR 2018", "n C d", False),
+    "mean_field_class_wise_multi_similarity": Entry(
+        MeanFieldClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 10", "n C d", False
+    ),
+    "mean_field_contrastive": Entry(MeanFieldContrastive, MEAN_FIELD_PAPER + ", Eq. 8", "n C d", False),
+    "multi_similarity": Entry(MultiSimilarity, "Wang et al., CVPR 2019", "n² d", True),
+    "normalized_softmax": Entry(NormalizedSoftmax, "Zhai and Wu, BMVC 2019", "n C d", False),
+    "proxy_anchor": Entry(ProxyAnchor, "Kim et al., CVPR 2020", "n C d", False),
+    "proxy_nca": Entry(ProxyNCA, "Teh et al., ECCV 2020", "n C d", False),
+    "recall_at_k": Entry(RecallAtK, "Patel et al., CVPR 2022", "n² (d + m)", True),
+    "similarity_regularizer": Entry(SimilarityRegularizer, CONTEXTUAL_PAPER + ", Eq. 7", "n d", False),
+    "smooth_ap": Entry(SmoothAP, "Brown et al., ECCV 2020", "n² (d + m)", True),
+    "tcm": Entry(ThresholdConsistentMargin, TCM_PAPER + ", Eq. 5", "n² d", True),
+    "triplet": Entry(Triplet, "Schroff et al., CVPR 2015", "n² d", True),
+    "vmf_nca": Entry(VonMisesFisherNCA, VMF_PAPER + ", Eq. 6", "N n C d", False),
 }
 
 
@@ -40,17 +76,33 @@ def loss_arguments(name: str) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.name not in ("classes", "dim")}
 
 
+def check_name(name: str) -> None:
+    """Refuse an unknown loss, with the valid names and the nearest."""
+    if name not in LOSSES:
+        near = difflib.get_close_matches(name, LOSSES, n=1)
+        remedy = f"Did you mean {near[0]}?" if near else "`retrieval losses` describes them"
+        raise InvalidParameter("loss", f"be one of {', '.join(LOSSES)}", name, remedy=remedy)
+
+
 def make_loss(name: str, *, classes: int, dim: int, arguments: Mapping[str, Any]) -> nn.Module:
     """Return the loss of a name; an unknown name or argument is an error that lists the valid ones."""
-    if name not in LOSSES:
-        raise InvalidParameter("loss", f"be one of {', '.join(LOSSES)}", name)
+    check_name(name)
     valid = loss_arguments(name)
-    for argument in arguments:
+    for argument, value in arguments.items():
         if argument not in valid:
             raise InvalidParameter(f"argument of {name}", f"be one of {', '.join(valid)}", argument)
+        _check_kind(f"{name}.{argument}", value, valid[argument])
     if LOSSES[name].has_proxies:
         return LOSSES[name].loss(classes, dim, **arguments)
     return LOSSES[name].loss(**arguments)
+
+
+def _check_kind(argument: str, value: object, default: object) -> None:
+    """Refuse a value of another kind than the default: text where a number belongs, 3 where true does."""
+    kinds: tuple[type, ...] = {float: (int, float), tuple: (tuple, list)}.get(type(default), (type(default),))
+    if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+        name = {float: "number", int: "whole number", bool: "truth value", tuple: "list", str: "word"}[type(default)]
+        raise InvalidParameter(argument, f"be a {name}, such as {default!r}", value)
 
 
 class Regularized(nn.Module):

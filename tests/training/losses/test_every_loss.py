@@ -1,0 +1,196 @@
+"""What holds for every loss of the table, on every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from training.losses import LOSSES, make_loss
+
+from .golden import F32, F64, small_batch
+
+SMOOTH = {"smooth_ap": {"temperature": 0.1}, "recall_at_k": {"similarity_temperature": 0.1}}  # for finite differences
+# a constant slope for a step is no derivative, so test_contextual compares it with loops; the vMF samples are
+# fixed in test_vmf
+SURROGATE = {"contextual", "contextual_sum"}
+ALONE = {name for name, entry in LOSSES.items() if not entry.has_proxies}
+HALVES = ["float32", "bfloat16", "float16"]
+
+
+def make(name: str, classes: int = 4, dim: int = 6, dtype: torch.dtype = F64) -> nn.Module:
+    """Return a loss with parameters from one seed; vMF without samples, whose noise has an order."""
+    torch.manual_seed(0)
+    arguments = SMOOTH.get(name, {"distance": "nivmf"} if name == "vmf_nca" else {})
+    return make_loss(name, classes=classes, dim=dim, arguments=arguments).to(dtype)
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - SURROGATE))
+def test_gradcheck(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(10, 6, generator=generator, dtype=F64, requires_grad=True)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
+    loss = make(name)
+    value = loss(vectors, labels)
+    assert torch.autograd.grad(value, vectors)[0].abs().max() > 0  # the batch exercises the loss
+    assert torch.autograd.gradcheck(lambda v: loss(v, labels), (vectors,))
+
+
+@pytest.mark.parametrize("name", sorted(name for name, entry in LOSSES.items() if entry.has_proxies))
+def test_gradcheck_of_what_is_learned(name: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    vectors = torch.randn(10, 6, generator=generator, dtype=F64)
+    labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
+    loss = make(name)
+    parameters = dict(loss.named_parameters())
+
+    def value(*tensors: Tensor) -> Tensor:
+        return torch.func.functional_call(loss, dict(zip(parameters, tensors, strict=True)), (vectors, labels))
+
+    assert torch.autograd.gradcheck(value, tuple(parameters.values()))
+
+
+BATCHES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
+    "no positives": lambda: (torch.randn(4, 6), torch.arange(4)),
+    "one class": lambda: (torch.randn(5, 6), torch.zeros(5, dtype=torch.int64)),
+    "a single photo": lambda: (torch.randn(1, 6), torch.zeros(1, dtype=torch.int64)),
+    "identical embeddings": lambda: (torch.ones(6, 6), torch.tensor([0, 0, 1, 1, 2, 2])),
+    "opposite embeddings": lambda: (
+        torch.ones(4, 6) * torch.tensor([[1.0], [-1], [1], [-1]]),
+        torch.tensor([0, 0, 1, 1]),
+    ),
+    "easy": lambda: (torch.eye(6)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])),
+    "nothing": lambda: (torch.zeros(4, 6), torch.tensor([0, 0, 1, 1])),
+    "huge norms": lambda: (1e4 * torch.randn(6, 6), torch.tensor([0, 0, 1, 1, 2, 2])),
+}
+
+
+def aligned(name: str, loss: nn.Module, vectors: Tensor) -> None:
+    """Give a loss proxies at cosines of exactly one with the batch."""
+    for parameter in loss.parameters():
+        rows = min(len(vectors), len(parameter)) if parameter.shape[-1:] == vectors.shape[1:] else 0
+        if rows and name != "vmf_nca":
+            parameter.data[:rows] = vectors.detach()[:rows]
+
+
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_no_batch_gives_nan(name: str, batch: str, kind: str) -> None:
+    torch.manual_seed(2)
+    vectors, labels = BATCHES[batch]()
+    vectors.requires_grad_()
+    loss = make(name, dtype=F32)
+    if batch in ("easy", "identical embeddings", "opposite embeddings"):
+        aligned(name, loss, vectors)
+    with torch.autocast("cpu", dtype=getattr(torch, kind), enabled=kind != "float32"):
+        value = loss(vectors, labels)
+    assert value.isfinite()
+    value.backward()
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
+
+
+@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_no_batch_gives_nan_with_samples(batch: str, kind: str) -> None:
+    torch.manual_seed(2)
+    vectors, labels = BATCHES[batch]()
+    vectors.requires_grad_()
+    loss = make_loss("vmf_nca", classes=4, dim=6, arguments={"distance": "el_nivmf"})
+    with torch.autocast("cpu", dtype=getattr(torch, kind), enabled=kind != "float32"):
+        value = loss(vectors, labels)
+    value.backward()
+    assert value.isfinite()
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_half_precision_embeddings_get_the_gradient_of_float32(name: str, kind: str) -> None:
+    """A backbone under autocast hands over half-precision numbers; from there on the loss is the same."""
+    vectors, labels = small_batch()
+    halves = vectors.to(getattr(torch, kind)).requires_grad_()
+    exact = halves.detach().float().requires_grad_()
+    loss = make(name, dtype=F32)
+    with torch.autocast("cpu", dtype=getattr(torch, kind)):
+        loss(halves, labels).backward()
+    loss(exact, labels).backward()
+    assert halves.grad is not None
+    assert exact.grad is not None
+    scale = exact.grad.abs().max()
+    assert scale > 0
+    assert (halves.grad.float() - exact.grad).abs().max() < 0.01 * scale
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(range(8)), st.sampled_from(sorted(LOSSES)))
+def test_the_order_of_a_batch_does_not_matter(order: list[int], name: str) -> None:
+    vectors, labels = small_batch()
+    loss = make(name)
+    plain, moved = vectors.clone().requires_grad_(), vectors[order].clone().requires_grad_()
+    value, again = loss(plain, labels), loss(moved, labels[order])
+    assert again.item() == pytest.approx(value.item(), rel=1e-10, abs=1e-14)
+    gradient, after = torch.autograd.grad(value, plain)[0], torch.autograd.grad(again, moved)[0]
+    assert torch.allclose(gradient[order], after, atol=1e-10)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.permutations(range(4)), st.sampled_from(sorted(ALONE)), st.integers(-5, 5))
+def test_the_names_of_classes_do_not_matter(names: list[int], name: str, shift: int) -> None:
+    vectors, labels = small_batch()
+    renamed = torch.tensor(names)[labels] * 3 + shift
+    assert make(name)(vectors, renamed).item() == pytest.approx(make(name)(vectors, labels).item(), rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(sorted(LOSSES)),
+    st.lists(st.integers(0, 3), min_size=1, max_size=9),
+    st.integers(0, 2**16),
+    st.sampled_from([1e-4, 1.0, 30.0]),
+)
+def test_any_labels_give_a_finite_loss_and_gradient(name: str, labels: list[int], seed: int, size: float) -> None:
+    vectors = size * torch.randn(len(labels), 6, generator=torch.Generator().manual_seed(seed))
+    vectors.requires_grad_()
+    value = make(name, dtype=F32)(vectors, torch.tensor(labels))
+    value.backward()
+    assert value.isfinite()
+    assert vectors.grad is not None
+    assert vectors.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"vmf_nca"}))
+def test_the_length_of_an_embedding_does_not_matter(name: str) -> None:
+    vectors, labels = small_batch()
+    lengths = torch.linspace(0.1, 9, len(vectors), dtype=F64)[:, None]
+    assert make(name)(lengths * vectors, labels).item() == pytest.approx(make(name)(vectors, labels).item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"similarity_regularizer"}))
+def test_descending_the_gradient_separates_the_classes(name: str) -> None:
+    """Every loss, minimised on free embeddings, ends with positives closer than negatives."""
+    torch.manual_seed(1)
+    vectors, labels = torch.randn(16, 8), torch.arange(4).repeat_interleave(4)
+    vectors.requires_grad_()
+    loss = make_loss(name, classes=4, dim=8, arguments={})
+    optimizer = torch.optim.Adam([{"params": [vectors]}, {"params": loss.parameters()}], lr=0.1)
+
+    def gap() -> float:
+        unit = nn.functional.normalize(vectors.detach(), dim=1)
+        s = unit @ unit.T
+        same = labels[:, None] == labels[None]
+        return (s[same].mean() - s[~same].mean()).item()
+
+    before = gap()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss(vectors, labels).backward()
+        optimizer.step()
+    assert gap() > before + 0.2

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import training.losses as package
+from retrieval.cli import group
+from retrieval.errors import InvalidParameter
+from training.losses import LOSSES, Regularized, make_loss
+from training.losses.base import Loss
+from training.losses.registry import loss_arguments
+from training.run import Run
+from training.trainer import Trainer, build_loss, make_optimizer, train
+
+from ..conftest import tiny_settings
+from .golden import small_batch
+
+
+def test_every_loss_of_the_package_has_a_name() -> None:
+    public = [getattr(package, name) for name in package.__all__]
+    losses = {item for item in public if inspect.isclass(item) and issubclass(item, Loss)}
+    assert losses == {entry.loss for entry in LOSSES.values()}
+
+
+def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
+    with pytest.raises(InvalidParameter, match=r"arcface, .*vmf_nca, got 'triplett'\. Did you mean triplet\?"):
+        make_loss("triplett", classes=3, dim=4, arguments={})
+    with pytest.raises(InvalidParameter, match="temperature, count_query"):
+        make_loss("smooth_ap", classes=3, dim=4, arguments={"tau": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "kind"),
+    [
+        ("smooth_ap", {"temperature": "warm"}, "a number"),
+        ("smooth_ap", {"temperature": True}, "a number"),
+        ("smooth_ap", {"count_query": 1}, "a truth value"),
+        ("recall_at_k", {"ks": 4}, "a list"),
+        ("contextual", {"neighbours": 2.5}, "a whole number"),
+        ("vmf_nca", {"distance": 3}, "a word"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_refused(name: str, arguments: dict, kind: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"{name}.* must be {kind}"):
+        make_loss(name, classes=3, dim=4, arguments=arguments)
+
+
+@pytest.mark.parametrize("regularizer", LOSSES)
+def test_any_loss_regularizes_another_with_its_weight(regularizer: str) -> None:
+    vectors, labels = small_batch()
+    torch.manual_seed(0)
+    arguments = {"distance": "el_vmf"} if regularizer == "vmf_nca" else {}
+    base = make_loss("proxy_nca", classes=4, dim=6, arguments={}).double()
+    extra = make_loss(regularizer, classes=4, dim=6, arguments=arguments).double()
+    total = Regularized(base, extra, 0.5)(vectors, labels)
+    assert total.item() == pytest.approx(base(vectors, labels).item() + 0.5 * extra(vectors, labels).item())
+
+
+def test_the_table_names_everything() -> None:
+    shown = CliRunner().invoke(group, ["losses"])
+    assert shown.exit_code == 0
+    for name, entry in LOSSES.items():
+        assert name in shown.output
+        assert entry.paper in shown.output
+        assert entry.cost in shown.output
+        assert all(f"{argument}=" in shown.output for argument in loss_arguments(name))
+    rows = json.loads(CliRunner().invoke(group, ["losses", "recall_at_k", "--json"]).output)
+    assert [row["name"] for row in rows] == ["recall_at_k"]
+    assert rows[0]["arguments"]["ks"] == [1, 2, 4, 8, 16]
+    assert rows[0]["batches"] == "2 photos an item or more"
+    refused = CliRunner().invoke(group, ["losses", "nothing"])
+    assert refused.exit_code != 0
+
+
+@pytest.mark.parametrize("form", ["options", "toml"])
+def test_losses_are_chosen_by_options_or_in_a_file(catalogue: Path, tmp_path: Path, form: str) -> None:
+    settings = tiny_settings(catalogue, epochs=1).to_dict()
+    plain = {k: v for k, v in settings.items() if isinstance(v, str | int | float) and k not in ("loss", "regularizer")}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in plain.items()]
+    chosen = ["--loss", "recall_at_k", "--regularizer", "tcm", "--loss.similarity_temperature", "0.02",
+              "--loss.ks", "[1,2]", "--regularizer.positive-margin", "0.8"]  # fmt: skip
+    if form == "toml":
+        lines += ['loss = "recall_at_k"', 'regularizer = "tcm"', "[loss_arguments]", "similarity_temperature = 0.02",
+                  "ks = [1, 2]", "[regularizer_arguments]", "positive_margin = 0.8"]  # fmt: skip
+        chosen = []
+    (tmp_path / "settings.toml").write_text("\n".join(lines))
+    command = ["train", "--config", str(tmp_path / "settings.toml"), "-o", str(tmp_path / "run"), *chosen]
+    result = CliRunner().invoke(group, command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    loss = Trainer(Run.open(tmp_path / "run")).loss
+    assert isinstance(loss, Regularized)
+    assert loss.base.ks == (1, 2)
+    assert loss.base.similarity_temperature == 0.02
+    assert loss.regularizer.positive_margin == 0.8
+
+
+@pytest.mark.parametrize(("loss", "regularizer"), [("smooth_ap", ""), ("arcface", "tcm")])
+def test_a_loss_that_needs_balanced_batches_says_so_before_training(
+    catalogue: Path, tmp_path: Path, loss: str, regularizer: str
+) -> None:
+    settings = tiny_settings(catalogue, photos_per_item=1, loss=loss, regularizer=regularizer)
+    with pytest.raises(InvalidParameter, match="compares photos of one item within a batch"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("loss", sorted(set(LOSSES) - {"similarity_regularizer", "triplet"}))
+def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
+    run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
+    assert run.progress["epoch"] == 1
+    assert run.progress["best"]["figures"]["loss"] == pytest.approx(run.progress["best"]["figures"]["loss"])
+
+
+def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:
+    arguments = {"concentration_rate": 20.0, "temperature_rate": 0.1}
+    settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, regularizer="proxy_anchor",
+                             proxy_learning_rate=0.01, initial_norm=20.0)  # fmt: skip
+    trainer = Trainer(train(tiny_settings(catalogue, epochs=1), tmp_path / "run"))
+    groups = make_optimizer(trainer.model, build_loss(settings, classes=5), settings).param_groups
+    shapes = {round(group["lr"], 6): sorted(tuple(p.shape) for p in group["params"]) for group in groups[-3:]}
+    assert shapes == {0.001: [()], 0.01: [(5, 16), (5, 16)], 0.2: [(5, 16)]}
+    assert all(group["weight_decay"] == 0 for group in groups[-3:])
+
+
+def test_the_initial_norm_is_what_a_probabilistic_loss_reads(catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, epochs=1, initial_norm=20.0, learning_rate=1e-9, head_learning_rate=1e-9)
+    trainer = Trainer(train(settings, tmp_path / "run"))
+    trainer._restore()
+    pixels = trainer.reader.pixels(range(64))
+    trainer.model.train()  # batch-norm here is not frozen
+    with torch.no_grad():
+        norms = trainer._embed(pixels).norm(dim=1)
+    assert norms.mean().item() == pytest.approx(20.0, rel=0.1)

@@ -1,0 +1,374 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from retrieval.errors import InvalidParameter
+from training.losses import ProxyAnchor, VonMisesFisherNCA, vmf
+
+from .golden import F32, F64, VMF_TOLERANCE, Case, agrees, golden, gradient_agrees, measure, set_rows, small_batch
+
+DIMS = (2, 3, 8, 16, 128, 512, 2048)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("dim", DIMS)
+def test_normalizer_and_mean_are_exact(test_data: Path, dim: int) -> None:
+    case = golden(test_data, "vmf_exact")[f"d{dim}"]
+    kappa = torch.tensor(case["kappa"])
+    assert kappa.min() <= 1e-3
+    assert kappa.max() >= 1e4
+    assert np.abs(vmf.log_normalizer(kappa, dim).numpy() - case["log_c"]).max() < 1e-7
+    relative = vmf.mean_resultant_length(kappa, dim).numpy() / case["mean_resultant"] - 1
+    assert np.abs(relative).max() < 1e-10
+
+
+@pytest.mark.data
+def test_the_released_normalizer_is_reached_by_name_and_is_far_off(test_data: Path) -> None:
+    grid = golden(test_data, "vmf_normalizer")["grid"]
+    kappa = torch.tensor(grid["kappa"])
+    assert np.allclose(vmf.paper_log_normalizer(kappa, 128), grid["official_approx_p128"], rtol=1e-12)
+    assert np.allclose(vmf.paper_log_normalizer(kappa, 512), grid["official_approx_p512"], rtol=1e-12)
+    for row, dim in enumerate(grid["dims"]):
+        assert np.abs(vmf.log_normalizer(kappa, int(dim)).numpy() - grid["exact_logC"][row]).max() < 1e-6
+    at_200 = torch.tensor([200.0], dtype=F64)
+    assert (vmf.paper_log_normalizer(at_200, 128) - vmf.log_normalizer(at_200, 128)).abs() > 40
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_gradients_of_normalizer_and_mean(dim: int) -> None:
+    kappa = torch.tensor([0.0, 1e-3, 0.3, 5.0, 60.0, 900.0], dtype=F64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda k: vmf.log_normalizer(k, dim), (kappa,))
+    inner = kappa.detach()[1:].requires_grad_()
+    assert torch.autograd.gradcheck(lambda k: vmf.mean_resultant_length(k, dim), (inner,))
+
+
+def test_at_no_concentration_the_density_is_uniform() -> None:
+    nothing = torch.zeros(1, dtype=F64)
+    assert vmf.log_normalizer(nothing, 3).item() == pytest.approx(-math.log(4 * math.pi))
+    assert vmf.log_normalizer(nothing, 2).item() == pytest.approx(-math.log(2 * math.pi))
+    assert vmf.mean_resultant_length(nothing, 3).item() == 0
+    assert vmf.uniform_log_density(3) == pytest.approx(-math.log(4 * math.pi))
+
+
+def sphere(count: int = 400) -> tuple[Tensor, Tensor]:
+    """Return points of S² (m, 3) and quadrature weights (m,): Gauss-Legendre in height, equal steps around."""
+    heights, weights = np.polynomial.legendre.leggauss(count)
+    angles = 2 * np.pi * np.arange(2 * count) / (2 * count)
+    z, phi = np.meshgrid(heights, angles, indexing="ij")
+    ring = np.sqrt(1 - z * z)
+    points = np.stack([ring * np.cos(phi), ring * np.sin(phi), z], axis=2).reshape(-1, 3)
+    return torch.tensor(points), torch.tensor(np.repeat(weights * np.pi / count, 2 * count))
+
+
+@pytest.mark.parametrize(
+    "concentrations", [(5.0, 5.0, 5.0), (20.0, 10.0, 5.0), (0.1, 0.1, 0.1), (1.0, 30.0, 2.0), (60.0, 1.0, 0.5)]
+)
+def test_the_density_integrates_to_one(concentrations: tuple[float, ...]) -> None:
+    points, weights = sphere(1200 if max(concentrations) > 50 else 400)
+    directions = F.normalize(torch.tensor([[1.0, 2.0, -0.5], [0.0, 0.0, 1.0]], dtype=F64), dim=1)
+    spread = torch.tensor([concentrations, concentrations[::-1]], dtype=F64)
+    density = vmf.nivmf_log_density(points, directions, spread).exp()
+    assert (weights @ density - 1).abs().max() < 1e-6
+
+
+def test_the_papers_form_is_not_a_density() -> None:
+    points, weights = sphere(100)
+    directions = torch.tensor([[0.0, 0.0, 1.0]], dtype=F64)
+    for concentrations, mass in (((5.0, 5.0, 5.0), 25), ((20.0, 10.0, 5.0), 131)):
+        spread = torch.tensor([concentrations], dtype=F64)
+        shifted = (spread * directions).norm(dim=1)
+        printed = vmf.nivmf_paper_log_density(points, directions, spread)
+        printed = printed - vmf.paper_log_normalizer(shifted, 3) + vmf.log_normalizer(shifted, 3)  # exact C, its D(K)
+        total = (weights @ printed.exp()).item()
+        assert total > 20
+        assert mass == 131 or total == pytest.approx(mass, rel=1e-6)
+
+
+@pytest.mark.parametrize("dim", [3, 16, 512])
+def test_equal_concentrations_are_the_isotropic_density(dim: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = F.normalize(torch.randn(5, dim, generator=generator, dtype=F64), dim=1)
+    directions = F.normalize(torch.randn(4, dim, generator=generator, dtype=F64), dim=1)
+    kappa = torch.tensor([0.5, 3.0, 40.0, 300.0], dtype=F64)
+    got = vmf.nivmf_log_density(points, directions, kappa[:, None].expand(-1, dim))
+    want = vmf.log_normalizer(kappa, dim) + kappa * (points @ directions.T)
+    assert torch.allclose(got, want, atol=1e-9)
+
+
+def test_distances_between_two_isotropic_densities_by_quadrature() -> None:
+    points, weights = sphere()
+    cosine, kappa, proxy_kappa = 0.3, 6.0, 11.0
+    one = torch.tensor([0.0, 0.0, 1.0], dtype=F64)
+    other = torch.tensor([math.sqrt(1 - cosine**2), 0.0, cosine], dtype=F64)
+    k, p = torch.tensor([kappa], dtype=F64), torch.tensor([proxy_kappa], dtype=F64)
+    log_z = vmf.log_normalizer(k, 3) + kappa * (points @ one)
+    log_p = vmf.log_normalizer(p, 3) + proxy_kappa * (points @ other)
+    c = torch.tensor([[cosine]], dtype=F64)
+    assert vmf.expected_likelihood(c, k, p, 3).item() == pytest.approx(
+        -math.log(weights @ (log_z + log_p).exp()), abs=1e-7
+    )
+    assert vmf.bhattacharyya(c, k, p, 3).item() == pytest.approx(
+        -math.log(weights @ ((log_z + log_p) / 2).exp()), abs=1e-7
+    )
+    assert vmf.kl_divergence(c, k, p, 3).item() == pytest.approx(
+        (weights @ (log_z.exp() * (log_z - log_p))).item(), abs=1e-7
+    )
+
+
+@pytest.mark.data
+def test_distances_golden(test_data: Path) -> None:
+    cases = golden(test_data, "vmf_analytic_distances")
+    given = cases.pop("quadrature_d3")
+    cosine = torch.tensor([[float(given["mu_z"] @ given["mu_p"])]])
+    kappa, proxy_kappa = torch.tensor([float(given["kappa_z"])]), torch.tensor([float(given["kappa_p"])])
+    arguments = (cosine.double(), kappa.double(), proxy_kappa.double(), 3)
+    assert vmf.expected_likelihood(*arguments).item() == pytest.approx(float(given["EL_quadrature"]), abs=1e-6)
+    assert vmf.bhattacharyya(*arguments).item() == pytest.approx(float(given["B_quadrature"]), abs=1e-6)
+    assert vmf.kl_divergence(*arguments).item() == pytest.approx(float(given["KL_quadrature"]), abs=1e-6)
+    for case in cases.values():
+        vectors = torch.tensor(case["emb"])
+        cosines = F.normalize(vectors, dim=1) @ F.normalize(torch.tensor(case["proxy_dirs"]), dim=1).T
+        concentrations = torch.tensor(case["proxy_kappa"])[:, 0].clamp(min=float(case["kappa_min"]))
+        arguments = (cosines, vectors.norm(dim=1), concentrations, vectors.shape[1])
+        for distance, name in (
+            (vmf.expected_likelihood, "el_dist_eq35_exact"),
+            (vmf.bhattacharyya, "b_dist_eq29_exact"),
+            (vmf.kl_divergence, "kl_true_exact"),
+        ):
+            assert np.allclose(distance(*arguments).numpy(), case[name], rtol=1e-8, atol=1e-7)
+
+
+def analytic_loss(case: Case, distance: str, dtype: torch.dtype) -> tuple[VonMisesFisherNCA, float]:
+    loss = VonMisesFisherNCA(*case["proxy_dirs"].shape, distance=distance, temperature=float(case["temp"].item()))
+    set_rows(loss.proxies, case["proxy_dirs"])
+    set_rows(loss.concentrations, case["proxy_kappa"][:, 0])
+    return loss, measure(loss, case, dtype)[0]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("dtype", [F64, F32])
+@pytest.mark.parametrize("name", ["d128", "d512", "d128_clamp"])
+def test_analytic_losses_golden(test_data: Path, name: str, dtype: torch.dtype) -> None:
+    case = golden(test_data, "vmf_analytic_distances")[name]
+    close = 1e-8 if dtype == F64 else 5e-5
+    for distance, key in (
+        ("el_vmf", "el_loss_exact"),
+        ("b_vmf", "b_loss_exact"),
+        ("kl_vmf", "kl_loss_correct_sign_true_exact"),
+    ):
+        assert analytic_loss(case, distance, dtype)[1] == pytest.approx(float(case[key]), abs=close)
+
+
+@pytest.mark.data
+def test_the_kl_of_the_released_code_has_the_wrong_sign_and_ours_not(test_data: Path) -> None:
+    """The released loss falls as a photo moves away from its proxy; ours rises."""
+    case = golden(test_data, "vmf_analytic_distances")["d128"]
+    assert case["kl_loss_official"] > 20 * analytic_loss(case, "kl_vmf", F64)[1]
+    loss = VonMisesFisherNCA(2, 16, distance="kl_vmf", concentration=20.0)
+    towards = 20 * F.normalize(loss.proxies[:1].detach(), dim=1)
+    assert loss(towards, torch.tensor([0])) < loss(-towards, torch.tensor([0]))
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("dtype", [F64, F32])
+@pytest.mark.parametrize("name", ["d8_t1", "d512_t1"])
+def test_el_nivmf_golden(test_data: Path, name: str, dtype: torch.dtype) -> None:
+    case = golden(test_data, "el_nivmf_exact")[name]
+    loss = VonMisesFisherNCA(*case["proxy_dirs"].shape, temperature=float(case["temp"].item())).to(dtype)
+    set_rows(loss.proxies, case["proxy_dirs"])
+    set_rows(loss.concentrations, case["proxy_K"])
+    loss.to(dtype)
+    samples = torch.tensor(case["samples"], dtype=dtype, requires_grad=True)
+    value = F.cross_entropy(loss.sample_logits(samples), torch.tensor(case["labels"]))
+    value.backward()
+    for parameter in (samples, loss.proxies, loss.concentrations, loss.log_temperature):
+        assert parameter.grad is not None
+    grads = {key: value for key, value in case.items() if key.startswith("grad")}
+    agrees((value.item(), samples.grad), float(case["loss"]), grads["grad_samples"], dtype, tolerance=VMF_TOLERANCE)
+    share = VMF_TOLERANCE[dtype][1]
+    gradient_agrees(loss.proxies.grad, grads["grad_proxy_dirs"], dtype, share)
+    gradient_agrees(loss.concentrations.grad, grads["grad_proxy_K"], dtype, share)
+    t = float(case["temp"].item())
+    assert loss.log_temperature.grad.item() / t == pytest.approx(float(grads["grad_temp"].item()), rel=share * 10)
+    density = vmf.nivmf_log_density(
+        torch.tensor(case["samples"]),
+        F.normalize(torch.tensor(case["proxy_dirs"]), dim=1),
+        torch.tensor(case["proxy_K"]).clamp(min=0.1),
+    )
+    assert np.abs(density.numpy() - case["loglik"]).max() < 1e-7
+    sim = (torch.logsumexp(density, dim=0) - math.log(len(density))) / t
+    assert np.abs(sim.numpy() - case["sim"]).max() < 1e-7
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["d8_t1", "d512_t1"])
+@pytest.mark.parametrize(("normalizer", "suffix"), [("paper", "eq4"), ("released", "official")])
+def test_released_el_nivmf_is_reached_by_name(test_data: Path, name: str, normalizer: str, suffix: str) -> None:
+    case = golden(test_data, "el_nivmf")[name]
+    loss = VonMisesFisherNCA(
+        *case["proxy_dirs"].shape,
+        temperature=float(case["temp"].item()),
+        normalizer=normalizer,
+    ).double()
+    set_rows(loss.proxies, case["proxy_dirs"])
+    set_rows(loss.concentrations, case["proxy_K"])
+    vectors = torch.tensor(case["emb"], requires_grad=True)
+    labels = torch.tensor(case["labels"])
+    tangent = F.normalize(torch.tensor(case["normal_v"]), dim=2)
+    proposal = torch.tensor(case["beta_e"])[..., 0]
+    samples = vmf.place(F.normalize(vectors, dim=1), vectors.norm(dim=1), proposal, tangent)
+    assert np.abs(samples.detach().numpy() - case["samples"]).max() < 1e-12
+    value = F.cross_entropy(loss.sample_logits(samples), labels)
+    value.backward(retain_graph=True)
+    expected = case["loss_official"] if suffix == "official" else case["loss_eq4_code_agg"]
+    assert vectors.grad is not None
+    agrees((value.item(), vectors.grad), float(expected), case[f"grad_emb_{suffix}"], F64)
+    assert loss.concentrations.grad is not None
+    gradient_agrees(loss.concentrations.grad, case[f"grad_proxy_K_{suffix}"], F64, 1e-8)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["d512", "d128", "d16"])
+def test_nivmf_golden(test_data: Path, name: str) -> None:
+    case = golden(test_data, "nivmf_loglik")[name]
+    points = F.normalize(torch.tensor(case["emb"]), dim=1)
+    directions = F.normalize(torch.tensor(case["proxy_dirs"]), dim=1)
+    spread = torch.tensor(case["proxy_K"]).clamp(min=float(case["kappa_min"]))
+    printed = vmf.nivmf_paper_log_density(points, directions, spread)
+    assert np.allclose(printed.numpy(), case["loglik_eq4_approxC"], rtol=1e-10)
+    unscaled = vmf.nivmf_paper_log_density(points, directions, spread, scale_points=False)
+    assert np.allclose(unscaled.numpy(), case["loglik_unscaled_z_approxC"], rtol=1e-10)
+    # our density and Eq. 4 with the exact C differ by the Jacobian alone
+    jacobian = (
+        -vmf.squared_lengths(points, spread).log() * spread.shape[1] / 2 + (spread * directions).norm(dim=1).log()
+    )
+    exact = vmf.nivmf_log_density(points, directions, spread)
+    assert np.allclose((exact - jacobian).numpy(), case["loglik_eq4_exactC"], rtol=1e-9)
+
+
+def test_the_anchor_shares_the_proxies_and_is_added() -> None:
+    """Eq. 7: + omega times ProxyAnchor of unit embeddings and the same proxy directions."""
+    vectors, labels = small_batch()
+    torch.manual_seed(0)
+    plain = VonMisesFisherNCA(4, 6, distance="nivmf").double()
+    joint = VonMisesFisherNCA(4, 6, distance="nivmf", anchor_weight=0.5).double()
+    anchor = ProxyAnchor(4, 6).double()
+    joint.load_state_dict(plain.state_dict())
+    set_rows(anchor.proxies, plain.proxies.detach().numpy())
+    extra = joint(vectors, labels) - plain(vectors, labels)
+    assert extra.item() == pytest.approx(0.5 * anchor(vectors, labels).item(), rel=1e-9)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", ["d4_small_kappa", "d8_small_kappa", "d64_small_kappa"])
+def test_placed_samples_golden(test_data: Path, name: str) -> None:
+    case = golden(test_data, "vmf_sampler")[name]
+    vectors = torch.tensor(case["emb"], requires_grad=True)
+    directions = F.normalize(vectors, dim=1)
+    tangent = F.normalize(torch.tensor(case["normal_v"]), dim=2)
+    samples = vmf.place(directions, vectors.norm(dim=1), torch.tensor(case["beta_e"])[..., 0], tangent)
+    assert np.abs(samples.detach().numpy() - case["z"]).max() < 1e-12
+    assert np.abs((samples * directions).sum(dim=2).detach().numpy() - case["w"][..., 0]).max() < 1e-12
+    (samples * torch.tensor(case["cotangent"])).sum().backward()
+    assert vectors.grad is not None
+    gradient_agrees(vectors.grad, case["grad_emb"], F64, 1e-8)
+
+
+@pytest.mark.parametrize("dim", [2, 3, 16, 128, 512, 2048])
+@pytest.mark.parametrize("kappa", [0.1, 1.0, 10.0, 100.0, 1000.0])
+def test_samples_have_the_right_mean_and_variance(dim: int, kappa: float) -> None:
+    count = 4000
+    generator = torch.Generator().manual_seed(7)
+    direction = F.normalize(torch.randn(1, dim, generator=generator, dtype=F64), dim=1)
+    samples = vmf.sample(direction, torch.tensor([kappa], dtype=F64), count, generator)[:, 0]
+    assert (samples.norm(dim=1) - 1).abs().max() < 1e-9
+    cosines = samples @ direction[0]
+    mean = vmf.mean_resultant_length(torch.tensor(kappa, dtype=F64), dim).item()
+    variance = 1 - mean**2 - (dim - 1) * mean / kappa
+    assert abs(cosines.mean().item() - mean) < 5 * math.sqrt(variance / count)
+    squares = (cosines - mean).square()
+    assert abs(squares.mean().item() - variance) < 5 * (squares.std() / math.sqrt(count)).item()
+    across = samples - cosines[:, None] * direction  # uniform around the mean direction
+    assert across.mean(dim=0).norm() < 5 * math.sqrt((1 - cosines.square()).mean().item() / count)
+
+
+@pytest.mark.data
+def test_the_released_sampler_is_biased_and_ours_not(test_data: Path) -> None:
+    case = golden(test_data, "vmf_sampler")["official_bias"]
+    row = list(case["dims"]).index(512)
+    column = list(case["kappas"]).index(20.0)
+    assert case["mean_cos_official_2000"][row, column] < -0.5
+    assert case["exact_mean_cos_A"][row, column] == pytest.approx(0.039, abs=5e-4)
+    direction = F.normalize(torch.ones(1, 512), dim=1)
+    samples = vmf.sample(direction, torch.tensor([20.0]), 2000, torch.Generator().manual_seed(0))[:, 0]
+    assert (samples @ direction[0]).mean().item() == pytest.approx(0.039, abs=0.005)
+
+
+def test_samples_repeat_with_their_generator_and_carry_gradients() -> None:
+    vectors = torch.randn(4, 6, dtype=F64, requires_grad=True)
+
+    def draw() -> Tensor:
+        generator = torch.Generator().manual_seed(3)
+        return vmf.sample(F.normalize(vectors, dim=1), vectors.norm(dim=1), 5, generator)
+
+    first = draw()
+    assert first.shape == (5, 4, 6)
+    assert torch.equal(first, draw())
+    first.sum().backward()
+    assert vectors.grad is not None
+    assert vectors.grad.abs().min() > 0
+
+
+def test_el_nivmf_gradient_with_its_noise_fixed() -> None:
+    torch.manual_seed(0)
+    loss = VonMisesFisherNCA(3, 5, samples=4, concentration=6.0).double()
+    vectors = (3 * torch.randn(4, 5, dtype=F64)).requires_grad_()
+    labels = torch.tensor([0, 1, 2, 2])
+    directions, kappa = F.normalize(vectors.detach(), dim=1), vectors.detach().norm(dim=1)
+    proposal, tangent = vmf._accepted(kappa, 5, 4, torch.Generator().manual_seed(1))
+
+    def value(v: Tensor, proxies: Tensor, concentrations: Tensor) -> Tensor:
+        loss.proxies.data, loss.concentrations.data = proxies.detach(), concentrations.detach()
+        samples = vmf.place(F.normalize(v, dim=1), v.norm(dim=1), proposal, tangent)
+        density = vmf.nivmf_log_density(samples, F.normalize(proxies, dim=1), concentrations)
+        return F.cross_entropy(torch.logsumexp(density, dim=0) / 2.0, labels)
+
+    assert directions.shape == (4, 5)
+    proxies = torch.randn(3, 5, dtype=F64, requires_grad=True)
+    concentrations = (5 + torch.rand(3, 5, dtype=F64)).requires_grad_()
+    assert torch.autograd.gradcheck(value, (vectors, proxies, concentrations))
+
+
+def test_more_certain_photos_get_sharper_similarities() -> None:
+    torch.manual_seed(0)
+    loss = VonMisesFisherNCA(2, 16, samples=200, concentration=30.0)
+    towards = F.normalize(loss.proxies[:1].detach(), dim=1)
+    labels = torch.tensor([0])
+    assert loss(200 * towards, labels) < loss(2 * towards, labels)
+
+
+def test_what_is_learned_can_be_chosen_and_has_its_own_rates() -> None:
+    loss = VonMisesFisherNCA(3, 4, learn_temperature=False, concentration_rate=7.0)
+    assert not loss.log_temperature.requires_grad
+    assert loss.rates["concentrations"] == 7.0
+    assert loss.concentrations.shape == (3, 4)
+    assert VonMisesFisherNCA(3, 4, distance="el_vmf").concentrations.shape == (3,)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"distance": "cosine"}, {"temperature": 0.0}, {"samples": 0}, {"concentration": -1.0}, {"anchor_weight": -1.0},
+     {"normalizer": "none"}, {"normalizer": "paper", "distance": "el_vmf"}],
+)  # fmt: skip
+def test_broken_rules_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(InvalidParameter):
+        VonMisesFisherNCA(3, 4, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(InvalidParameter):
+        vmf.log_normalizer(torch.ones(1), 1)

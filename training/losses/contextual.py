@@ -1,0 +1,189 @@
+"""The contextual loss: photos are alike whose neighbourhoods in the batch are alike (arXiv 2210.01908).
+
+Symbols: n = batch size, d = embedding size, k = neighbours, itself included, D = 2 - 2s squared distances (n, n),
+N = 1[-D + margin >= -(k-th smallest D of the row)] the neighbourhoods (n, n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from retrieval.errors import InvalidParameter
+
+from .base import Loss
+from .pairs import Contrastive, SimilarityRegularizer
+
+ROWS = 2**22  # elements of the largest (rows, n, n) block of the min ablation
+
+Step = Callable[[Tensor], Tensor]
+
+
+class _ConstantSlopeStep(torch.autograd.Function):
+    """1[x >= 0], with a constant slope in place of its derivative (Eq. 20)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
+        ctx.slope = slope
+        return (x >= 0).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.slope * gradient, None
+
+
+def neighbourhoods(squared: Tensor, *, k: int, margin: float, step: Step) -> Tensor:
+    """Return N (n, n) for squared distances (n, n): Eq. 23 and 25; the k-th distance is a constant."""
+    k = min(max(k, 1), len(squared))
+    kth = torch.topk(squared.detach(), k, dim=1, largest=False).values[:, -1:]
+    return step(kth + margin - squared)
+
+
+def shared_neighbours(inside: Tensor, *, complement: bool, stop_gradient: bool, product: bool) -> Tensor:
+    """Return W̃ (n, n) of Eq. 24: how much of i's neighbourhood, and of its complement, j shares, where j is in it.
+
+    The complement's term follows from the same matrix product: (1-N)(1-N)ᵀ = n - |N_i| - |N_j| + N Nᵀ.
+    Counts are at least 1, so a neighbourhood that is the whole batch gives 0 where the released code gives NaN.
+    """
+    n = len(inside)
+    sizes = inside.sum(dim=1, keepdim=True)
+    divisors = (sizes, n - sizes)
+    if stop_gradient:
+        divisors = (sizes.detach(), n - sizes.detach())
+    common = inside @ inside.T if product else _sum_of_minima(inside)
+    share = common / divisors[0].clamp(min=1)
+    if complement:
+        outside = n - sizes - sizes.T + common if product else _sum_of_minima(1 - inside)
+        share = (share + outside / divisors[1].clamp(min=1)) / 2
+    return share * inside if product else torch.minimum(share, inside)
+
+
+def _sum_of_minima(inside: Tensor) -> Tensor:
+    """Return Σ_p min(N_ip, N_jp) (n, n), the intersection with `min` for "and"; O(n³), in blocks of rows."""
+    rows = max(1, ROWS // inside.numel())
+    blocks = [torch.minimum(block[:, None], inside[None]).sum(dim=2) for block in torch.split(inside, rows)]
+    return torch.cat(blocks)
+
+
+def expand_query(similarity: Tensor, close: Tensor, *, product: bool) -> Tensor:
+    """Return w (n, n) of Eq. 26 and 27: similarities averaged over mutual close neighbours, then symmetric."""
+    mutual = close * close.T if product else torch.minimum(close, close.T)
+    mean = mutual @ similarity / mutual.sum(dim=1, keepdim=True).clamp(min=1)  # differentiated, as printed
+    return (mean + mean.T) / 2
+
+
+class Contextual(Loss):
+    """Contextual loss: the mean square of (same class) - (contextual similarity), pairs i ≠ j (Eq. 28).
+
+    `neighbours` should be the photos an item has in a batch. The ablations of the paper's Table 5:
+    `intersect=False` skips step 2 (W̃ = N), `expand=False` skips step 3 (Eq. 33; with both, Eq. 32),
+    `complement=False` drops M₋, `stop_gradient=False` differentiates the counts, `conjunction="min"` replaces the
+    product for "and", `step="sigmoid"` replaces the constant slope by a sigmoid of `step_temperature`.
+    Cost O(n³), memory O(n²).
+    """
+
+    def __init__(
+        self,
+        *,
+        neighbours: int = 4,
+        margin: float = 0.05,
+        slope: float = 10.0,
+        intersect: bool = True,
+        expand: bool = True,
+        complement: bool = True,
+        stop_gradient: bool = True,
+        conjunction: str = "product",
+        step: str = "constant",
+        step_temperature: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if neighbours < 1:
+            raise InvalidParameter("neighbours", "be at least 1", neighbours)
+        if not margin >= 0:
+            raise InvalidParameter("margin", "be zero or more", margin)
+        for name, value in (("slope", slope), ("step_temperature", step_temperature)):
+            if not value > 0:
+                raise InvalidParameter(name, "be positive", value)
+        if conjunction not in ("product", "min"):
+            raise InvalidParameter("conjunction", "be product or min", conjunction)
+        if step not in ("constant", "sigmoid"):
+            raise InvalidParameter("step", "be constant or sigmoid", step)
+        self.neighbours = neighbours
+        self.margin = margin
+        self.slope = slope
+        self.intersect = intersect
+        self.expand = expand
+        self.complement = complement
+        self.stop_gradient = stop_gradient
+        self.conjunction = conjunction
+        self.step = step
+        self.step_temperature = step_temperature
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        unit = F.normalize(embeddings, dim=1)
+        alike = (labels[:, None] == labels[None]).to(unit.dtype)
+        error = (alike - self.similarity(unit)).square()
+        return (error.sum() - error.diagonal().sum()) / error.numel()
+
+    def similarity(self, unit: Tensor) -> Tensor:
+        """Return the contextual similarity w (n, n) of unit embeddings (n, d)."""
+        squared = (2 - 2 * unit @ unit.T).relu()
+        product = self.conjunction == "product"
+        similarity = neighbourhoods(squared, k=self.neighbours, margin=self.margin, step=self._step)
+        if self.intersect:
+            similarity = shared_neighbours(
+                similarity, complement=self.complement, stop_gradient=self.stop_gradient, product=product
+            )
+        if self.expand:
+            close = neighbourhoods(squared, k=self.neighbours // 2, margin=self.margin, step=self._step)
+            similarity = expand_query(similarity, close, product=product)
+        return similarity
+
+    def _step(self, x: Tensor) -> Tensor:
+        if self.step == "sigmoid":
+            return torch.sigmoid(x / self.step_temperature)
+        value: Tensor = _ConstantSlopeStep.apply(x, self.slope)  # type: ignore[no-untyped-call]
+        return value
+
+
+class ContextualSum(Loss):
+    """The objective of the contextual paper, λ L_context + (1 - λ) L_contrast + γ L_reg (Eq. 6 and 31).
+
+    The paper takes λ = 0.8 to 0.95 at 224 px and 0.4 at 256 px, γ = 0.1. Cost O(n³), memory O(n²).
+    """
+
+    def __init__(
+        self,
+        *,
+        contextual_weight: float = 0.8,
+        similarity_weight: float = 0.1,
+        neighbours: int = 4,
+        margin: float = 0.05,
+        slope: float = 10.0,
+        positive_margin: float = 0.75,
+        negative_margin: float = 0.6,
+        target: float = 0.3,
+    ) -> None:
+        super().__init__()
+        if not 0 <= contextual_weight <= 1:
+            raise InvalidParameter("contextual_weight", "lie in [0, 1]", contextual_weight)
+        if not similarity_weight >= 0:
+            raise InvalidParameter("similarity_weight", "be zero or more", similarity_weight)
+        self.contextual_weight = contextual_weight
+        self.similarity_weight = similarity_weight
+        self.contextual = Contextual(neighbours=neighbours, margin=margin, slope=slope)
+        self.contrastive = Contrastive(positive_margin=positive_margin, negative_margin=negative_margin)
+        self.regularizer = SimilarityRegularizer(target=target)
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
+        return (
+            self.contextual_weight * self.contextual.measure(embeddings, labels)
+            + (1 - self.contextual_weight) * self.contrastive.measure(embeddings, labels)
+            + self.similarity_weight * self.regularizer.measure(embeddings, labels)
+        )

@@ -1,0 +1,131 @@
+"""Mean-field losses: every class is represented by a learned field (Furusawa, ICLR 2024).
+
+Symbols: n = batch size, d = embedding size, C = classes, B = classes of the batch, M = mean fields (C, d),
+distances are cosine distances 1 - s. Labels are 0 … C-1.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from retrieval.errors import InvalidParameter
+
+from .base import Loss, check_labels, check_shape
+from .groups import group_log_mean_exp, one_label_each
+from .pairs import check_similarity_scales
+
+
+class _MeanFields(Loss):
+    """One mean field a class, (C, d), normalised at use."""
+
+    def __init__(self, classes: int, dim: int, *, regularization: float) -> None:
+        super().__init__()
+        check_shape(classes, dim)
+        if not regularization >= 0:
+            raise InvalidParameter("regularization", "be zero or more", regularization)
+        self.fields = nn.Parameter(torch.randn(classes, dim))
+        self.regularization = regularization
+
+    def distances(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the cosine distances (n, C) of raw embeddings (n, d) to the fields."""
+        check_labels(labels, len(self.fields))
+        return 1 - F.normalize(embeddings, dim=1) @ F.normalize(self.fields, dim=1).T
+
+    def between_fields(self) -> Tensor:
+        """Return the cosine distances of the fields to each other, without the diagonal, (C, C-1)."""
+        unit = F.normalize(self.fields, dim=1)
+        count = len(unit)
+        apart = ~torch.eye(count, dtype=torch.bool, device=unit.device)
+        return (1 - unit @ unit.T)[apart].view(count, count - 1)
+
+
+class MeanFieldContrastive(_MeanFields):
+    """Mean-field contrastive loss (Eq. 8): the contrastive loss of photos against fields.
+
+    Averaged over the classes of the batch as printed; `reduction="sample"` averages over photos, as released.
+    `regularization` is λ_MF, which keeps the fields apart and costs O(C² d). Cost O(n C d).
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        *,
+        positive_margin: float = 0.02,
+        negative_margin: float = 0.3,
+        regularization: float = 0.0,
+        reduction: str = "class",
+    ) -> None:
+        super().__init__(classes, dim, regularization=regularization)
+        for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
+            if not 0 <= margin <= 2:
+                raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
+        if reduction not in ("class", "sample"):
+            raise InvalidParameter("reduction", "be class or sample", reduction)
+        self.positive_margin = positive_margin
+        self.negative_margin = negative_margin
+        self.reduction = reduction
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
+        distances = self.distances(embeddings, labels)
+        own = distances.gather(1, labels[:, None])[:, 0]
+        pushes = (self.negative_margin - distances).relu()
+        cost = (own - self.positive_margin).relu() + pushes.sum(dim=1) - (self.negative_margin - own).relu()
+        if self.reduction == "sample":
+            loss = cost.mean()
+        else:
+            groups, sizes = one_label_each(labels)
+            loss = (cost / sizes.to(cost.dtype)[groups]).sum() / len(sizes)
+        if self.regularization:
+            crowding = (self.negative_margin - self.between_fields()).relu().square().sum()
+            loss = loss + self.regularization * crowding / len(self.fields)
+        return loss
+
+
+class MeanFieldClassWiseMultiSimilarity(_MeanFields):
+    """Mean-field class-wise multi-similarity loss (Eq. 10).
+
+    `delta` is a cosine distance: 0.2 is what the paper calls 0.8. `regularization` is λ_MF of the printed form
+    (the released code's is β² times it) and costs O(C² d). Cost O(n C d): a class that the batch does not show
+    meets only those that it does.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        dim: int,
+        *,
+        alpha: float = 0.01,
+        beta: float = 80.0,
+        delta: float = 0.2,
+        regularization: float = 0.0,
+    ) -> None:
+        super().__init__(classes, dim, regularization=regularization)
+        check_similarity_scales(alpha, beta, delta)
+        self.alpha = alpha
+        self.beta = beta
+        self.delta = delta
+
+    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
+        offset = self.distances(embeddings, labels) - self.delta  # (n, C)
+        groups, sizes = one_label_each(labels)
+        present = torch.unique(labels)  # (B,), in the order of the groups
+        own = offset.gather(1, labels[:, None])
+        pull = group_log_mean_exp(self.alpha * own, groups, len(sizes))[:, 0]  # (B,)
+        push = group_log_mean_exp(-self.beta * offset, groups, len(sizes))  # (B, C): log q_cc'
+        absent = torch.ones(len(self.fields), dtype=torch.bool, device=push.device)
+        absent[present] = False
+        both = push[:, present]  # (B, B)
+        both = torch.logaddexp(both, both.T)
+        apart = ~torch.eye(len(sizes), dtype=torch.bool, device=push.device)
+        # (c, c') and (c', c) are the same term; one with a class outside the batch has only one half
+        repulsion = F.softplus(both)[apart].sum() + 2 * F.softplus(push[:, absent]).sum()
+        loss = (F.softplus(pull).sum() / self.alpha + repulsion / (2 * self.beta)) / len(sizes)
+        if self.regularization:
+            crowding = F.softplus(self.beta * (self.delta - self.between_fields())).square().sum()
+            loss = loss + self.regularization * crowding / len(self.fields)
+        return loss
