@@ -60,9 +60,9 @@ def threshold_consistent_margin(
 class _MeanViolation(torch.autograd.Function):
     """The two terms and their gradient in one walk over the cosine matrix.
 
-    With W = d loss / d s, which is symmetric and constant between ties, the gradient of the embeddings is
-    2 W f. The two terms of W differ by factors that are known only at the end (one over the counts), so each is
-    multiplied with f on its own; a term with few pairs, as the positive one is, goes pair by pair.
+    W = d loss / d s is symmetric and constant between ties, so that the gradient of the embeddings is 2 W f. Its
+    two terms are divided by numbers of pairs that are known only at the end of the walk. Where a batch is one
+    block, that is at once, and W f is one product; else each term's pairs are multiplied with f on their own.
     """
 
     @staticmethod
@@ -76,40 +76,51 @@ class _MeanViolation(torch.autograd.Function):
         inclusive: bool,
     ) -> Tensor:
         n = len(labels)
-        wanted = ctx.needs_input_grad[0]
-        products = [torch.zeros_like(unit), torch.zeros_like(unit)]  # positive and negative mask times f
-        totals = unit.new_zeros(2, dtype=torch.float64)
-        counts = unit.new_zeros(2, dtype=torch.float64)
         rows = max(1, BLOCK.get(unit.device.type, BLOCK["cuda"]) // n)
-        for start in range(0, n, rows):
-            block = slice(start, min(start + rows, n))
-            similarity = unit[block] @ unit.T  # (b, n)
-            same = labels[block, None] == labels[None]
-            for term, sign in ((0, -1.0), (1, 1.0)):
-                if not weights[term]:
-                    continue
-                violation = (similarity - margins[term]) if sign > 0 else (margins[term] - similarity)
-                allowed = ~same if term else same.clone()
-                if not term:
-                    allowed[:, block].fill_diagonal_(False)
-                hard = (violation >= 0) if inclusive else (violation > 0)
-                hard &= allowed
-                chosen = hard if hard_only else allowed
-                counts[term] += hard.sum()
-                totals[term] += violation.masked_fill_(~chosen, 0).sum()
-                if wanted:
-                    products[term][block] = _times(chosen, unit)
-        counts.clamp_(min=1)
-        factors = unit.new_tensor(weights) / counts.to(unit.dtype)
-        if wanted:
-            ctx.save_for_backward(2 * (factors[1] * products[1] - factors[0] * products[0]))
-        return (totals.to(unit.dtype) * factors).sum()
+        blocks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
+        weight = unit.new_tensor(weights)
+        if len(blocks) == 1:
+            violation, chosen, same, counts = _violations(unit, labels, blocks[0], margins, hard_only, inclusive)
+            shares = weight / counts.clamp(min=1)
+            share = torch.where(same, shares[0], shares[1]) * chosen
+            ctx.save_for_backward(2 * (torch.where(same, -share, share) @ unit))
+            return torch.dot(share.flatten(), violation.flatten())
+        products = [torch.empty_like(unit), torch.empty_like(unit)]  # positive and negative pairs times f
+        totals = unit.new_zeros(2, dtype=torch.float64)
+        counts = torch.zeros(2, dtype=torch.int64, device=unit.device)
+        for block in blocks:
+            violation, chosen, same, hard = _violations(unit, labels, block, margins, hard_only, inclusive)
+            counts += hard
+            for term, pairs in enumerate((chosen & same, chosen & ~same)):
+                totals[term] += torch.where(pairs, violation, 0).sum()
+                products[term][block] = _times(pairs, unit)
+        shares = weight / counts.clamp(min=1)
+        ctx.save_for_backward(2 * (shares[1] * products[1] - shares[0] * products[0]))
+        return (totals.to(unit.dtype) * shares).sum()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return gradient * slope, None, None, None, None, None
+
+
+def _violations(
+    unit: Tensor, labels: Tensor, block: slice, margins: tuple[float, float], hard_only: bool, inclusive: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return, for the pairs of a block of photos with all: how far each is on the wrong side (b, n), which count
+    (b, n), which are positive (b, n), and the numbers of hard positive and negative pairs (2,)."""
+    similarity = unit[block] @ unit.T
+    same = labels[block, None] == labels[None]
+    violation = torch.where(same, margins[0] - similarity, similarity - margins[1])
+    hard = (violation >= 0) if inclusive else (violation > 0)
+    hard[:, block].fill_diagonal_(False)
+    pulled = torch.count_nonzero(hard & same)
+    counts = torch.stack([pulled, torch.count_nonzero(hard) - pulled])
+    if not hard_only:
+        hard = torch.ones_like(hard)
+        hard[:, block].fill_diagonal_(False)
+    return violation, hard, same, counts
 
 
 def _times(mask: Tensor, unit: Tensor) -> Tensor:

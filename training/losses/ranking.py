@@ -18,7 +18,8 @@ from retrieval.errors import InvalidParameter
 
 from .base import Loss
 
-BLOCK = 2**22  # elements of the largest (queries, m, n) block
+BLOCK = 2**19  # elements of the largest (queries, m, n) block
+SATURATED = 40.0  # sigmoid(-40) = 4e-18; subnormal numbers further out would take a hundred times as long
 
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
@@ -68,11 +69,12 @@ class _SoftCounts(torch.autograd.Function):
         gradient = torch.empty_like(similarity)
         for block in _blocks(order, len(labels)):
             above, same = _above(similarity, labels, order, block, temperature, count_query)
-            slope = above.mul_(1 - above).div_(temperature)  # (b, m, n)
-            alike = slope * same[:, None]
-            gradient[block] = torch.einsum("bmn,bm->bn", slope, everyone[block])
-            gradient[block] += torch.einsum("bmn,bm->bn", alike, positives[block])
-            own = slope.sum(dim=2) * everyone[block] + alike.sum(dim=2) * positives[block]  # (b, m)
+            slope = above.addcmul_(above, above, value=-1).div_(temperature)  # G (1 - G) / temperature, (b, m, n)
+            weights = torch.stack([everyone[block], positives[block]], dim=1)  # (b, 2, m)
+            of_all, of_alike = torch.bmm(weights, slope).unbind(1)  # (b, n) each
+            gradient[block] = of_all + of_alike * same
+            columns = torch.bmm(slope, torch.stack([torch.ones_like(same), same], dim=2))  # (b, m, 2)
+            own = (columns * weights.transpose(1, 2)).sum(dim=2)
             gradient[block].scatter_add_(1, order[block], -own)
         return gradient, None, None, None, None
 
@@ -88,7 +90,7 @@ def _above(
     """Return G of a block of queries (b, m, n), and which photos are of their class (b, n)."""
     rows, columns = similarity[block], order[block]
     own = rows.gather(1, columns)
-    above = (rows[:, None, :] - own[:, :, None]).div_(temperature).sigmoid_()
+    above = (rows[:, None, :] - own[:, :, None]).div_(temperature).clamp_(-SATURATED, SATURATED).sigmoid_()
     above.scatter_(2, columns[:, :, None], 0.0)  # z = x does not count
     if not count_query:
         queries = torch.arange(block.start, block.stop, device=rows.device)
