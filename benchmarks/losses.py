@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -163,9 +163,17 @@ def peak_here(name: str, n: int) -> float:
     run_once(made(64), *batch(64, device))
     embeddings, labels = batch(n, device)
     step = made(n)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is there now
+    before = _resident("VmRSS")
     run_once(step, embeddings, labels)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3
+    return _resident("VmHWM") - before
+
+
+def _resident(field: str) -> float:
+    """Return a memory figure of this process in MB."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""What TCM adds to a training step, and what it costs beside the bare cosine matrix.
+"""What TCM and the vMF samples add to a training step.
 
     python benchmarks/step.py
 
-Both figures are ratios of medians of interleaved runs, so that a shared machine disturbs both sides alike.
+Ratios of medians of interleaved runs, so that a shared machine disturbs all sides alike. What a loss costs alone is
+measured by benchmarks/losses.py.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
+from torch import nn
 
-from training.losses import SmoothAP, ThresholdConsistentMargin
+from training.losses import Regularized, make_loss
 from training.model import EmbeddingModel, load_backbone
+
+ITEMS = 37  # of the grocery recipe
 
 
 def interleaved(works: list[Callable[[], object]], *, rounds: int) -> list[float]:
@@ -32,38 +35,40 @@ def interleaved(works: list[Callable[[], object]], *, rounds: int) -> list[float
     return [statistics.median(seconds) for seconds in times]
 
 
+def made(name: str, **arguments: object) -> nn.Module:
+    return make_loss(name, classes=ITEMS, dim=128, arguments=arguments)
+
+
 def main() -> None:
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
     model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)
     pixels = torch.randn(64, 160, 160, 3).permute(0, 3, 1, 2)
     labels = torch.arange(16).repeat_interleave(4)
-    base, tcm = SmoothAP(), ThresholdConsistentMargin()
+    embeddings = model(pixels).detach().requires_grad_()
+    parts: list[tuple[str, nn.Module]] = [
+        ("Smooth-AP", made("smooth_ap")),
+        ("Smooth-AP + TCM", Regularized(made("smooth_ap"), made("tcm"), weight=1.0)),
+        ("ProxyNCA", made("proxy_nca")),
+        ("EL-nivMF, 5 samples", made("vmf_nca", samples=5)),
+    ]
 
-    def step() -> torch.Tensor:
-        embeddings = model(pixels)
-        base(embeddings, labels).backward()
-        return embeddings.detach()
+    def step(loss: nn.Module) -> Callable[[], object]:
+        return lambda: loss(model(pixels), labels).backward()
 
-    embeddings = step().requires_grad_()
-    whole, alone = interleaved([step, lambda: tcm(embeddings, labels).backward()], rounds=10)
-    print("| what | figure |\n| --- | --- |")
-    print(f"| training step, Smooth-AP, 64 photos of 160 px | {1e3 * whole:.0f} ms |")
-    print(f"| TCM forward and backward | {1e3 * alone:.2f} ms |")
-    print(f"| share that TCM adds to the step | {100 * alone / whole:.2f} % |")
-    for n in (512, 4000):
-        vectors = torch.randn(n, 512, requires_grad=True)
-        many = torch.arange(n) // 4
+    def alone(loss: nn.Module) -> Callable[[], object]:
+        return lambda: loss(embeddings, labels).backward()
 
-        def floor(vectors: torch.Tensor = vectors) -> None:
-            unit = F.normalize(vectors, dim=1)
-            (unit @ unit.T).sum().backward()
-
-        def with_tcm(vectors: torch.Tensor = vectors, many: torch.Tensor = many) -> None:
-            tcm(vectors, many).backward()
-
-        bare, full = interleaved([floor, with_tcm], rounds=5)
-        print(f"| TCM beside the bare cosine matrix, n = {n}, d = 512 | {full / bare:.2f} × |")
+    whole = interleaved([step(loss) for _, loss in parts], rounds=15)
+    bare = interleaved([alone(loss) for _, loss in parts], rounds=50)
+    print(f"Training step of 64 photos of 160 px, {torch.get_num_threads()} threads\n")
+    print("| loss | step, ms | loss alone, ms |\n| --- | --- | --- |")
+    for (name, _), all_of_it, part in zip(parts, whole, bare, strict=True):
+        print(f"| {name} | {1e3 * all_of_it:.0f} | {1e3 * part:.2f} |")
+    print("\n| what it adds to the step | of the losses alone | of whole steps |\n| --- | --- | --- |")
+    for title, base, more in (("TCM over Smooth-AP", 0, 1), ("EL-nivMF over ProxyNCA", 2, 3)):
+        share, difference = (bare[more] - bare[base]) / whole[base], whole[more] / whole[base] - 1
+        print(f"| {title} | {100 * share:.2f} % | {100 * difference:+.1f} % |")
 
 
 if __name__ == "__main__":
