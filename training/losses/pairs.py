@@ -108,8 +108,11 @@ class _MeanViolation(torch.autograd.Function):
 def _violations(
     unit: Tensor, labels: Tensor, block: slice, margins: tuple[float, float], hard_only: bool, inclusive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return, for the pairs of a block of photos with all: how far each is on the wrong side (b, n), which count
-    (b, n), which are positive (b, n), and the numbers of hard positive and negative pairs (2,)."""
+    """Return what Eq. 5 asks of the pairs of a block of photos with everyone.
+
+    How far each is on the wrong side of its margin, which are counted, which are positive, all (b, n), and how
+    many positive and negative ones are hard (2,).
+    """
     similarity = unit[block] @ unit.T
     same = labels[block, None] == labels[None]
     violation = torch.where(same, margins[0] - similarity, similarity - margins[1])
