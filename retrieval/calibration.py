@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .consistency import search_curves, search_opis
 from .errors import CalibrationError, InvalidParameter
 from .identification import SearchScores, identification_rates, threshold_at_fpir
 
 CONFIDENCE = 0.95
 CERTIFIED, ESTIMATED = "certified", "estimated"
 CANDIDATES = 2000  # thresholds that are compared at most
-OPIS_POINTS = 100
 
 Floats = NDArray[np.float64]
 
@@ -186,41 +186,17 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
     if len(candidates) > CANDIDATES:
         picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
         candidates = candidates[picked]
-    utility, found = search_utility(scores, candidates)
+    curves = search_curves(scores, candidates)
+    found = curves.sensitivity.any(axis=0)
     if not found.any():
         return None
-    utility, candidates = utility[:, found], candidates[found]
+    utility, candidates = curves.utility[:, found], candidates[found]
     means, spread = utility.mean(axis=0), utility.var(axis=0)
     best = int(means.argmax())
     error = utility[:, best].std(ddof=1) / math.sqrt(len(utility)) if len(utility) > 1 else 0.0
     equal = np.flatnonzero(means >= means[best] - error)
     least = spread[equal].min()
     return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
-
-
-def search_utility(scores: SearchScores, thresholds: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return U_i(d) of each product with a mated query (T, N), and where TPIR is above 0 (N,)."""
-    correct = np.where(scores.own < scores.impostor, scores.own, np.inf)
-    rows = []
-    for label in np.unique(scores.labels[scores.mated]):
-        mine = scores.labels == label
-        false = _share_within(scores.impostor[mine], thresholds)
-        true = _share_within(correct[mine & scores.mated], thresholds)
-        both = (1 - false) + true
-        rows.append(np.divide(2 * (1 - false) * true, both, out=np.zeros_like(both), where=both > 0))
-    return np.stack(rows), _share_within(correct, thresholds) > 0
-
-
-def _share_within(distances: Floats, thresholds: Floats) -> Floats:
-    return np.asarray(np.searchsorted(np.sort(distances), thresholds, side="right") / len(distances))
-
-
-def search_opis(scores: SearchScores, target_fpir: float) -> float:
-    """Return OPIS over searches: from a tenth of the target FPIR (at least five errors) up to the target."""
-    lowest = min(target_fpir, max(target_fpir / 10, 5 / len(scores.labels)))
-    low, high = (threshold_at_fpir(scores, fpir) for fpir in (lowest, target_fpir))
-    utility, _ = search_utility(scores, np.linspace(low, high, OPIS_POINTS))
-    return float(utility.var(axis=0).mean())
 
 
 def _evidence(
@@ -235,7 +211,7 @@ def _evidence(
         "tpir": rates.tpir,
         "fnir_any_rank": rates.fnir_any_rank,
         "misidentification": rates.misidentification,
-        "search_opis": search_opis(scores, target_fpir),
+        "search_opis": search_opis(scores, target_fpir).value,
         "queries": rates.queries,
         "products": len(np.unique(scores.labels)),
         "clusters": len(means),

@@ -8,9 +8,9 @@ from retrieval.calibration import (
     bound_p_value,
     calibrate,
     products_needed,
-    search_utility,
     upper_bound,
 )
+from retrieval.consistency import search_curves
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.identification import SearchScores, identification_rates
 
@@ -86,20 +86,13 @@ def test_the_rule_prefers_utility_then_evenness() -> None:
     point = calibrate(scores, allow_estimate=True, target_fpir=0.3)
     everywhere = np.unique(np.concatenate([scores.own, scores.impostor]))
     allowed = everywhere[[identification_rates(scores, d).fpir <= 0.3 for d in everywhere]]
-    utility, _ = search_utility(scores, np.append(allowed, point.threshold))
+    utility = search_curves(scores, np.append(allowed, point.threshold)).utility
     means, variances = utility.mean(axis=0), utility.var(axis=0)
     best = means[:-1].argmax()
     error = utility[:, best].std(ddof=1) / math.sqrt(len(utility))
     equivalent = means[:-1] >= means[best] - error
     assert means[-1] >= means[best] - error - 1e-12
     assert variances[-1] <= variances[:-1][equivalent].min() + 1e-12
-
-
-def test_utility_by_hand() -> None:
-    scores = SearchScores(np.array([0, 0]), np.array([0.1, 0.5]), np.array([0.4, 0.9]), 2)
-    utility, found = search_utility(scores, np.array([0.05, 0.2, 0.4, 0.5]))
-    assert utility[0] == pytest.approx([0, 2 * 1 * 0.5 / 1.5, 0.5, 2 * 0.5 * 1 / 1.5])
-    assert found.tolist() == [False, True, True, True]
 
 
 def test_a_threshold_that_finds_nothing_is_an_error() -> None:

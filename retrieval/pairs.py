@@ -1,0 +1,269 @@
+"""Counts over all pairs of embeddings, in bounded memory, on every core.
+
+The cosine matrix is made a tile at a time, its upper half alone. Of a tile only the pairs near enough to matter are
+looked at: where a threshold accepts a tenth of the pairs, nine tenths cost one comparison each.
+Shapes: n embeddings, d = embedding size, T classes, N distances, p pairs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from .errors import InvalidParameter
+
+Floats = NDArray[np.float64]
+Cosines = NDArray[np.floating]
+Counts = NDArray[np.int64]
+T = TypeVar("T")
+
+ROWS, COLUMNS = 512, 2048  # of a tile: what stays in a core's cache
+EXACT = 2**24  # pairs n² up to which everything is float64 and exact
+BINS = 2**20  # of the range of cosines beyond that: a pair is placed to about 1e-6
+COARSE = 2**16  # bins of the histogram that quantiles are interpolated in
+SAMPLE = 2**17  # pairs that tell where a quantile lies, roughly
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """How many pairs of each class lie within each of N distances, and how many there are."""
+
+    positives: Counts  # (T, N) unordered pairs inside the class
+    negatives: Counts  # (T, N) pairs with exactly one member in it
+    all_positives: Counts  # (T,)
+    all_negatives: Counts  # (T,)
+
+
+class Pairs:
+    """All unordered pairs of unit embeddings (n, d) of the classes `codes` (n,), whole numbers from 0 to T - 1."""
+
+    def __init__(self, unit: Floats, codes: NDArray[np.int64], *, threads: int | None = None) -> None:
+        order = np.argsort(codes, kind="stable")  # positive pairs lie near the diagonal then
+        self._exact = len(codes) ** 2 <= EXACT
+        self._unit: Cosines = np.ascontiguousarray(unit[order], dtype=np.float64 if self._exact else np.float32)
+        self._codes = codes[order]
+        self._sizes = np.bincount(codes)
+        self._threads = threads or os.cpu_count() or 1
+
+    @property
+    def negatives(self) -> int:
+        """How many pairs have members of different classes."""
+        return (len(self._codes) ** 2 - int((self._sizes**2).sum())) // 2
+
+    def within(self, distances: Floats) -> PairCounts:
+        """Return how many pairs lie within each of the distances (N,), ascending."""
+        shape = (len(self._sizes), len(distances) + 1)
+        positives, negatives = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        least = _cosine(distances[-1])
+        cell_of = _exact_cells(distances) if self._exact else _cells(distances, least)
+
+        def count(near: _Near) -> list[tuple[Counts, int, Counts]]:
+            first, second = near.classes()
+            cells = cell_of(near.cosines)
+            if not near.mixed:
+                return [_by_class(negatives, first, cells), _by_class(negatives, second, cells)]
+            same = first == second
+            return [
+                _by_class(positives, first[same], cells[same]),
+                _by_class(negatives, first[~same], cells[~same]),
+                _by_class(negatives, second[~same], cells[~same]),
+            ]
+
+        for found in self._walk(least, count):
+            for target, start, counts in found:
+                target[start : start + len(counts)] += counts
+        return PairCounts(
+            positives[:, :-1].cumsum(axis=1),
+            negatives[:, :-1].cumsum(axis=1),
+            self._sizes * (self._sizes - 1) // 2,
+            self._sizes * (len(self._codes) - self._sizes),
+        )
+
+    def negative_quantiles(self, shares: Floats) -> Floats:
+        """Return the linearly interpolated quantiles (as `numpy.quantile`) of the distances of negative pairs."""
+        if self._exact:
+            return np.asarray(np.quantile(np.concatenate(list(self._walk(-np.inf, _negative_distances))), shares))
+        ranks = np.asarray(shares, dtype=np.float64) * (self.negatives - 1)
+        least = self._cosine_beyond(float(np.max(shares)))
+        counts = self._by_cosine(least)
+        while counts.sum() <= min(ranks.max() + 1, self.negatives - 1):  # the sample misled: look further out
+            least = max(-1.0, least - 0.1)
+            counts = self._by_cosine(least)
+        below = np.concatenate([[0], counts.cumsum()])
+
+        def statistic(ranks: NDArray[np.int64]) -> Floats:
+            bins = np.searchsorted(below, ranks, side="right") - 1
+            return _distance(1 - (bins + (ranks - below[bins] + 0.5) / counts[bins]) * ((1 - least) / COARSE))
+
+        whole = ranks.astype(np.int64)
+        lower, upper = statistic(whole), statistic(np.minimum(whole + 1, self.negatives - 1))
+        return lower + (ranks - whole) * (upper - lower)
+
+    def _by_cosine(self, least: float) -> Counts:
+        """Return how many negative pairs lie in each of the bins from cosine 1 down to `least`."""
+        scale = COARSE / (1 - least)
+
+        def count(near: _Near) -> Counts:
+            cosines = near.negatives()
+            bins = ((1 - cosines) * cosines.dtype.type(scale)).astype(np.int64)
+            return np.bincount(np.clip(bins, 0, COARSE, out=bins), minlength=COARSE + 1)
+
+        total = np.zeros(COARSE + 1, dtype=np.int64)
+        for counts in self._walk(least, count):
+            total += counts
+        return total[:-1]
+
+    def _cosine_beyond(self, share: float) -> float:
+        """Return a cosine that surely lies beyond a quantile of the negative pairs, though not far."""
+        first, second = np.random.default_rng(0).integers(len(self._codes), size=(2, SAMPLE))
+        apart = self._codes[first] != self._codes[second]
+        first, second = first[apart], second[apart]
+        margin = 6 * np.sqrt(max(share * (1 - share), 1 / len(first)) / len(first))
+        edge = np.quantile(_between(self._unit, first, second), min(1.0, share + margin))
+        return min(1 - 1e-6, _cosine(float(edge)))
+
+    def _walk(self, least: float, look: Callable[[_Near], T]) -> Iterator[T]:
+        """Yield what `look` says of each tile's pairs with a cosine of at least `least`."""
+        local = threading.local()
+
+        def work(tile: tuple[slice, slice]) -> T:
+            if not hasattr(local, "space"):
+                local.space = np.empty(ROWS * COLUMNS, self._unit.dtype)
+            return look(self._near(*tile, least, local.space))
+
+        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self._threads) as pool:
+            yield from pool.map(work, self._tiles())
+
+    def _tiles(self) -> Iterator[tuple[slice, slice]]:
+        n = len(self._codes)
+        for row in range(0, n, ROWS):
+            for column in range(row, n, COLUMNS):
+                yield slice(row, min(row + ROWS, n)), slice(column, min(column + COLUMNS, n))
+
+    def _near(self, rows: slice, columns: slice, least: float, space: Cosines) -> _Near:
+        first, second = self._codes[rows], self._codes[columns]
+        flat = space[: len(first) * len(second)]
+        cosines = np.matmul(self._unit[rows], self._unit[columns].T, out=flat.reshape(len(first), len(second)))
+        if columns.start < rows.stop:  # each pair once, and none of a photo with itself
+            i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
+            cosines[j[None] <= i[:, None]] = np.nan
+        places = np.flatnonzero(flat >= flat.dtype.type(least))
+        return _Near(places, flat.take(places), first, second, mixed=bool(first[-1] >= second[0]))
+
+
+class SampledPairs:
+    """All positive pairs, and for each of them `ratio` random negative pairs with one member of its class.
+
+    For sets whose pairs are too many, as the TCM paper does with 10 a positive; a false-accept rate is then one of
+    the sample.
+    """
+
+    def __init__(self, unit: Floats, codes: NDArray[np.int64], *, ratio: int, seed: int = 0) -> None:
+        if ratio < 1:
+            raise InvalidParameter("negatives_per_positive", "be at least 1", ratio)
+        order = np.argsort(codes, kind="stable")
+        sizes = np.bincount(codes)
+        starts = np.concatenate([[0], sizes.cumsum()[:-1]])
+        generator = np.random.default_rng(seed)
+        found: tuple[list[Floats], list[Floats]] = ([], [])
+        for start, size in zip(starts, sizes, strict=True):
+            inside = order[start : start + size]
+            first, second = np.triu_indices(size, 1)
+            found[0].append(_between(unit, inside[first], inside[second]))
+            wanted = ratio * len(first)
+            outside = generator.integers(len(codes) - size, size=wanted)
+            outside = order[outside + size * (outside >= start)]
+            found[1].append(_between(unit, inside[generator.integers(size, size=wanted)], outside))
+        self._positives, self._negatives = ([np.sort(distances) for distances in part] for part in found)
+
+    def within(self, distances: Floats) -> PairCounts:
+        """Return how many of the pairs lie within each of the distances (N,), ascending."""
+        positives, negatives = (
+            np.array([np.searchsorted(mine, distances, side="right") for mine in part])
+            for part in (self._positives, self._negatives)
+        )
+        sizes = (np.array([len(mine) for mine in part]) for part in (self._positives, self._negatives))
+        return PairCounts(positives, negatives, *sizes)
+
+    def negative_quantiles(self, shares: Floats) -> Floats:
+        """Return quantiles of the distances of the sampled negative pairs."""
+        return np.asarray(np.quantile(np.concatenate(self._negatives), shares))
+
+
+def _between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
+    """Return the distances of pairs (p,), a few thousand pairs at a time."""
+    parts = [slice(start, start + 2**12) for start in range(0, len(first), 2**12)]
+    cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]
+    return _distance(np.concatenate(cosines)) if cosines else np.zeros(0)
+
+
+@dataclass(frozen=True)
+class _Near:
+    """The near pairs of a tile."""
+
+    places: NDArray[np.int64]  # (p,) in the tile, row by row
+    cosines: Cosines  # (p,)
+    rows: NDArray[np.int64]  # class of each row of the tile
+    columns: NDArray[np.int64]  # class of each column
+    mixed: bool  # whether positive pairs may be among them
+
+    def classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the classes of both members, (p,) each."""
+        row = self.places // len(self.columns)
+        return self.rows.take(row), self.columns.take(self.places - row * len(self.columns))
+
+    def negatives(self) -> Cosines:
+        """Return the cosines of the negative pairs."""
+        if not self.mixed:
+            return self.cosines
+        first, second = self.classes()
+        return np.asarray(self.cosines[first != second])
+
+
+def _distance(cosines: Cosines) -> Floats:
+    return np.asarray(np.sqrt(np.clip(2 - 2 * cosines, 0, 4)), dtype=np.float64)
+
+
+def _cosine(distance: float) -> float:
+    """Return a cosine just below that of a distance: rounding loses no pair."""
+    return float(1 - distance * distance / 2 - 2e-6)
+
+
+def _negative_distances(near: _Near) -> Floats:
+    return _distance(near.negatives())
+
+
+def _exact_cells(distances: Floats) -> Callable[[Cosines], NDArray[np.integer]]:
+    """Return what tells which distance is the first that accepts a cosine."""
+    return lambda cosines: np.searchsorted(distances, _distance(cosines), side="left")
+
+
+def _cells(distances: Floats, least: float) -> Callable[[Cosines], NDArray[np.integer]]:
+    """Return the same by a table over the range of cosines, without a search for each pair."""
+    scale = BINS / (1 - least)
+    middles = least + (np.arange(BINS + 1) + 0.5) / scale
+    table = np.searchsorted(distances, _distance(middles), side="left").astype(np.min_scalar_type(len(distances)))
+
+    def cells(cosines: Cosines) -> NDArray[np.integer]:
+        offset, factor = cosines.dtype.type(least), cosines.dtype.type(scale)
+        return np.asarray(table.take(((cosines - offset) * factor).astype(np.int64), mode="clip"))
+
+    return cells
+
+
+def _by_class(target: Counts, classes: NDArray[np.int64], cells: NDArray[np.integer]) -> tuple[Counts, int, Counts]:
+    """Return counts by class and cell, to be added to `target` from the first class on."""
+    if not len(classes):
+        return target, 0, target[:0]
+    width, start = target.shape[1], int(classes.min())
+    span = int(classes.max()) - start + 1
+    counts = np.bincount((classes - start) * width + cells, minlength=span * width)
+    return target, start, counts.reshape(span, width)
