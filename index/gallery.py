@@ -17,6 +17,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from .checks import check_ids, check_vectors
+from .densities import Densities
+from .distance import PLAIN, Measure
 from .errors import GalleryCorrupt, GalleryError, GalleryLocked, InvalidParameter
 from .segments import remove_strangers, sha256, sync_folder, write_segment
 from .snapshot import Neighbour, Snapshot
@@ -41,6 +43,7 @@ class Gallery:
         self._guard = threading.RLock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
+        self._densities = Densities()
         self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
 
@@ -216,7 +219,9 @@ class Gallery:
                 self._store.next_version()
             remove_strangers(self.path / SEGMENTS, {name})
 
-    def search(self, vectors: ArrayLike, k: int, *, where: Mapping[str, Any] | None = None) -> list[list[Neighbour]]:
+    def search(
+        self, vectors: ArrayLike, k: int, *, where: Mapping[str, Any] | None = None, measure: Measure = PLAIN
+    ) -> list[list[Neighbour]]:
         """Return, for each of the vectors (n, d), the k nearest items by their nearest photo, best first.
 
         Distances are exact (`index.distance`); fewer than k items come back only when there are no more.
@@ -226,6 +231,9 @@ class Gallery:
         where:
             Metadata that a photo must have, as equal values; applied before the cut, at the price of one look
             at every photo.
+        measure:
+            What a distance is: the plain one, or one corrected by density. The first search with a measure works out
+            the density around every photo.
         """
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
@@ -233,7 +241,8 @@ class Gallery:
         now = self._current()
         if where:
             now = now.filtered(where)
-        return [now.nearest(vector, k) for vector in unit]
+        densities = now.densities(measure, self._densities)
+        return [now.nearest(vector, k, measure, densities) for vector in unit]
 
     def verify(self) -> list[str]:
         """Read everything and return what is wrong, in words; an empty list is good news."""

@@ -3,6 +3,7 @@
 bundle/
   manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
+  cohort.npz      where the distance is corrected by local density: what it is measured against
   ...             further files, such as calibration.npz
 
 Two ids. `embedding_id` is the hash of what decides a vector: galleries carry it. `bundle_id` is the hash of all: it
@@ -20,13 +21,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from index.distance import PLAIN, Measure
+
 from .calibration import OperatingPoint
+from .cohort import LocalDensity, pack_cohort, unpack_measure
 from .embedder import Embedder
 from .errors import BundleCorrupt, BundleError
 from .images import Preprocessing
 
-FORMAT = 1
-MANIFEST, MODEL = "manifest.json", "model.onnx"
+FORMAT = 2
+MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
 
 
 class Bundle:
@@ -41,6 +45,10 @@ class Bundle:
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
+        cohort = path / COHORT
+        self.measure = unpack_measure(
+            manifest["distance"], cohort.read_bytes() if COHORT in manifest["files"] else None
+        )
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
@@ -67,6 +75,7 @@ def write_bundle(
     preprocessing: Preprocessing,
     dim: int,
     operating_point: OperatingPoint,
+    measure: Measure = PLAIN,
     precision: str = "fp32",
     evidence: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
@@ -76,14 +85,17 @@ def write_bundle(
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
     for name in files or {}:
-        if Path(name).name != name or name in (MANIFEST, MODEL):
+        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
     contents = {MODEL: model.read_bytes(), **(files or {})}
+    if isinstance(measure, LocalDensity):
+        contents[COHORT] = pack_cohort(measure.cohort)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
     manifest: dict[str, Any] = {
         "format_version": FORMAT,
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
         **deciding,
+        "distance": measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},

@@ -1,8 +1,8 @@
 """What a search does with queries that have, and have not, a mate in the gallery.
 
 Terms (ISO/IEC 19795): a query is *mated* when its item is in the gallery. FPIR is the share of non-mated
-queries
-that return anything; FNIR the share of mated queries whose own item is not first among the answers.
+queries that
+return anything; FNIR the share of mated queries whose own item is not first among the answers.
 Shapes: n queries, m gallery photos, d = embedding size.
 """
 
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import accepts, plain_distance
+from index.distance import PLAIN, Measure, accepts, squared_distance
 
 from .errors import InvalidParameter
 
 BLOCK = 2**22  # cosines held at a time
 PAIRS = 2**14  # pairs measured exactly at a time
-SLACK = 1e-5  # by which a float32 cosine may be wrong
+SLACK = 2e-5  # by which a squared distance may be wrong that comes from a float32 cosine
+NEAR = 32  # other items whose distances are kept
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SearchScores:
     own: NDArray[np.float64]  # (n,) distance to its own item, inf where it has no photo in the gallery
     impostor: NDArray[np.float64]  # (n,) distance to the nearest other item, inf where there is none
     gallery_items: int
+    near: NDArray[np.float64] | None = None  # (n, k) distances to the nearest other items, ascending, to about 1e-5
 
     @property
     def mated(self) -> NDArray[np.bool_]:
@@ -62,6 +64,7 @@ def search_scores(
     *,
     query_ids: ArrayLike | None = None,
     gallery_ids: ArrayLike | None = None,
+    measure: Measure = PLAIN,
 ) -> SearchScores:
     """Return the two distances of every query.
 
@@ -74,8 +77,10 @@ def search_scores(
     query_ids, gallery_ids:
         Photo identities (n,) and (m,): a gallery photo with the query's own id is left out, so that photos
         may be queries and gallery at once.
+    measure:
+        What a distance is.
 
-    Candidates come from blocked float32 products; the two distances are exact (`plain_distance`).
+    Candidates come from blocked float32 products; the two distances are exact (`squared_distance`).
     """
     asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
@@ -86,34 +91,58 @@ def search_scores(
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
-    ids = None if query_ids is None else (np.asarray(query_ids), np.asarray(gallery_ids))
+    order = np.argsort(kept, kind="stable")  # items side by side
+    items, starts = np.unique(kept[order], return_index=True)
+    side = _Side(gallery[order], measure.densities(gallery)[order], measure)
+    ids = None if query_ids is None else (np.asarray(query_ids), np.asarray(gallery_ids)[order])
+    densities = measure.densities(queries)
     own, impostor = np.empty(len(asked)), np.empty(len(asked))
+    near = np.empty((len(asked), min(NEAR, len(items))))
     rows = max(1, BLOCK // len(kept))
     for start in range(0, len(asked), rows):
         block = slice(start, start + rows)
-        cosines = queries[block] @ gallery.T
+        cosines = queries[block] @ side.vectors.T
         if ids is not None:
             cosines[ids[0][block, None] == ids[1][None, :]] = -np.inf
-        same = asked[block, None] == kept[None, :]
-        own[block] = _nearest(queries[block], gallery, np.where(same, cosines, -np.inf))
-        impostor[block] = _nearest(queries[block], gallery, np.where(same, -np.inf, cosines))
-    return SearchScores(asked, own, impostor, len(np.unique(kept)))
+        same = asked[block, None] == items[None]
+        mine = np.repeat(same, np.diff(starts, append=len(kept)), axis=1)
+        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)  # inf where left out
+        own[block] = side.nearest(queries[block], densities[block], np.where(mine, squared, np.inf))
+        squared[mine] = np.inf
+        impostor[block] = side.nearest(queries[block], densities[block], squared)
+        by_item = np.minimum.reduceat(side.distances(squared, densities[block, None]), starts, axis=1)
+        near[block] = np.sort(np.partition(by_item, near.shape[1] - 1, axis=1)[:, : near.shape[1]], axis=1)
+    return SearchScores(asked, own, impostor, len(items), near)
 
 
-def _nearest(
-    queries: NDArray[np.float32], gallery: NDArray[np.float32], cosines: NDArray[np.float32]
-) -> NDArray[np.float64]:
-    """Return the exact distance to the nearest of the photos whose cosine is not -inf, inf where there is none.
+@dataclass(frozen=True)
+class _Side:
+    """The gallery of `search_scores`: vectors (m, d), the density around each, and what a distance is."""
 
-    Every photo whose float32 cosine might be the largest is measured: near-duplicates differ below float32.
-    """
-    nearest = np.full(len(queries), np.inf)
-    top = cosines.max(axis=1, keepdims=True)
-    rows, photos = np.nonzero((cosines >= top - SLACK) & np.isfinite(cosines))
-    for start in range(0, len(rows), PAIRS):
-        row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
-        np.minimum.at(nearest, row, plain_distance(queries[row], gallery[photo]))
-    return nearest
+    vectors: NDArray[np.float32]
+    densities: NDArray[np.float64]
+    measure: Measure
+
+    def distances(self, squared: NDArray[np.float64], densities: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self.measure.transform(squared, densities, self.densities[None])
+
+    def nearest(
+        self, queries: NDArray[np.float32], densities: NDArray[np.float64], squared: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return the exact distance to the nearest of the photos (b, m) whose squared distance is finite.
+
+        Every photo that might be the nearest, given how far a float32 product may be off, is measured:
+        near-duplicates differ below float32.
+        """
+        nearest = np.full(len(queries), np.inf)
+        least = self.distances(np.maximum(squared - SLACK, 0), densities[:, None])
+        most = self.distances(squared + SLACK, densities[:, None]).min(axis=1, keepdims=True)
+        rows, photos = np.nonzero((least <= most) & np.isfinite(squared))
+        for start in range(0, len(rows), PAIRS):
+            row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
+            exact = squared_distance(queries[row], self.vectors[photo])
+            np.minimum.at(nearest, row, self.measure.transform(exact, densities[row], self.densities[photo]))
+        return nearest
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:
@@ -139,14 +168,14 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
 def threshold_at_fpir(scores: SearchScores, fpir: float) -> float:
     """Return the largest threshold whose FPIR on these queries is at most `fpir`.
 
-    It lies just below the distance of the first non-mated query too many; at most 2, the largest distance.
+    It lies just below the distance of the first non-mated query too many; where none is, at the largest distance.
     """
     if not 0 <= fpir <= 1:
         raise InvalidParameter("fpir", "lie in [0, 1]", fpir)
     ordered = np.sort(scores.impostor)
     allowed = int(np.floor(fpir * len(ordered) + 1e-9))
     if allowed >= len(ordered) or not np.isfinite(ordered[allowed]):
-        return 2.0
+        return max(2.0, float(ordered[np.isfinite(ordered)].max(initial=0)))
     return float(np.nextafter(ordered[allowed], -np.inf))
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
 
@@ -82,10 +85,10 @@ class Retriever:
             raise InvalidParameter("top_k", "lie between 1 and 1000", top_k)
         made = self.embedder.embed([image])
         version = self.gallery.version
-        neighbours = self.gallery.search(made.vectors, top_k, where=where)[0]
+        neighbours = self._neighbours(made.vectors, top_k, where)
         while version != self.gallery.version:  # it changed meanwhile: an answer is of one version
             version = self.gallery.version
-            neighbours = self.gallery.search(made.vectors, top_k, where=where)[0]
+            neighbours = self._neighbours(made.vectors, top_k, where)
         matches = [_match(n) for n in neighbours if bool(accepts(n.distance, self.bundle.threshold))]
         return SearchResult(
             matches=tuple(matches),
@@ -97,6 +100,9 @@ class Retriever:
             bundle_id=self.bundle.bundle_id,
             gallery_version=version,
         )
+
+    def _neighbours(self, vectors: NDArray[np.float32], top_k: int, where: Mapping[str, Any] | None) -> list[Neighbour]:
+        return self.gallery.search(vectors, top_k, where=where, measure=self.bundle.measure)[0]
 
 
 def require_match(bundle: Bundle, gallery: Gallery) -> None:
