@@ -47,7 +47,7 @@ from training.model import backbone_preprocessing, load_backbone
 from training.sampler import ItemSampler
 from training.settings import Settings
 from training.splits import Splits, make_protocol, make_splits
-from training.trainer import learned_by, learning_rate_factor, to_device, training_photos
+from training.trainer import learned_by, learning_rate_factor, protocol_photos, to_device
 
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)
@@ -94,7 +94,7 @@ def load_world(folder: Path, data: Path) -> World:
     )
     photos = read_catalogue(Path(settings.catalogue))
     splits = make_splits(photos, seed=0)
-    fit_photos = training_photos(photos, splits.fit, make_protocol(photos, gallery_source="", query_source=""))
+    fit_photos = protocol_photos(photos, splits.fit, make_protocol(photos, gallery_source="", query_source=""))
     position = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([position[photo.photo_id] for photo in fit_photos])
     path = folder / "features.npz"

@@ -71,13 +71,14 @@ def copy_examples(catalogue: Path, folder: Path, source: str) -> None:
 
 def explain(report: dict[str, Any]) -> str:
     """Say in words what the demo's table shows."""
-    unseen = report["scenes"]["unseen"]
+    plain, served = report["scenes"]["unseen"], report["served"]["scenes"]["unseen"]
     return (
         f"Read the first line: of products that nobody trained on, the nearest item is the right one in "
-        f"{unseen['R@1']:.0%} of the searches.\nOne plain threshold, set so that {report['target_fpir']:.0%} "
+        f"{plain['R@1']:.0%} of the searches.\nOne plain threshold, set so that {report['target_fpir']:.0%} "
         "of the searches without a mate return something on the calibration products,\nreturns something in "
-        f"{unseen['FPIR']:.0%} of them here: distances do not mean the same for every product. "
-        "This is the problem that Retrieval is about."
+        f"{plain['FPIR']:.0%} of them here: distances do not mean the same for every product. "
+        "This is the problem that Retrieval is about.\nWith the distance that export chose it is "
+        f"{served['FPIR']:.0%}."
     )
 
 

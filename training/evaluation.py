@@ -6,14 +6,15 @@ catalogue has clean catalogue pictures, those as the gallery.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from index.distance import PLAIN, Measure
 from retrieval.catalogue import Photo
-from retrieval.consistency import opis
+from retrieval.consistency import opis, search_opis
 from retrieval.errors import DataError
 from retrieval.identification import (
     IdentificationRates,
@@ -25,8 +26,6 @@ from retrieval.identification import (
 from retrieval.metrics import map_at_r, r_precision, recall_at_k
 
 from .splits import Protocol, side
-
-Embed = Callable[[Sequence[Photo]], np.ndarray]  # photos to unit vectors (n, d)
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ def make_scene(name: str, photos: Sequence[Photo], items: Sequence[str], protoco
     return Scene(name, np.array(queries), np.array(gallery))
 
 
-def score_scene(scene: Scene, vectors: np.ndarray, labels: np.ndarray) -> SearchScores:
+def score_scene(scene: Scene, vectors: np.ndarray, labels: np.ndarray, *, measure: Measure = PLAIN) -> SearchScores:
     """Return each query's distances to its own item and to the nearest other; no photo finds itself."""
     return search_scores(
         vectors[scene.queries],
@@ -61,6 +60,7 @@ def score_scene(scene: Scene, vectors: np.ndarray, labels: np.ndarray) -> Search
         labels[scene.gallery],
         query_ids=scene.queries,
         gallery_ids=scene.gallery,
+        measure=measure,
     )
 
 
@@ -123,10 +123,18 @@ def scenes_of(
     return scenes
 
 
+@dataclass(frozen=True)
+class Distance:
+    """Vectors of all photos, and what a distance between them is."""
+
+    vectors: np.ndarray  # (n, d) unit
+    measure: Measure = PLAIN
+
+
 def evaluate_scenes(
     scenes: Sequence[Scene],
-    photos: Sequence[Photo],
-    embed: Embed,
+    labels: np.ndarray,
+    distance: Distance,
     *,
     calibration: Scene,
     target_fpir: float,
@@ -134,26 +142,28 @@ def evaluate_scenes(
     """Return every figure of every scene, with the threshold chosen on the calibration scene alone.
 
     The threshold is the empirical one: the largest distance with FPIR ≤ target on the calibration queries.
+    OPIS is that of the cosines of pairs, whatever the distance.
     """
-    used = np.unique(np.concatenate([part for s in [*scenes, calibration] for part in (s.queries, s.gallery)]))
-    vectors = np.zeros((len(photos), 0), dtype=np.float32)
-    made = embed([photos[i] for i in used])
-    vectors = np.zeros((len(photos), made.shape[1]), dtype=np.float32)
-    vectors[used] = made
-    labels = item_labels(photos)
-    threshold = threshold_at_fpir(score_scene(calibration, vectors, labels), target_fpir)
+    vectors, measure = distance.vectors, distance.measure
+    threshold = threshold_at_fpir(score_scene(calibration, vectors, labels, measure=measure), target_fpir)
     report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "scenes": {}}
     for scene in scenes:
-        scores = score_scene(scene, vectors, labels)
-        oracle = open_set_figures(scores, target_fpir)
+        scores = score_scene(scene, vectors, labels, measure=measure)
         figures = rank_figures(scene, vectors, labels)
+        figures["R@1"] = float((scores.own < scores.impostor)[scores.mated].mean())
         figures |= consistency_figures(scene, vectors, labels)
         figures |= decision_figures(identification_rates(scores, threshold))
-        figures["TPIR at exactly the target"] = oracle["TPIR"]
+        figures["TPIR at exactly the target"] = open_set_figures(scores, target_fpir)["TPIR"]
+        figures["search OPIS"] = search_opis(scores, target_fpir).value
         figures["queries"] = len(scene.queries)
         figures["items"] = scores.gallery_items
         report["scenes"][scene.name] = figures
     return report
+
+
+def photos_of(scenes: Sequence[Scene]) -> np.ndarray:
+    """Return the positions of the photos that take part in any of the scenes, ascending."""
+    return np.unique(np.concatenate([part for scene in scenes for part in (scene.queries, scene.gallery)]))
 
 
 def item_labels(photos: Sequence[Photo]) -> np.ndarray:

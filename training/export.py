@@ -23,10 +23,11 @@ from retrieval.errors import BundleError, RunError
 from retrieval.identification import SearchScores
 
 from .data import PhotoReader
+from .density import Whitening, choose_distance
 from .evaluation import Scene, make_scene, score_scene
 from .model import EmbeddingModel, ExportModel
 from .run import Run
-from .trainer import embed_photos
+from .trainer import embed_photos, protocol_photos
 
 OPSET = 18
 PARITY = 1e-5  # largest difference of a component between torch and ONNX
@@ -47,16 +48,19 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
             "the run kept no calibration items",
             remedy="Give some items the partition calibration and train again",
         )
-    photos = [photo for photo in run.photos() if photo.item_id in set(splits.calibration)]
-    scene = make_scene("calibration", photos, splits.calibration, protocol)
     model = run.best_model()
+    photos = protocol_photos(run.photos(), splits.calibration, protocol)
+    fit = protocol_photos(run.photos(), [*splits.fit, *splits.validation], protocol)
+    choice = choose_distance(fit, _embed_with_torch(run, model, fit), splits, protocol, target_fpir=target_fpir)
+    scene = make_scene("calibration", photos, splits.calibration, protocol)
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
-        write_onnx(model, onnx, size=settings.size)
+        write_onnx(model, onnx, size=settings.size, whitening=choice.whitening)
         embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
         exported = embed_with_onnx(embedder, photos)
-        reader = PhotoReader(photos, run.preprocessing)
-        trained = embed_photos(model, reader, len(photos), run.preprocessing)
+        trained = _embed_with_torch(run, model, photos)
+        if choice.whitening is not None:
+            trained = choice.whitening(trained)
         difference = float(np.abs(exported - trained).max())
         if difference > PARITY:
             raise RunError(
@@ -64,7 +68,8 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
                 remedy="Train in fp32, or report the backbone: its export is not faithful",
             )
         labels = np.array([photo.item_id for photo in photos])
-        scores = score_scene(scene, exported, labels)
+        measure = choice.measure
+        scores = score_scene(scene, exported, labels, measure=measure)
         point = calibrate(
             scores,
             target_fpir=target_fpir,
@@ -72,12 +77,13 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
             groups=_groups(scene, photos),
             seen_labels=[*splits.fit, *splits.validation],
         )
-        flips = decision_flips(scores, score_scene(scene, trained, labels), point.threshold)
+        flips = decision_flips(scores, score_scene(scene, trained, labels, measure=measure), point.threshold)
         evidence: dict[str, Any] = {
             "protocol": vars(protocol),
             "calibration_items": list(splits.calibration),
             "training_items": len(splits.fit) + len(splits.validation),
             "parity": {"largest_difference": difference, "photos": len(photos), "decision_flips": flips},
+            "distances_tried": choice.tried,
             "validation": (run.progress.get("best") or {}).get("figures", {}),
             "settings": settings.to_dict(),
         }
@@ -87,14 +93,23 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
             preprocessing=run.preprocessing,
             dim=settings.dim,
             operating_point=point,
+            measure=measure,
             evidence=evidence,
             files={"calibration.npz": pack_scores(scores, scene, photos)},
         )
 
 
-def write_onnx(model: EmbeddingModel, path: Path, *, size: int) -> None:
+def _embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> np.ndarray:
+    reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+    return embed_photos(model, reader, len(photos), run.preprocessing, progress=True)
+
+
+def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
     """Write one self-contained ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
-    wrapped = ExportModel(model.cpu().float()).eval()
+    parts = None
+    if whitening is not None:
+        parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
+    wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
     example = torch.zeros(2, 3, size, size)
     with _quiet_exporter():
         torch.onnx.export(

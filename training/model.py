@@ -89,16 +89,26 @@ class EmbeddingModel(nn.Module):
 
 
 class ExportModel(nn.Module):
-    """What is written as ONNX: unit embeddings and their raw norms."""
+    """What is written as ONNX: unit embeddings, whitened where that was chosen, and their raw norms."""
 
-    def __init__(self, model: EmbeddingModel) -> None:
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, model: EmbeddingModel, *, whitening: tuple[Tensor, Tensor] | None = None) -> None:
         super().__init__()
         self.model = model
+        self.whitens = whitening is not None
+        if whitening is not None:
+            self.register_buffer("mean", whitening[0])
+            self.register_buffer("matrix", whitening[1])
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
         """Return `embedding` (n, d), unit, and `certainty` (n,)."""
         raw = self.model(pixels)
-        return F.normalize(raw, dim=1), raw.norm(dim=1)
+        unit = F.normalize(raw, dim=1)
+        if self.whitens:
+            unit = F.normalize((unit - self.mean) @ self.matrix, dim=1)
+        return unit, raw.norm(dim=1)
 
 
 def load_backbone(name: str) -> tuple[SmallConvNet | TransformersBackbone, dict[str, Any] | None]:

@@ -93,7 +93,7 @@ class Trainer:
         self.splits: Splits = run.splits
         self.protocol: Protocol = run.protocol
         photos = run.photos() if photos is None else photos
-        fit = training_photos(photos, self.splits.fit, self.protocol)
+        fit = protocol_photos(photos, self.splits.fit, self.protocol)
         self.labels = torch.from_numpy(item_labels(fit))
         self.validation = [p for p in photos if p.item_id in set(self.splits.validation)]
         self.preprocessing: Preprocessing = run.preprocessing
@@ -244,8 +244,8 @@ class Trainer:
         return {"epoch": facts["epoch"], "best": facts["best"]}
 
 
-def training_photos(photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> list[Photo]:
-    """Return the photos the loss sees: those of the items whose source takes part in the protocol."""
+def protocol_photos(photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> list[Photo]:
+    """Return the photos of some items whose source takes part in the protocol: what the loss sees of its items."""
     wanted = set(items)
     return [p for p in photos if p.item_id in wanted and side(p) in protocol.sources]
 

@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 import torch
 
+from index.distance import PLAIN
 from retrieval.bundle import Bundle
 from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, RunError
 from training import export as export_module
 from training.data import PhotoReader
+from training.density import Whitening
 from training.export import export, write_onnx
 from training.report import evaluate_run, render
 from training.run import Run
@@ -34,6 +36,28 @@ def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
         assert np.abs(got.vectors - expected[:batch]).max() < 1e-5
         assert np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-6)
         assert (got.certainties > 0).all()
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path, batch: int) -> None:
+    photos = run.photos()[:33]
+    plain = embed_photos(run.best_model(), PhotoReader(photos, run.preprocessing), len(photos), run.preprocessing)
+    whitening = Whitening.fit(plain)
+    write_onnx(run.best_model(), tmp_path / "model.onnx", size=32, whitening=whitening)
+    got = Embedder(tmp_path / "model.onnx", run.preprocessing).embed([photo.path for photo in photos[:batch]])
+    assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
+
+
+def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: Bundle) -> None:
+    tried = bundle.manifest["evidence"]["distances_tried"]
+    assert {(d["form"], d["whitened"]) for d in tried} >= {("plain", False), ("plain", True)}
+    chosen = bundle.manifest["distance"]
+    assert chosen == {key: tried[0][key] for key in chosen}
+    assert (bundle.measure is PLAIN) == (chosen["form"] == "plain")
+    best = min(d["FNIR"] for d in tried)
+    limit = next(d["FNIR"] + d["standard_error"] for d in tried if d["FNIR"] == best)
+    equals = [d for d in tried if d["FNIR"] <= limit]
+    assert tried[0]["search_opis"] == min(d["search_opis"] for d in equals)
 
 
 def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
@@ -71,10 +95,10 @@ def test_items_seen_in_training_never_calibrate(run: Run, tmp_path: Path, monkey
 def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = export_module.write_onnx
 
-    def unfaithful(model: torch.nn.Module, path: Path, *, size: int) -> None:
+    def unfaithful(model: torch.nn.Module, path: Path, *, size: int, whitening: Whitening | None) -> None:
         with torch.no_grad():
             model.head.bias += 0.01  # type: ignore[union-attr, operator]
-            real(model, path, size=size)  # type: ignore[arg-type]
+            real(model, path, size=size, whitening=whitening)  # type: ignore[arg-type]
             model.head.bias -= 0.01  # type: ignore[union-attr, operator]
 
     monkeypatch.setattr(export_module, "write_onnx", unfaithful)

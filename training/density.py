@@ -1,0 +1,107 @@
+"""Which distance a bundle uses: plain, or corrected by local density; whitened or not. Judged on validation items.
+
+The gallery is mixed, items that the loss saw beside validation items, and the validation items ask. The lowest FNIR
+at the target FPIR is best; those within one standard error of it (over products) are equals, and among them the
+lowest OPIS of searches wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from index.distance import PLAIN, Floats, Measure
+from retrieval.catalogue import Photo
+from retrieval.cohort import ADDITIVE, LOCAL_SCALING, NEIGHBOURS, Cohort, LocalDensity
+from retrieval.consistency import search_curves, search_opis
+from retrieval.identification import identification_rates, threshold_at_fpir
+
+from .evaluation import Scene, item_labels, make_scene, score_scene
+from .splits import Protocol, Splits
+
+SHRINKAGE = 1.0  # of the covariance towards a multiple of the identity, before its root is inverted
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """Unit vectors to unit vectors: (v - mean) @ matrix, scaled to length one (ZCA, with a shrunk covariance)."""
+
+    mean: Floats  # (d,)
+    matrix: Floats  # (d, d) symmetric
+
+    @classmethod
+    def fit(cls, vectors: np.ndarray) -> Whitening:
+        """Fit it to unit vectors (n, d) of training photos."""
+        exact = vectors.astype(np.float64)
+        mean = exact.mean(axis=0)
+        values, axes = np.linalg.eigh(np.cov((exact - mean).T))
+        values = np.maximum(values, 0)
+        matrix = (axes / np.sqrt(values + SHRINKAGE * max(values.mean(), 1e-12))) @ axes.T
+        return cls(mean, matrix)
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Return whitened unit vectors (n, d) as float32."""
+        moved = (vectors.astype(np.float64) - self.mean) @ self.matrix
+        lengths = np.linalg.norm(moved, axis=1, keepdims=True)
+        return np.asarray(moved / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class DistanceChoice:
+    """A distance, and how all that were tried did."""
+
+    measure: Measure
+    whitening: Whitening | None
+    tried: list[dict[str, Any]]  # the chosen one first, then equals by OPIS, then the rest
+
+
+def choose_distance(
+    photos: Sequence[Photo], vectors: np.ndarray, splits: Splits, protocol: Protocol, *, target_fpir: float
+) -> DistanceChoice:
+    """Return the distance of the lowest FNIR at the target.
+
+    Parameters
+    ----------
+    photos, vectors:
+        The photos of fit and validation items, and their unit vectors (n, d) before any whitening.
+    """
+    labels = item_labels(photos)
+    seen = np.isin([photo.item_id for photo in photos], splits.fit)
+    mixed = make_scene("validation", photos, [*splits.fit, *splits.validation], protocol)
+    scene = Scene("validation", mixed.queries[~seen[mixed.queries]], mixed.gallery)
+    found = []
+    for whitening in (None, Whitening.fit(vectors[seen])):
+        used = vectors if whitening is None else whitening(vectors)
+        for measure in _measures(Cohort.of(used[seen], labels[seen])):
+            scores = score_scene(scene, used, labels, measure=measure)
+            threshold = threshold_at_fpir(scores, target_fpir)
+            tpir = search_curves(scores, [threshold]).sensitivity[:, 0]  # of each product
+            figures = {
+                "FNIR": identification_rates(scores, threshold).fnir,
+                "standard_error": float(tpir.std(ddof=1) / np.sqrt(len(tpir))) if len(tpir) > 1 else 0.0,
+                "search_opis": search_opis(scores, target_fpir).value,
+            }
+            found.append((measure, whitening, _described(measure, whitening) | figures))
+    best = min((figures for *_, figures in found), key=lambda figures: figures["FNIR"])
+    limit = best["FNIR"] + best["standard_error"]
+    found.sort(key=lambda entry: (entry[2]["FNIR"] > limit, entry[2]["search_opis"]))
+    return DistanceChoice(*found[0][:2], [figures for *_, figures in found])
+
+
+def _measures(cohort: Cohort) -> list[Measure]:
+    nearest = cohort.nearest(cohort.vectors)
+    corrected = [
+        LocalDensity.fit(form, k, cohort, nearest=nearest)
+        for form in (ADDITIVE, LOCAL_SCALING)
+        for k in NEIGHBOURS
+        if k < cohort.size
+    ]
+    return [PLAIN, *corrected]
+
+
+def _described(measure: Measure, whitening: Whitening | None) -> dict[str, Any]:
+    form = measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key}
+    return {**form, "whitened": whitening is not None}
