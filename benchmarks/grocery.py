@@ -34,6 +34,12 @@ RECIPES: dict[str, dict[str, Any]] = {
     for name, loss in BASES.items()
     for suffix, extra in (("", {}), (" + TCM", {"regularizer": "tcm"}))
 }
+RECIPES["EL-nivMF + ProxyAnchor"] = {
+    "loss": "vmf_nca",
+    "loss_arguments": {"anchor_weight": 0.3},
+    "initial_norm": 50.0,
+    "head_learning_rate": 1e-2,  # as the head is ten times as large
+}
 FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
 
 

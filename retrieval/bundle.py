@@ -4,7 +4,7 @@ bundle/
   manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
   cohort.npz      where the distance is corrected by local density: what it is measured against
-  ...             further files, such as calibration.npz
+  calibration.npz the searches that the threshold was chosen on
 
 Two ids. `embedding_id` is the hash of what decides a vector: galleries carry it. `bundle_id` is the hash of all: it
 decides an answer. A bundle is immutable: written aside, synced, then renamed.
@@ -31,6 +31,7 @@ from .images import Preprocessing
 
 FORMAT = 2
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
+CALIBRATION = "calibration.npz"
 
 
 class Bundle:
@@ -62,6 +63,11 @@ class Bundle:
             for name, digest in manifest["files"].items():
                 _check_file(path, name, digest)
         return cls(path, manifest)
+
+    @property
+    def further_files(self) -> list[str]:
+        """The names of the files beside manifest, model and cohort."""
+        return [name for name in self.manifest["files"] if name not in (MODEL, COHORT)]
 
     def embedder(self, *, threads: int = 1) -> Embedder:
         """Return the model, ready to run."""

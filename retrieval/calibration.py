@@ -15,18 +15,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from index.distance import accepts
+
 from .consistency import search_curves, search_opis
 from .errors import CalibrationError, InvalidParameter
-from .identification import SearchScores, identification_rates, threshold_at_fpir
+from .gallery_size import EXTRAPOLATION, GallerySize
+from .identification import SearchScores, identification_rates
 
 CONFIDENCE = 0.95
 CERTIFIED, ESTIMATED = "certified", "estimated"
 CANDIDATES = 2000  # thresholds that are compared at most
+STEPS = 2**20  # of the range of distances, where FPIR is worked out for another size of gallery
+REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +45,13 @@ class OperatingPoint:
     status: str  # "certified" or "estimated"
     target_fpir: float
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    def describe(self) -> str:
+        """Say it in a line."""
+        size = self.evidence.get("gallery_size")
+        return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
+            f" for {size} items." if size else "."
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -64,6 +77,7 @@ def calibrate(
     allow_estimate: bool = False,
     groups: ArrayLike | None = None,
     seen_labels: Iterable[object] = (),
+    gallery_size: int | None = None,
 ) -> OperatingPoint:
     """Choose the threshold on searches of products that were used for nothing else.
 
@@ -77,6 +91,8 @@ def calibrate(
         (n,) cluster of each query where products are not independent of each other; the product by default.
     seen_labels:
         Items that training saw: calibrating on one of them is refused.
+    gallery_size:
+        Items of the gallery that the promise is made for; by default as many as were searched here.
 
     Raises
     ------
@@ -95,24 +111,94 @@ def calibrate(
     if not scores.mated.any() or scores.gallery_items < 2:
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
-    limit = _certified_limit(scores, clusters, target_fpir)
+    promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
+    limit = None if promise.far_out else promise.limit(certified=True)
     point = None if limit is None else _choose(scores, limit)
     status = CERTIFIED
-    count = int(clusters.max()) + 1
     if point is None:
         if not allow_estimate:
-            raise CalibrationError(
-                f"{count} independent products cannot certify an FPIR of {target_fpir:g}: even without a single error "
-                f"it takes {products_needed(target_fpir)}",
-                remedy="Bring more calibration products, or accept the word `estimated` with --allow-estimate",
-            )
-        point, status = _choose(scores, threshold_at_fpir(scores, target_fpir)), ESTIMATED
+            raise CalibrationError(promise.why_not(), remedy=REMEDY)
+        limit = promise.limit(certified=False)
+        point, status = None if limit is None else _choose(scores, limit), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
             remedy="Train a better model, or promise less with a larger --target-fpir",
         )
-    return OperatingPoint(point, status, target_fpir, _evidence(scores, clusters, point, target_fpir))
+    return OperatingPoint(point, status, target_fpir, _evidence(scores, promise, point))
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """FPIR <= target in a gallery of `items` items, as far as searches of another size can tell."""
+
+    scores: SearchScores
+    clusters: NDArray[np.int64]
+    target: float
+    items: int
+
+    @property
+    def far_out(self) -> bool:
+        """Whether the size is beyond what the searches can vouch for."""
+        return self.items > EXTRAPOLATION * self.scores.gallery_items
+
+    @cached_property
+    def size(self) -> GallerySize:
+        return size_model(self.scores)
+
+    def means(self, threshold: float) -> Floats:
+        """Return the FPIR of each cluster (k,)."""
+        if self.items == self.scores.gallery_items:
+            return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
+        return cluster_means(self.size.chances(threshold, self.items), self.clusters)
+
+    def rate(self, threshold: float) -> float:
+        """Return the FPIR."""
+        if self.items == self.scores.gallery_items:
+            return float(accepts(self.scores.impostor, threshold).mean())
+        return self.size.fpir(threshold, self.items)
+
+    def limit(self, *, certified: bool) -> float | None:
+        """Return the largest threshold up to which every stricter one keeps the promise, None where there is none.
+
+        The p-value only grows with the threshold, so that bisection equals testing in order.
+        """
+
+        def keeps(threshold: float) -> bool:
+            if certified:
+                return bound_p_value(self.means(threshold), self.target) <= 1 - CONFIDENCE
+            return self.rate(threshold) <= self.target
+
+        errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
+        ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only there
+        if self.items != self.scores.gallery_items:  # there it changes in between, too
+            ends = np.linspace(0, ends[-1], STEPS)
+        passed, failed = -1, len(ends)
+        while failed - passed > 1:
+            middle = (passed + failed) // 2
+            passed, failed = (middle, failed) if keeps(float(ends[middle])) else (passed, middle)
+        return None if passed < 0 else float(ends[passed])
+
+    def why_not(self) -> str:
+        """Say why nothing is certified."""
+        if self.far_out:
+            return (
+                f"{self.items} items are more than {EXTRAPOLATION} times the {self.scores.gallery_items} that were "
+                "searched: nothing can be certified so far out"
+            )
+        count = int(self.clusters.max()) + 1
+        return (
+            f"{count} independent products cannot certify an FPIR of {self.target:g}: even without a single error it "
+            f"takes {products_needed(self.target)}"
+        )
+
+
+def size_model(scores: SearchScores) -> GallerySize:
+    """Return how FPIR grows with the gallery, from searches that kept their nearest items."""
+    if scores.near is None:
+        raise InvalidParameter("scores", "hold the distances to the nearest items", None)
+    near = scores.near[:, : scores.gallery_items - 1]
+    return GallerySize(near, scores.gallery_items - 1)
 
 
 def products_needed(target_fpir: float) -> int:
@@ -157,23 +243,9 @@ def _binomial_below(hits: int, count: int, share: float) -> float:
     return min(1.0, math.fsum(math.exp(value) for value in logs))
 
 
-def cluster_means(hits: NDArray[np.bool_], clusters: NDArray[np.int64]) -> Floats:
+def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:
     """Return the share of hits in each cluster (k,)."""
     return np.asarray(np.bincount(clusters, weights=hits) / np.bincount(clusters))
-
-
-def _certified_limit(scores: SearchScores, clusters: NDArray[np.int64], target: float) -> float | None:
-    """Return the largest threshold up to which every stricter one is certified, None where there is none."""
-    errors = np.sort(scores.impostor[np.isfinite(scores.impostor)])
-    passed, failed = -1, len(errors)  # how many impostors may be accepted
-    while failed - passed > 1:  # the p-value only grows with the threshold, so bisection equals testing in order
-        middle = (passed + failed) // 2
-        threshold = np.nextafter(errors[middle], -np.inf)
-        keeps = bound_p_value(cluster_means(scores.impostor <= threshold, clusters), target) <= 1 - CONFIDENCE
-        passed, failed = (middle, failed) if keeps else (passed, middle)
-    if passed < 0:
-        return None
-    return float(np.nextafter(errors[passed], -np.inf))
 
 
 def _choose(scores: SearchScores, limit: float) -> float | None:
@@ -199,22 +271,23 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
     return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
 
 
-def _evidence(
-    scores: SearchScores, clusters: NDArray[np.int64], threshold: float, target_fpir: float
-) -> dict[str, Any]:
+def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict[str, Any]:
     rates = identification_rates(scores, threshold)
-    means = cluster_means(scores.impostor <= threshold, clusters)
+    means = promise.means(threshold)
     return {
-        "fpir": rates.fpir,
+        "fpir": rates.fpir
+        if promise.items == scores.gallery_items
+        else float(promise.size.fpir(threshold, promise.items)),
         "fpir_upper": upper_bound(means),
         "confidence": CONFIDENCE,
         "tpir": rates.tpir,
         "fnir_any_rank": rates.fnir_any_rank,
         "misidentification": rates.misidentification,
-        "search_opis": search_opis(scores, target_fpir).value,
+        "search_opis": search_opis(scores, promise.target).value,
         "queries": rates.queries,
         "products": len(np.unique(scores.labels)),
         "clusters": len(means),
-        "products_needed": products_needed(target_fpir),
+        "products_needed": products_needed(promise.target),
         "gallery_items": scores.gallery_items,
+        "gallery_size": promise.items,
     }

@@ -26,6 +26,7 @@ COMMANDS = {
     "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
+    "recalibrate": Entry("retrieval.commands", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),

@@ -32,8 +32,11 @@ def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: in
     Example:
       retrieval index bundles/shop photos.csv -o galleries/shop
     """
+    from index.gallery import Gallery
+
     from .bundle import Bundle
     from .indexing import index_catalogue
+    from .recalibration import outlook
 
     opened = Bundle.open(bundle)
     report = index_catalogue(opened, read_catalogue(photos), output, threads=threads, batch_size=batch_size)
@@ -42,7 +45,42 @@ def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: in
         f"Wrote {output}: {report.added} photos added ({report.replaced} of them replaced), "
         f"{report.skipped} there already, {len(report.refused)} refused."
     )
+    with Gallery.open(output, read_only=True) as gallery:
+        view = outlook(opened, gallery.items)
+    if view is not None and view.outgrown:
+        click.echo(f"Warning: {view.warning()}.")
     click.echo(f"Next: retrieval serve {bundle} {output}")
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.option("-o", "--output", required=True, type=Folder, help="The new bundle's directory.")
+@click.option("--target-fpir", type=float, help="The FPIR to promise.  [default: the bundle's]")
+@click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
+@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+def recalibrate(
+    bundle: Path, output: Path, target_fpir: float | None, gallery_size: int | None, allow_estimate: bool
+) -> None:
+    """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
+
+    The bundle keeps the searches that it was calibrated on. A new bundle is written; galleries stay valid.
+
+    \b
+    Example:
+      retrieval recalibrate bundles/shop -o bundles/shop-large --gallery-size 5000 --allow-estimate
+    """
+    from .bundle import Bundle
+    from .recalibration import recalibrate as write
+
+    made = write(
+        Bundle.open(bundle),
+        output,
+        target_fpir=target_fpir,
+        gallery_size=gallery_size,
+        allow_estimate=allow_estimate,
+    )
+    click.echo(f"Wrote {output}: {made.operating_point.describe()}")
+    click.echo(f"Next: retrieval serve {output} GALLERY")
 
 
 @click.command()

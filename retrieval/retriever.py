@@ -16,6 +16,7 @@ from index.gallery import Gallery, Neighbour
 from .bundle import Bundle
 from .errors import BundleMismatch, InvalidParameter
 from .images import Source
+from .recalibration import Outlook, outlook
 
 MATCH, NO_MATCH = "match", "no_match"
 
@@ -63,6 +64,7 @@ class Retriever:
         self.bundle = bundle
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
+        self._outlooks: dict[int, Outlook | None] = {}
 
     @classmethod
     def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
@@ -100,6 +102,13 @@ class Retriever:
             bundle_id=self.bundle.bundle_id,
             gallery_version=version,
         )
+
+    def outlook(self) -> Outlook | None:
+        """Return what the threshold does in a gallery as large as this one now, None where the bundle cannot tell."""
+        items = self.gallery.items
+        if items not in self._outlooks:
+            self._outlooks = {items: outlook(self.bundle, items)}
+        return self._outlooks[items]
 
     def _neighbours(self, vectors: NDArray[np.float32], top_k: int, where: Mapping[str, Any] | None) -> list[Neighbour]:
         return self.gallery.search(vectors, top_k, where=where, measure=self.bundle.measure)[0]

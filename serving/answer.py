@@ -22,12 +22,15 @@ LEGEND = (
 
 def header_html(retriever: Retriever) -> str:
     """Return the head of the page: what is searched, and what the threshold promises."""
-    point = retriever.bundle.operating_point
+    point, view = retriever.bundle.operating_point, retriever.outlook()
+    warning = "" if view is None else view.warning()
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
         f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of the photos "
-        f"of unknown items still return something (<b>{html.escape(point.status)}</b>).</p></header>"
+        f"of unknown items still return something (<b>{html.escape(point.status)}</b>).</p>"
+        + (f'<p class="r-warning" role="alert">{html.escape(warning)}.</p>' if warning else "")
+        + "</header>"
     )
 
 

@@ -92,13 +92,14 @@ def create_app(
     @app.get("/v1/info")
     def info() -> dict[str, Any]:
         """Say which bundle and gallery answer, and what the threshold promises."""
-        point = retriever.bundle.operating_point
+        point, view = retriever.bundle.operating_point, retriever.outlook()
         return {
             "bundle_id": retriever.bundle.bundle_id,
             "threshold": point.threshold,
             "status": point.status,
             "target_fpir": point.target_fpir,
             "evidence": dict(point.evidence),
+            "outlook": None if view is None else view.to_dict(),
             "gallery": {
                 "version": retriever.gallery.version,
                 "photos": len(retriever.gallery),

@@ -54,6 +54,9 @@ def serve(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
         f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}."
     )
+    view = retriever.outlook()
+    if view is not None and view.outgrown:
+        click.echo(f"Warning: {view.warning()}.")
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples))
     click.echo(f"Search at http://{host}:{port}/v1/search" + (f", page at http://{host}:{port}" if page else ""))
     uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=10, server_header=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,14 @@ def write_model(path: Path) -> Path:
     return path
 
 
-def make_bundle(folder: Path, *, threshold: float = 0.5, name: str = "bundle") -> Bundle:
+def make_bundle(
+    folder: Path,
+    *,
+    threshold: float = 0.5,
+    name: str = "bundle",
+    point: OperatingPoint | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Bundle:
     """Write a bundle around the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
     return write_bundle(
@@ -76,6 +84,6 @@ def make_bundle(folder: Path, *, threshold: float = 0.5, name: str = "bundle") -
         model=write_model(folder / "tiny.onnx"),
         preprocessing=Preprocessing(size=SIZE),
         dim=DIM,
-        operating_point=OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
-        files={"notes.txt": b"hello"},
+        operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
+        files={"notes.txt": b"hello"} if files is None else files,
     )

@@ -144,6 +144,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory.")
 @click.option("--target-fpir", type=float, default=0.05, show_default=True, help="The FPIR to promise.")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+@click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the calibration items]")
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
@@ -151,6 +152,7 @@ def export(
     output: Path,
     target_fpir: float,
     allow_estimate: bool,
+    gallery_size: int | None,
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
@@ -163,12 +165,10 @@ def export(
     from .export import export as export_run
 
     photos = read_catalogue(gallery) if gallery else None
-    bundle = export_run(open_run(run), output, target_fpir=target_fpir, allow_estimate=allow_estimate)
-    point = bundle.operating_point
-    click.echo(
-        f"Wrote {output}: a match is a distance of at most {point.threshold:.4f}; "
-        f"FPIR {target_fpir:g} is {point.status}."
+    bundle = export_run(
+        open_run(run), output, target_fpir=target_fpir, allow_estimate=allow_estimate, gallery_size=gallery_size
     )
+    click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     if photos is None:
         click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
         return

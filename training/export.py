@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import tempfile
 import warnings
@@ -15,12 +14,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from retrieval.bundle import Bundle, write_bundle
+from retrieval.bundle import CALIBRATION, Bundle, write_bundle
 from retrieval.calibration import calibrate
 from retrieval.catalogue import Photo
 from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, RunError
 from retrieval.identification import SearchScores
+from retrieval.recalibration import Searches, pack_searches
 
 from .data import PhotoReader
 from .density import Whitening, choose_distance
@@ -33,10 +33,18 @@ OPSET = 18
 PARITY = 1e-5  # largest difference of a component between torch and ONNX
 
 
-def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: bool = False) -> Bundle:
+def export(
+    run: Run,
+    path: Path,
+    *,
+    target_fpir: float = 0.05,
+    allow_estimate: bool = False,
+    gallery_size: int | None = None,
+) -> Bundle:
     """Write `path` as a bundle and return it.
 
-    The threshold is chosen on the calibration items, through the ONNX model and the search code that serves.
+    The threshold is chosen on the calibration items, through the ONNX model and the search code that serves, for a
+    gallery of `gallery_size` items (by default as many as there are calibration items).
     Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
     when no threshold keeps the promise, BundleError when `path` exists.
     """
@@ -70,12 +78,15 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
         labels = np.array([photo.item_id for photo in photos])
         measure = choice.measure
         scores = score_scene(scene, exported, labels, measure=measure)
+        groups = _groups(scene, photos)
+        photo_ids = np.array([photos[i].photo_id for i in scene.queries])
         point = calibrate(
             scores,
             target_fpir=target_fpir,
             allow_estimate=allow_estimate,
-            groups=_groups(scene, photos),
+            groups=groups,
             seen_labels=[*splits.fit, *splits.validation],
+            gallery_size=gallery_size,
         )
         flips = decision_flips(scores, score_scene(scene, trained, labels, measure=measure), point.threshold)
         evidence: dict[str, Any] = {
@@ -95,7 +106,7 @@ def export(run: Run, path: Path, *, target_fpir: float = 0.05, allow_estimate: b
             operating_point=point,
             measure=measure,
             evidence=evidence,
-            files={"calibration.npz": pack_scores(scores, scene, photos)},
+            files={CALIBRATION: pack_searches(Searches(scores, groups, photo_ids))},
         )
 
 
@@ -154,20 +165,6 @@ def decision_flips(one: SearchScores, other: SearchScores, threshold: float) -> 
     own = (one.own <= threshold) != (other.own <= threshold)
     impostor = (one.impostor <= threshold) != (other.impostor <= threshold)
     return int((own | impostor).sum())
-
-
-def pack_scores(scores: SearchScores, scene: Scene, photos: Sequence[Photo]) -> bytes:
-    """Return the calibration searches as npz: what a later recalibration starts from."""
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        own=scores.own,
-        impostor=scores.impostor,
-        item_id=np.array([photos[i].item_id for i in scene.queries]),
-        photo_id=np.array([photos[i].photo_id for i in scene.queries]),
-        gallery_items=np.array(scores.gallery_items),
-    )
-    return file.getvalue()
 
 
 def _groups(scene: Scene, photos: Sequence[Photo]) -> np.ndarray | None:

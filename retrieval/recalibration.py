@@ -1,0 +1,142 @@
+"""Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
+
+calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
+and `near` (n, k) distances, `item_id`, `group` and `photo_id` (n,), and `gallery_items`.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bundle import CALIBRATION, Bundle, write_bundle
+from .calibration import calibrate, size_model
+from .errors import BundleError
+from .gallery_size import EXTRAPOLATION
+from .identification import SearchScores
+
+
+@dataclass(frozen=True)
+class Searches:
+    """The searches of a calibration."""
+
+    scores: SearchScores
+    groups: NDArray[np.str_] | None  # (n,) product family, where the catalogue names them
+    photo_ids: NDArray[np.str_]  # (n,)
+
+
+def pack_searches(searches: Searches) -> bytes:
+    """Return searches as npz."""
+    scores = searches.scores
+    if scores.near is None:
+        raise BundleError("the searches kept no nearest items")
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        own=scores.own,
+        impostor=scores.impostor,
+        near=scores.near,
+        item_id=scores.labels.astype(str),
+        group=np.array([], dtype=str) if searches.groups is None else searches.groups.astype(str),
+        photo_id=searches.photo_ids.astype(str),
+        gallery_items=np.array(scores.gallery_items),
+    )
+    return file.getvalue()
+
+
+def searches_of(bundle: Bundle) -> Searches:
+    """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
+    if CALIBRATION not in bundle.manifest["files"]:
+        raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
+    with np.load(bundle.path / CALIBRATION, allow_pickle=False) as file:
+        groups = file["group"] if len(file["group"]) else None
+        scores = SearchScores(
+            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
+        )
+        return Searches(scores, groups, file["photo_id"])
+
+
+def recalibrate(
+    bundle: Bundle,
+    path: str | Path,
+    *,
+    target_fpir: float | None = None,
+    gallery_size: int | None = None,
+    allow_estimate: bool = False,
+) -> Bundle:
+    """Write a bundle with the same model and another operating point; its galleries stay valid.
+
+    Parameters
+    ----------
+    target_fpir, gallery_size:
+        What is promised, and for how many items; by default what the bundle promises now.
+    """
+    now = bundle.operating_point
+    searches = searches_of(bundle)
+    point = calibrate(
+        searches.scores,
+        target_fpir=now.target_fpir if target_fpir is None else target_fpir,
+        allow_estimate=allow_estimate,
+        groups=searches.groups,
+        gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,
+    )
+    evidence = dict(bundle.manifest["evidence"])
+    evidence["recalibrated_from"] = bundle.bundle_id
+    return write_bundle(
+        path,
+        model=bundle.path / "model.onnx",
+        preprocessing=bundle.preprocessing,
+        dim=bundle.dim,
+        operating_point=point,
+        measure=bundle.measure,
+        precision=str(bundle.manifest["precision"]),
+        evidence=evidence,
+        files={name: (bundle.path / name).read_bytes() for name in bundle.further_files},
+    )
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a bundle's threshold does in a gallery of so many items."""
+
+    items: int
+    promised_items: int  # the promise holds up to here
+    target_fpir: float
+    fpir: float  # expected now
+    known: bool  # False beyond ten times what was calibrated: a guess then
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the gallery is larger than the promise was made for."""
+        return self.items > self.promised_items
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "outgrown": self.outgrown}
+
+    def warning(self) -> str:
+        """Say that it is outgrown, and what to do; empty where it is not."""
+        if not self.outgrown:
+            return ""
+        guess = "" if self.known else ", a guess so far out"
+        return (
+            f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
+            f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:g} was "
+            f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
+        )
+
+
+def outlook(bundle: Bundle, items: int) -> Outlook | None:
+    """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
+    point = bundle.operating_point
+    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+        return None
+    scores = searches_of(bundle).scores
+    promised = int(point.evidence.get("gallery_size", scores.gallery_items))
+    fpir = size_model(scores).fpir(point.threshold, items)
+    return Outlook(items, promised, point.target_fpir, fpir, known=items <= EXTRAPOLATION * scores.gallery_items)
