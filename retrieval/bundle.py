@@ -5,6 +5,7 @@ bundle/
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
   cohort.npz      where the distance is corrected by local density: what it is measured against
   calibration.npz the searches that the threshold was chosen on
+  report.html     pictures of what the threshold does, and how far to believe it
 
 Two ids. `embedding_id` is the hash of what decides a vector: galleries carry it. `bundle_id` is the hash of all: it
 decides an answer. A bundle is immutable: written aside, synced, then renamed.
@@ -31,7 +32,7 @@ from .images import Preprocessing
 
 FORMAT = 2
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
-CALIBRATION = "calibration.npz"
+CALIBRATION, REPORT = "calibration.npz", "report.html"
 
 
 class Bundle:

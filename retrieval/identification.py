@@ -41,6 +41,11 @@ class SearchScores:
         """(n,) whether the query's item is in the gallery."""
         return np.isfinite(self.own)
 
+    def where(self, chosen: NDArray[np.bool_]) -> SearchScores:
+        """Return the scores of some queries (n,)."""
+        near = None if self.near is None else self.near[chosen]
+        return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items, near)
+
 
 @dataclass(frozen=True)
 class IdentificationRates:
@@ -52,6 +57,7 @@ class IdentificationRates:
     fnir: float  # 1 - tpir
     fnir_any_rank: float  # share of mated searches whose own item is not among the answers
     misidentification: float  # share of mated searches whose first answer is another item
+    fpir_unknown: float  # FPIR of the queries alone whose item the gallery does not hold
     queries: int
     mated_queries: int
 
@@ -160,6 +166,7 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
         fnir=1 - tpir,
         fnir_any_rank=1 - _share(found, mated),
         misidentification=_share(wrong, mated),
+        fpir_unknown=_share(returns_other, ~mated),
         queries=len(mated),
         mated_queries=int(mated.sum()),
     )
@@ -177,6 +184,43 @@ def threshold_at_fpir(scores: SearchScores, fpir: float) -> float:
     if allowed >= len(ordered) or not np.isfinite(ordered[allowed]):
         return max(2.0, float(ordered[np.isfinite(ordered)].max(initial=0)))
     return float(np.nextafter(ordered[allowed], -np.inf))
+
+
+@dataclass(frozen=True)
+class DetCurve:
+    """The trade of one error for the other, over every threshold that changes either (N,), ascending."""
+
+    thresholds: NDArray[np.float64]
+    fpir: NDArray[np.float64]  # rises
+    fnir: NDArray[np.float64]  # falls, to the share of mated searches whose own item is never first
+
+    def fnir_at(self, fpir: float) -> float:
+        """Return the FNIR of the largest threshold whose FPIR is at most `fpir`; 1 where there is none."""
+        allowed = np.searchsorted(self.fpir, fpir + 1e-12, side="right")
+        return float(self.fnir[allowed - 1]) if allowed else 1.0
+
+
+def det_curve(scores: SearchScores) -> DetCurve:
+    """Return the detection error trade-off of searches."""
+    correct = np.sort(scores.own[scores.mated & (scores.own < scores.impostor)])
+    impostors = np.sort(scores.impostor[np.isfinite(scores.impostor)])
+    thresholds = np.unique(np.concatenate([correct, impostors]))
+    fpir = np.searchsorted(impostors, thresholds, side="right") / len(scores.impostor)
+    mated = int(scores.mated.sum())
+    found = np.searchsorted(correct, thresholds, side="right")
+    fnir = 1 - found / mated if mated else np.full(len(thresholds), np.nan)
+    return DetCurve(thresholds, fpir, fnir)
+
+
+def rates_by(scores: SearchScores, threshold: float, groups: ArrayLike) -> dict[object, IdentificationRates]:
+    """Return the rates of one threshold for each value of `groups` (n,): a family, a source, anything of a query."""
+    values, place = np.unique(np.asarray(groups), return_inverse=True)
+    if place.shape != scores.own.shape:
+        raise InvalidParameter("groups", "have one value a query", place.shape)
+    return {
+        value.item(): identification_rates(scores.where(place == number), threshold)
+        for number, value in enumerate(values)
+    }
 
 
 def _share(hits: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:

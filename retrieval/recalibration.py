@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .bundle import CALIBRATION, Bundle, write_bundle
+from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import calibrate, size_model
-from .errors import BundleError
+from .errors import BundleError, MissingDependency
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
+from .report import ReportData, render_report
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,18 @@ def recalibrate(
         measure=bundle.measure,
         precision=str(bundle.manifest["precision"]),
         evidence=evidence,
-        files={name: (bundle.path / name).read_bytes() for name in bundle.further_files},
+        files={
+            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
+            **_report(ReportData(point, searches.scores, evidence.get("distances_tried", ()))),
+        },
     )
+
+
+def _report(data: ReportData) -> dict[str, bytes]:
+    try:
+        return {REPORT: render_report(data).encode()}
+    except MissingDependency:  # a machine that only serves: the bundle goes without pictures
+        return {}
 
 
 @dataclass(frozen=True)

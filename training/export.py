@@ -14,22 +14,26 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from retrieval.bundle import CALIBRATION, Bundle, write_bundle
-from retrieval.calibration import calibrate
+from retrieval.bundle import CALIBRATION, REPORT, Bundle, write_bundle
+from retrieval.calibration import OperatingPoint, calibrate
 from retrieval.catalogue import Photo
+from retrieval.consistency import opis, utility_curves
 from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, RunError
 from retrieval.identification import SearchScores
+from retrieval.images import open_image, thumbnail
 from retrieval.recalibration import Searches, pack_searches
+from retrieval.report import ReportData, render_report
 
 from .data import PhotoReader
-from .density import Whitening, choose_distance
+from .density import DistanceChoice, Whitening, choose_distance
 from .evaluation import Scene, make_scene, score_scene
 from .model import EmbeddingModel, ExportModel
 from .run import Run
 from .trainer import embed_photos, protocol_photos
 
 OPSET = 18
+PICTURES = 4  # of each of the worst items in the report
 PARITY = 1e-5  # largest difference of a component between torch and ONNX
 
 
@@ -106,8 +110,32 @@ def export(
             operating_point=point,
             measure=measure,
             evidence=evidence,
-            files={CALIBRATION: pack_searches(Searches(scores, groups, photo_ids))},
+            files={
+                CALIBRATION: pack_searches(Searches(scores, groups, photo_ids)),
+                REPORT: _report(point, scores, choice, exported, photos).encode(),
+            },
         )
+
+
+def _report(
+    point: OperatingPoint, scores: SearchScores, choice: DistanceChoice, vectors: np.ndarray, photos: Sequence[Photo]
+) -> str:
+    items = [photo.item_id for photo in photos]
+
+    def pictures(item: str) -> list[bytes]:
+        mine = [photo for photo in photos if photo.item_id == item][:PICTURES]
+        return [thumbnail(open_image(photo.path)) for photo in mine]
+
+    return render_report(
+        ReportData(
+            point,
+            scores,
+            choice.tried,
+            pair_curves=utility_curves(vectors, items, np.linspace(0, 2, 101)[1:]),
+            pair_opis=opis(vectors, items),
+            photos=pictures,
+        )
+    )
 
 
 def _embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> np.ndarray:

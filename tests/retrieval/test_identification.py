@@ -3,7 +3,14 @@ import pytest
 
 from retrieval import identification
 from retrieval.errors import InvalidParameter
-from retrieval.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
+from retrieval.identification import (
+    SearchScores,
+    det_curve,
+    identification_rates,
+    rates_by,
+    search_scores,
+    threshold_at_fpir,
+)
 
 
 def world(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -101,3 +108,31 @@ def test_bad_input_is_refused() -> None:
         search_scores(queries, asked, gallery, kept, query_ids=np.arange(40))
     with pytest.raises(InvalidParameter, match="at least one photo"):
         search_scores(queries, asked, gallery[:0], kept[:0])
+
+
+def test_the_det_curve_holds_every_threshold() -> None:
+    scores = by_hand()
+    curve = det_curve(scores)
+    for threshold, fpir, fnir in zip(curve.thresholds, curve.fpir, curve.fnir, strict=True):
+        rates = identification_rates(scores, threshold)
+        assert (rates.fpir, rates.fnir) == (pytest.approx(fpir), pytest.approx(fnir))
+    for fpir in (0.0, 0.2, 0.4, 0.8):
+        assert curve.fnir_at(fpir) == pytest.approx(identification_rates(scores, threshold_at_fpir(scores, fpir)).fnir)
+
+
+def test_rates_of_groups_add_up() -> None:
+    queries, asked, gallery, kept = world()
+    scores = search_scores(queries, asked, gallery, kept)
+    families = asked % 3
+    by_family, whole = rates_by(scores, 0.8, families), identification_rates(scores, 0.8)
+    assert set(by_family) == {0, 1, 2}
+    assert sum(rates.queries for rates in by_family.values()) == whole.queries
+    assert sum(rates.fpir * rates.queries for rates in by_family.values()) == pytest.approx(whole.fpir * whole.queries)
+    with pytest.raises(InvalidParameter, match="one value a query"):
+        rates_by(scores, 0.8, families[1:])
+
+
+def test_true_unknowns_are_told_apart() -> None:
+    rates = identification_rates(by_hand(), 0.65)
+    unknown = np.isinf(by_hand().own)
+    assert rates.fpir_unknown == (by_hand().impostor[unknown] <= 0.65).mean()
