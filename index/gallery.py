@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from .checks import check_ids, check_vectors
 from .densities import Densities
@@ -119,6 +120,11 @@ class Gallery:
     def metadata(self) -> dict[str, dict[str, Any]]:
         """Return photo_id to metadata of all live photos."""
         return {row.photo_id: row.decoded() for row in self._current().rows}
+
+    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
+        """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
+        now = self._current()
+        return [row.photo_id for row in now.rows], [row.item_id for row in now.rows], now.vectors
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's JPEG thumbnail, None where it has none."""

@@ -30,6 +30,7 @@ COMMANDS = {
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
+    "audit": Entry("retrieval.commands", "audit", "Find items that collide and photos that miss their item."),
     "doctor": Entry("retrieval.commands", "doctor", "Say what is wrong with this installation, a bundle or a gallery."),
     "synthetic": Entry("retrieval.commands", "synthetic", "Draw a procedural catalogue."),
 }

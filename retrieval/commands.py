@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -113,6 +114,39 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
             f"no match: the nearest item, {result.nearest.item_id}, is {result.nearest_distance:.4f} away; "
             f"the threshold is {result.threshold:.4f}"
         )
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Folder)
+@click.option("-o", "--output", type=Folder, help="Also write the audit with pictures, as one HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
+    """Look for what searches will stumble over: items that collide, photos that miss their own item, duplicates.
+
+    \b
+    Example:
+      retrieval audit bundles/shop galleries/shop -o audit.html
+    """
+    from index.gallery import Gallery
+
+    from .audit import audit as look
+    from .audit import audit_page, summary, table
+    from .bundle import Bundle
+
+    with Gallery.open(gallery, read_only=True) as opened:
+        found = look(Bundle.open(bundle), opened)
+        if output is not None:
+            output.write_text(audit_page(found, opened.thumbnail))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    click.echo(summary(found))
+    for title, lines in table(found, limit=SHOWN):
+        if lines:
+            click.echo(f"{title[0].upper()}{title[1:]}:")
+            click.echo("\n".join(f"  {line}" for line in lines))
+    click.echo(f"Wrote {output}." if output else f"Next: retrieval audit {bundle} {gallery} -o audit.html")
 
 
 @click.command()
