@@ -191,7 +191,7 @@ def summary(found: Audit) -> str:
     return (
         f"{found.photos} photos of {found.items} items, threshold {found.threshold:.4f}: "
         f"{len(found.collisions)} pairs of items collide, {len(found.strays)} photos do not find their own item, "
-        f"{len(found.duplicates)} pairs of items share a near-duplicate; {found.single_photo_items} items have a single "
+        f"{len(found.duplicates)} pairs of items share a near-duplicate; {found.single_photo_items} items have one "
         "photo."
     )
 
