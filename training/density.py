@@ -7,7 +7,8 @@ lowest OPIS of searches wins.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,33 +74,32 @@ def choose_distance(
     mixed = make_scene("validation", photos, [*splits.fit, *splits.validation], protocol)
     scene = Scene("validation", mixed.queries[~seen[mixed.queries]], mixed.gallery)
     found = []
-    for whitening in (None, Whitening.fit(vectors[seen])):
+    for whitening, measure in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
-        for measure in _measures(Cohort.of(used[seen], labels[seen])):
-            scores = score_scene(scene, used, labels, measure=measure)
-            threshold = threshold_at_fpir(scores, target_fpir)
-            tpir = search_curves(scores, [threshold]).sensitivity[:, 0]  # of each product
-            figures = {
-                "FNIR": identification_rates(scores, threshold).fnir,
-                "standard_error": float(tpir.std(ddof=1) / np.sqrt(len(tpir))) if len(tpir) > 1 else 0.0,
-                "search_opis": search_opis(scores, target_fpir).value,
-            }
-            found.append((measure, whitening, _described(measure, whitening) | figures))
+        scores = score_scene(scene, used, labels, measure=measure)
+        threshold = threshold_at_fpir(scores, target_fpir)
+        tpir = search_curves(scores, [threshold]).sensitivity[:, 0]  # of each product
+        figures = {
+            "FNIR": identification_rates(scores, threshold).fnir,
+            "standard_error": float(tpir.std(ddof=1) / np.sqrt(len(tpir))) if len(tpir) > 1 else 0.0,
+            "search_opis": search_opis(scores, target_fpir).value,
+        }
+        found.append((measure, whitening, _described(measure, whitening) | figures))
     best = min((figures for *_, figures in found), key=lambda figures: figures["FNIR"])
     limit = best["FNIR"] + best["standard_error"]
     found.sort(key=lambda entry: (entry[2]["FNIR"] > limit, entry[2]["search_opis"]))
     return DistanceChoice(*found[0][:2], [figures for *_, figures in found])
 
 
-def _measures(cohort: Cohort) -> list[Measure]:
-    nearest = cohort.nearest(cohort.vectors)
-    corrected = [
-        LocalDensity.fit(form, k, cohort, nearest=nearest)
-        for form in (ADDITIVE, LOCAL_SCALING)
-        for k in NEIGHBOURS
-        if k < cohort.size
-    ]
-    return [PLAIN, *corrected]
+def distances_of(vectors: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Whitening | None, Measure]]:
+    """Yield every distance that is tried, fitted to unit vectors (n, d) of items that the loss saw."""
+    for whitening in (None, Whitening.fit(vectors)):
+        cohort = Cohort.of(vectors if whitening is None else whitening(vectors), labels)
+        nearest = cohort.nearest(cohort.vectors)
+        yield whitening, PLAIN
+        for form, k in itertools.product((ADDITIVE, LOCAL_SCALING), NEIGHBOURS):
+            if k < cohort.size:
+                yield whitening, LocalDensity.fit(form, k, cohort, nearest=nearest)
 
 
 def _described(measure: Measure, whitening: Whitening | None) -> dict[str, Any]:
