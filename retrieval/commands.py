@@ -8,10 +8,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .catalogue import CatalogueReport, check_catalogue, read_catalogue
+from .target_options import target_options
+
+if TYPE_CHECKING:
+    from .targets import Target
 
 SHOWN = 10  # lines of a list before "and N more"
 Folder = click.Path(path_type=Path)
@@ -56,11 +61,11 @@ def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: in
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.option("-o", "--output", required=True, type=Folder, help="The new bundle's directory.")
-@click.option("--target-fpir", type=float, help="The FPIR to promise.  [default: the bundle's]")
+@target_options
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 def recalibrate(
-    bundle: Path, output: Path, target_fpir: float | None, gallery_size: int | None, allow_estimate: bool
+    bundle: Path, output: Path, target: Target | None, gallery_size: int | None, allow_estimate: bool
 ) -> None:
     """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
 
@@ -76,7 +81,7 @@ def recalibrate(
     made = write(
         Bundle.open(bundle),
         output,
-        target_fpir=target_fpir,
+        target=target,
         gallery_size=gallery_size,
         allow_estimate=allow_estimate,
     )

@@ -20,6 +20,7 @@ from .errors import BundleError, MissingDependency
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
 from .report import ReportData, render_report
+from .targets import Target
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def recalibrate(
     bundle: Bundle,
     path: str | Path,
     *,
-    target_fpir: float | None = None,
+    target: Target | None = None,
     gallery_size: int | None = None,
     allow_estimate: bool = False,
 ) -> Bundle:
@@ -74,14 +75,14 @@ def recalibrate(
 
     Parameters
     ----------
-    target_fpir, gallery_size:
+    target, gallery_size:
         What is promised, and for how many items; by default what the bundle promises now.
     """
     now = bundle.operating_point
     searches = searches_of(bundle)
     point = calibrate(
         searches.scores,
-        target_fpir=now.target_fpir if target_fpir is None else target_fpir,
+        target_fpir=now.target_fpir if target is None else target.as_fpir(searches.scores),
         allow_estimate=allow_estimate,
         groups=searches.groups,
         gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,

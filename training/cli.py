@@ -13,6 +13,7 @@ import click
 
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import DataError, InvalidParameter
+from retrieval.target_options import target_options
 
 from .settings import Settings
 
@@ -142,7 +143,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory.")
-@click.option("--target-fpir", type=float, default=0.05, show_default=True, help="The FPIR to promise.")
+@target_options
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the calibration items]")
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
@@ -150,13 +151,15 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 def export(
     run: Path,
     output: Path,
-    target_fpir: float,
+    target: Any,
     allow_estimate: bool,
     gallery_size: int | None,
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
     """Write a run as a bundle: the ONNX model and one threshold with its evidence.
+
+    Without a target an FPIR of 0.05 is promised.
 
     \b
     Example:
@@ -165,9 +168,7 @@ def export(
     from .export import export as export_run
 
     photos = read_catalogue(gallery) if gallery else None
-    bundle = export_run(
-        open_run(run), output, target_fpir=target_fpir, allow_estimate=allow_estimate, gallery_size=gallery_size
-    )
+    bundle = export_run(open_run(run), output, target=target, allow_estimate=allow_estimate, gallery_size=gallery_size)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     if photos is None:
         click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")

@@ -24,6 +24,7 @@ from retrieval.identification import SearchScores
 from retrieval.images import open_image, thumbnail
 from retrieval.recalibration import Searches, pack_searches
 from retrieval.report import ReportData, render_report
+from retrieval.targets import Target
 
 from .data import PhotoReader
 from .density import DistanceChoice, Whitening, choose_distance
@@ -44,16 +45,20 @@ def export(
     target_fpir: float = 0.05,
     allow_estimate: bool = False,
     gallery_size: int | None = None,
+    target: Target | None = None,
 ) -> Bundle:
     """Write `path` as a bundle and return it.
 
     The threshold is chosen on the calibration items, through the ONNX model and the search code that serves, for a
-    gallery of `gallery_size` items (by default as many as there are calibration items).
+    gallery of `gallery_size` items (by default as many as there are calibration items). A `target` of another kind
+    replaces the FPIR; distances are compared at the latter all the same.
     Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
     when no threshold keeps the promise, BundleError when `path` exists.
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    if target is not None and target.fpir is not None:
+        target_fpir = target.fpir
     settings, splits, protocol = run.settings, run.splits, run.protocol
     if not splits.calibration:
         raise RunError(
@@ -86,7 +91,7 @@ def export(
         photo_ids = np.array([photos[i].photo_id for i in scene.queries])
         point = calibrate(
             scores,
-            target_fpir=target_fpir,
+            target_fpir=target_fpir if target is None else target.as_fpir(scores),
             allow_estimate=allow_estimate,
             groups=groups,
             seen_labels=[*splits.fit, *splits.validation],

@@ -8,10 +8,11 @@ from index.gallery import Gallery
 from retrieval.bundle import CALIBRATION, Bundle
 from retrieval.calibration import calibrate
 from retrieval.cli import group
-from retrieval.errors import BundleError
+from retrieval.errors import BundleError, InvalidParameter
 from retrieval.identification import SearchScores
 from retrieval.recalibration import Searches, outlook, pack_searches, recalibrate, searches_of
 from retrieval.retriever import Retriever
+from retrieval.targets import Target
 
 from ..world import draw, encode, make_bundle
 from .test_gallery_size import searches, simulated
@@ -38,7 +39,7 @@ def test_searches_survive_a_bundle(bundle: Bundle, scores: SearchScores) -> None
 
 
 def test_another_promise_is_another_bundle_of_the_same_model(bundle: Bundle, tmp_path: Path) -> None:
-    looser = recalibrate(bundle, tmp_path / "looser", target_fpir=0.1)
+    looser = recalibrate(bundle, tmp_path / "looser", target=Target(fpir=0.1))
     larger = recalibrate(bundle, tmp_path / "larger", gallery_size=2000)
     assert larger.threshold < bundle.threshold < looser.threshold
     assert len({bundle.bundle_id, looser.bundle_id, larger.bundle_id}) == 3
@@ -74,12 +75,29 @@ def test_the_command_line_moves_a_threshold(bundle: Bundle, tmp_path: Path) -> N
     assert Bundle.open(tmp_path / "new").threshold < bundle.threshold
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target-precision", "0.9"], "mated_share"),
+        (["--target-fpir", "0.1", "--target-far", "0.01"], "one of FPIR, FAR and precision"),
+        (["--target-fpir", "1.5"], "lie between 0 and 1"),
+    ],
+)
+def test_targets_that_make_no_sense_are_refused(
+    bundle: Bundle, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    result = CliRunner().invoke(group, ["recalibrate", str(bundle.path), "-o", str(tmp_path / "new"), *arguments])
+    assert isinstance(result.exception, InvalidParameter)
+    assert message in str(result.exception)
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_gallery_serves_the_new_threshold_at_once(bundle: Bundle, tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         photos = [encode(draw(item, 0)) for item in range(8)]
         vectors = bundle.embedder().embed(photos).vectors
         gallery.add([str(i) for i in range(8)], [f"item-{i}" for i in range(8)], vectors)
-        moved = recalibrate(bundle, tmp_path / "moved", target_fpir=0.2)
+        moved = recalibrate(bundle, tmp_path / "moved", target=Target(fpir=0.2))
         answers = [Retriever(b, gallery).search(photos[3]) for b in (bundle, moved)]
     assert [answer.threshold for answer in answers] == [bundle.threshold, moved.threshold]
     assert {answer.matches[0].item_id for answer in answers} == {"item-3"}
