@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import stats
 
 from training.report import evaluate_run
 from training.run import Run
@@ -71,6 +72,7 @@ def main() -> None:
         return
     (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
     print(table(results))
+    print(claims(results))
 
 
 def report_of(settings: Settings, path: Path) -> dict[str, Any]:
@@ -100,6 +102,29 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
                 cells.append(f"{values.mean():.{digits}f}{spread}")
             lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def claims(results: dict[str, list[dict[str, Any]]]) -> str:
+    """Return Markdown of what TCM changes on unseen items, paired by seed, with 95 % intervals (Student's t)."""
+    lines = ["\n### unseen: what TCM changes\n", "| base loss | OPIS | R@1 | FPIR | TPIR at exactly the target |"]
+    lines.append("|" + " --- |" * 5)
+    for name in BASES:
+        base, both = ([report["scenes"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
+        cells = []
+        for figure in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
+            one, two = (np.array([scene[figure] for scene in scenes]) for scenes in (base, both))
+            ends = _interval(np.log(two / one) if figure == "OPIS" else two - one)
+            if figure == "OPIS":
+                cells.append("{:+.0%} [{:+.0%}, {:+.0%}]".format(*np.expm1(ends)))
+            else:
+                cells.append("{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends))
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float, float]:
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
 if __name__ == "__main__":

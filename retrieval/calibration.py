@@ -45,6 +45,7 @@ class OperatingPoint:
     status: str  # "certified" or "estimated"
     target_fpir: float
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    min_certainty: float = 0.0  # a search of a lower certainty is answered with a no-match
 
     def describe(self) -> str:
         """Say it in a line."""
@@ -59,6 +60,7 @@ class OperatingPoint:
             "threshold": self.threshold,
             "status": self.status,
             "target_fpir": self.target_fpir,
+            "min_certainty": self.min_certainty,
             "evidence": dict(self.evidence),
         }
 
@@ -66,7 +68,11 @@ class OperatingPoint:
     def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
         """Build it from `to_dict`."""
         return cls(
-            float(values["threshold"]), str(values["status"]), float(values["target_fpir"]), dict(values["evidence"])
+            float(values["threshold"]),
+            str(values["status"]),
+            float(values["target_fpir"]),
+            dict(values["evidence"]),
+            float(values["min_certainty"]),
         )
 
 

@@ -31,7 +31,7 @@ COMMANDS = {
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
     "audit": Entry("retrieval.commands", "audit", "Find items that collide and photos that miss their item."),
-    "doctor": Entry("retrieval.commands", "doctor", "Say what is wrong with this installation, a bundle or a gallery."),
+    "doctor": Entry("retrieval.commands", "doctor", "Say what is wrong with an installation, bundle or gallery."),
     "synthetic": Entry("retrieval.commands", "synthetic", "Draw a procedural catalogue."),
 }
 

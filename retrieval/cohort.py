@@ -26,6 +26,7 @@ from .errors import InvalidParameter
 ADDITIVE, LOCAL_SCALING = "additive", "local_scaling"
 NEIGHBOURS = (4, 8, 16, 64)  # the k that are tried
 RAMP = 0.05  # squared plain distance over which the additive term sets in: a photo is always 0 away from itself
+OUTSIDE = 0.001  # share of the cohort's own photos that may count as of another domain
 LOWEST = 0.02  # percentile, as a share, of the cohort's own densities that bounds the correction
 PHOTOS_OF_A_PRODUCT, PRODUCTS = 8, 2000  # of a cohort, at most
 BLOCK = 2**22  # cosines held at a time
@@ -102,6 +103,7 @@ class LocalDensity:
     k: int
     floor: float
     cohort: Cohort
+    sparsest: float = -1.0  # the density that nearly all of the cohort exceeds
 
     def __post_init__(self) -> None:
         if self.form not in (ADDITIVE, LOCAL_SCALING):
@@ -120,9 +122,8 @@ class LocalDensity:
         `nearest` is `cohort.nearest(cohort.vectors)`, where it is at hand already.
         """
         own = density_of(cohort.nearest(cohort.vectors) if nearest is None else nearest, k)
-        if form == ADDITIVE:
-            return cls(form, k, float(np.quantile(own, LOWEST)), cohort)
-        return cls(form, k, max(1e-3, float(np.quantile(1 - own, LOWEST))), cohort)
+        lowest = float(np.quantile(own if form == ADDITIVE else 1 - own, LOWEST))
+        return cls(form, k, lowest if form == ADDITIVE else max(1e-3, lowest), cohort, float(np.quantile(own, OUTSIDE)))
 
     @property
     def key(self) -> str:
@@ -142,9 +143,13 @@ class LocalDensity:
         crowd = [np.maximum(0, b - self.floor) for b in both]
         return np.asarray(np.sqrt(squared + (crowd[0] + crowd[1]) * np.minimum(1, squared / RAMP)))
 
+    def is_outside(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Return which of the vectors (n, d) lie where hardly any photo of the cohort does: another domain."""
+        return np.asarray(self.densities(vectors) < self.sparsest)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values; the cohort is a file of its own."""
-        return {"form": self.form, "k": self.k, "floor": self.floor}
+        return {"form": self.form, "k": self.k, "floor": self.floor, "sparsest": self.sparsest}
 
 
 def pack_cohort(cohort: Cohort) -> bytes:
@@ -160,4 +165,6 @@ def unpack_measure(values: Mapping[str, Any], data: bytes | None) -> Measure:
         return PLAIN
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         cohort = Cohort(file["vectors"], file["products"])
-    return LocalDensity(str(values["form"]), int(values["k"]), float(values["floor"]), cohort)
+    return LocalDensity(
+        str(values["form"]), int(values["k"]), float(values["floor"]), cohort, float(values["sparsest"])
+    )

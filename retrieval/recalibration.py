@@ -1,13 +1,13 @@
 """Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
 
 calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
-and `near` (n, k) distances, `item_id`, `group` and `photo_id` (n,), and `gallery_items`.
+and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), and `gallery_items`.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import calibrate, size_model
+from .certainty import without_uncertain
 from .errors import BundleError, MissingDependency
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
@@ -30,6 +31,7 @@ class Searches:
     scores: SearchScores
     groups: NDArray[np.str_] | None  # (n,) product family, where the catalogue names them
     photo_ids: NDArray[np.str_]  # (n,)
+    certainties: NDArray[np.float32]  # (n,)
 
 
 def pack_searches(searches: Searches) -> bytes:
@@ -46,6 +48,7 @@ def pack_searches(searches: Searches) -> bytes:
         item_id=scores.labels.astype(str),
         group=np.array([], dtype=str) if searches.groups is None else searches.groups.astype(str),
         photo_id=searches.photo_ids.astype(str),
+        certainty=searches.certainties,
         gallery_items=np.array(scores.gallery_items),
     )
     return file.getvalue()
@@ -60,7 +63,7 @@ def searches_of(bundle: Bundle) -> Searches:
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
         )
-        return Searches(scores, groups, file["photo_id"])
+        return Searches(scores, groups, file["photo_id"], file["certainty"])
 
 
 def recalibrate(
@@ -80,13 +83,15 @@ def recalibrate(
     """
     now = bundle.operating_point
     searches = searches_of(bundle)
+    scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     point = calibrate(
-        searches.scores,
-        target_fpir=now.target_fpir if target is None else target.as_fpir(searches.scores),
+        scores,
+        target_fpir=now.target_fpir if target is None else target.as_fpir(scores),
         allow_estimate=allow_estimate,
         groups=searches.groups,
         gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,
     )
+    point = replace(point, min_certainty=now.min_certainty)
     evidence = dict(bundle.manifest["evidence"])
     evidence["recalibrated_from"] = bundle.bundle_id
     return write_bundle(
@@ -100,7 +105,7 @@ def recalibrate(
         evidence=evidence,
         files={
             **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
-            **_report(ReportData(point, searches.scores, evidence.get("distances_tried", ()))),
+            **_report(ReportData(point, scores, evidence.get("distances_tried", ()))),
         },
     )
 
@@ -148,7 +153,8 @@ def outlook(bundle: Bundle, items: int) -> Outlook | None:
     point = bundle.operating_point
     if CALIBRATION not in bundle.manifest["files"] or items < 1:
         return None
-    scores = searches_of(bundle).scores
+    searches = searches_of(bundle)
+    scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)
     promised = int(point.evidence.get("gallery_size", scores.gallery_items))
     fpir = size_model(scores).fpir(point.threshold, items)
     return Outlook(items, promised, point.target_fpir, fpir, known=items <= EXTRAPOLATION * scores.gallery_items)

@@ -14,11 +14,13 @@ from index.distance import accepts
 from index.gallery import Gallery, Neighbour
 
 from .bundle import Bundle
+from .cohort import LocalDensity
 from .errors import BundleMismatch, InvalidParameter
 from .images import Source
 from .recalibration import Outlook, outlook
 
 MATCH, NO_MATCH = "match", "no_match"
+LOW_CERTAINTY, OUT_OF_DOMAIN, GALLERY_EMPTY = "low_certainty", "out_of_domain", "gallery_empty"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class SearchResult:
 
     matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
     decision: str  # "match" or "no_match"
+    reason: str  # of a no-match: "no_match", "low_certainty", "out_of_domain" or "gallery_empty"; "" for a match
     threshold: float
     nearest_distance: float | None  # None: the gallery holds nothing to compare with
     certainty: float
@@ -91,17 +94,31 @@ class Retriever:
         while version != self.gallery.version:  # it changed meanwhile: an answer is of one version
             version = self.gallery.version
             neighbours = self._neighbours(made.vectors, top_k, where)
-        matches = [_match(n) for n in neighbours if bool(accepts(n.distance, self.bundle.threshold))]
+        certainty = float(made.certainties[0])
+        sure = certainty >= self.bundle.operating_point.min_certainty
+        matches = [_match(n) for n in neighbours if sure and bool(accepts(n.distance, self.bundle.threshold))]
         return SearchResult(
             matches=tuple(matches),
             decision=MATCH if matches else NO_MATCH,
+            reason="" if matches else self._reason(made.vectors, sure=sure, empty=not neighbours),
             threshold=self.bundle.threshold,
             nearest_distance=neighbours[0].distance if neighbours else None,
-            certainty=float(made.certainties[0]),
+            certainty=certainty,
             nearest=_match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=version,
         )
+
+    def _reason(self, vectors: NDArray[np.float32], *, sure: bool, empty: bool) -> str:
+        """Return why nothing is returned for one vector (1, d)."""
+        if empty:
+            return GALLERY_EMPTY
+        if not sure:
+            return LOW_CERTAINTY
+        measure = self.bundle.measure
+        if isinstance(measure, LocalDensity) and measure.is_outside(vectors)[0]:
+            return OUT_OF_DOMAIN
+        return NO_MATCH
 
     def outlook(self) -> Outlook | None:
         """Return what the threshold does in a gallery as large as this one now, None where the bundle cannot tell."""

@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, helper
 from PIL import Image
 
+from index.distance import PLAIN, Measure
 from retrieval.bundle import Bundle, write_bundle
 from retrieval.calibration import OperatingPoint
 from retrieval.images import Preprocessing
@@ -76,6 +77,7 @@ def make_bundle(
     name: str = "bundle",
     point: OperatingPoint | None = None,
     files: Mapping[str, bytes] | None = None,
+    measure: Measure = PLAIN,
 ) -> Bundle:
     """Write a bundle around the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -86,4 +88,5 @@ def make_bundle(
         dim=DIM,
         operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
         files={"notes.txt": b"hello"} if files is None else files,
+        measure=measure,
     )

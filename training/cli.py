@@ -146,6 +146,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 @target_options
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the calibration items]")
+@click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
@@ -154,6 +155,7 @@ def export(
     target: Any,
     allow_estimate: bool,
     gallery_size: int | None,
+    reject_uncertain: bool,
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
@@ -168,7 +170,14 @@ def export(
     from .export import export as export_run
 
     photos = read_catalogue(gallery) if gallery else None
-    bundle = export_run(open_run(run), output, target=target, allow_estimate=allow_estimate, gallery_size=gallery_size)
+    bundle = export_run(
+        open_run(run),
+        output,
+        target=target,
+        allow_estimate=allow_estimate,
+        gallery_size=gallery_size,
+        reject_uncertain=reject_uncertain,
+    )
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     if photos is None:
         click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")

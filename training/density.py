@@ -71,8 +71,7 @@ def choose_distance(
     """
     labels = item_labels(photos)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
-    mixed = make_scene("validation", photos, [*splits.fit, *splits.validation], protocol)
-    scene = Scene("validation", mixed.queries[~seen[mixed.queries]], mixed.gallery)
+    scene = validation_scene(photos, splits, protocol)
     found = []
     for whitening, measure in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
@@ -89,6 +88,13 @@ def choose_distance(
     limit = best["FNIR"] + best["standard_error"]
     found.sort(key=lambda entry: (entry[2]["FNIR"] > limit, entry[2]["search_opis"]))
     return DistanceChoice(*found[0][:2], [figures for *_, figures in found])
+
+
+def validation_scene(photos: Sequence[Photo], splits: Splits, protocol: Protocol) -> Scene:
+    """Return the validation items' queries, asked of fit and validation items together."""
+    mixed = make_scene("validation", photos, [*splits.fit, *splits.validation], protocol)
+    unseen = ~np.isin([photo.item_id for photo in photos], splits.fit)
+    return Scene("validation", mixed.queries[unseen[mixed.queries]], mixed.gallery)
 
 
 def distances_of(vectors: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Whitening | None, Measure]]:

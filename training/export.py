@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from tqdm import tqdm
 from retrieval.bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from retrieval.calibration import OperatingPoint, calibrate
 from retrieval.catalogue import Photo
+from retrieval.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from retrieval.consistency import opis, utility_curves
-from retrieval.embedder import Embedder
+from retrieval.embedder import Embedder, Embeddings
 from retrieval.errors import BundleError, RunError
 from retrieval.identification import SearchScores
 from retrieval.images import open_image, thumbnail
@@ -27,11 +29,11 @@ from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
 
 from .data import PhotoReader
-from .density import DistanceChoice, Whitening, choose_distance
-from .evaluation import Scene, make_scene, score_scene
+from .density import DistanceChoice, Whitening, choose_distance, validation_scene
+from .evaluation import Scene, item_labels, make_scene, score_scene
 from .model import EmbeddingModel, ExportModel
 from .run import Run
-from .trainer import embed_photos, protocol_photos
+from .trainer import embed_with_norms, protocol_photos
 
 OPSET = 18
 PICTURES = 4  # of each of the worst items in the report
@@ -46,12 +48,14 @@ def export(
     allow_estimate: bool = False,
     gallery_size: int | None = None,
     target: Target | None = None,
+    reject_uncertain: bool = False,
 ) -> Bundle:
     """Write `path` as a bundle and return it.
 
     The threshold is chosen on the calibration items, through the ONNX model and the search code that serves, for a
     gallery of `gallery_size` items (by default as many as there are calibration items). A `target` of another kind
-    replaces the FPIR; distances are compared at the latter all the same.
+    replaces the FPIR; distances are compared at the latter all the same. With `reject_uncertain` searches of low
+    certainty are answered with a no-match, below the cut that helps the validation items most.
     Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
     when no threshold keeps the promise, BundleError when `path` exists.
     """
@@ -68,14 +72,16 @@ def export(
     model = run.best_model()
     photos = protocol_photos(run.photos(), splits.calibration, protocol)
     fit = protocol_photos(run.photos(), [*splits.fit, *splits.validation], protocol)
-    choice = choose_distance(fit, _embed_with_torch(run, model, fit), splits, protocol, target_fpir=target_fpir)
+    vectors, norms = _embed_with_torch(run, model, fit)
+    choice = choose_distance(fit, vectors, splits, protocol, target_fpir=target_fpir)
     scene = make_scene("calibration", photos, splits.calibration, protocol)
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
         write_onnx(model, onnx, size=settings.size, whitening=choice.whitening)
         embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
-        exported = embed_with_onnx(embedder, photos)
-        trained = _embed_with_torch(run, model, photos)
+        made = embed_with_onnx(embedder, photos)
+        exported, certainties = made.vectors, made.certainties[scene.queries]
+        trained, _ = _embed_with_torch(run, model, photos)
         if choice.whitening is not None:
             trained = choice.whitening(trained)
         difference = float(np.abs(exported - trained).max())
@@ -86,7 +92,14 @@ def export(
             )
         labels = np.array([photo.item_id for photo in photos])
         measure = choice.measure
-        scores = score_scene(scene, exported, labels, measure=measure)
+        searches = score_scene(scene, exported, labels, measure=measure)
+        cut, cuts = 0.0, dict[float, float]()
+        if reject_uncertain:
+            asked = validation_scene(fit, splits, protocol)
+            used = vectors if choice.whitening is None else choice.whitening(vectors)
+            validated = score_scene(asked, used, item_labels(fit), measure=measure)
+            cut, cuts = choose_cut(validated, norms[asked.queries], target_fpir)
+        scores = without_uncertain(searches, certainties, cut)
         groups = _groups(scene, photos)
         photo_ids = np.array([photos[i].photo_id for i in scene.queries])
         point = calibrate(
@@ -97,13 +110,22 @@ def export(
             seen_labels=[*splits.fit, *splits.validation],
             gallery_size=gallery_size,
         )
-        flips = decision_flips(scores, score_scene(scene, trained, labels, measure=measure), point.threshold)
+        point = replace(point, min_certainty=cut)
+        flips = decision_flips(searches, score_scene(scene, trained, labels, measure=measure), point.threshold)
+        wrong, mated = wrong_answers(searches), searches.mated
         evidence: dict[str, Any] = {
             "protocol": vars(protocol),
             "calibration_items": list(splits.calibration),
             "training_items": len(splits.fit) + len(splits.validation),
             "parity": {"largest_difference": difference, "photos": len(photos), "decision_flips": flips},
             "distances_tried": choice.tried,
+            "certainty": {
+                "auroc_of_a_wrong_first_answer": auroc(certainties[mated], wrong[mated]),
+                "risk_at_full_coverage": float(wrong[mated].mean()),
+                "mean_risk_over_coverage": risk_coverage(certainties[mated], wrong[mated]).area,
+                "cut": cut,
+                "fnir_of_cuts_tried": {f"{tried:.4g}": fnir for tried, fnir in cuts.items()},
+            },
             "validation": (run.progress.get("best") or {}).get("figures", {}),
             "settings": settings.to_dict(),
         }
@@ -116,7 +138,7 @@ def export(
             measure=measure,
             evidence=evidence,
             files={
-                CALIBRATION: pack_searches(Searches(scores, groups, photo_ids)),
+                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties)),
                 REPORT: _report(point, scores, choice, exported, photos).encode(),
             },
         )
@@ -143,9 +165,9 @@ def _report(
     )
 
 
-def _embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> np.ndarray:
+def _embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> tuple[np.ndarray, np.ndarray]:
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
-    return embed_photos(model, reader, len(photos), run.preprocessing, progress=True)
+    return embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True)
 
 
 def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
@@ -184,13 +206,15 @@ def _quiet_exporter() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32) -> np.ndarray:
-    """Return unit vectors (n, d) of the photos as the served model sees them."""
+def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32) -> Embeddings:
+    """Return the embeddings of the photos as the served model sees them."""
     blocks = []
     for start in tqdm(range(0, len(photos), batch_size), desc="embedding with ONNX", unit="batch"):
         images = [photo.path for photo in photos[start : start + batch_size]]
-        blocks.append(embedder.embed(images).vectors)
-    return np.concatenate(blocks)
+        blocks.append(embedder.embed(images))
+    return Embeddings(
+        np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])
+    )
 
 
 def decision_flips(one: SearchScores, other: SearchScores, threshold: float) -> int:

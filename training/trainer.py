@@ -314,19 +314,32 @@ def embed_photos(
     progress: bool = False,
 ) -> np.ndarray:
     """Return unit vectors (count, d) float32 of the reader's photos, in evaluation mode."""
+    return embed_with_norms(model, reader, count, preprocessing, progress=progress)[0]
+
+
+def embed_with_norms(
+    model: EmbeddingModel,
+    reader: PhotoReader,
+    count: int,
+    preprocessing: Preprocessing,
+    *,
+    progress: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit vectors (count, d) and their norms before scaling (count,), float32, in evaluation mode."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
-    blocks = [np.zeros((0, model.head.out_features), np.float32)]
+    blocks, norms = [np.zeros((0, model.head.out_features), np.float32)], [np.zeros(0, np.float32)]
     with torch.inference_mode():
         bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)
         for pixels in evaluation_batches(reader, count):
             raw = model(to_device(pixels, preprocessing, device))
             blocks.append(F.normalize(raw.float(), dim=1).cpu().numpy())
+            norms.append(raw.float().norm(dim=1).cpu().numpy())
             bar.update(len(pixels))
         bar.close()
     model.train(was_training)
-    return np.concatenate(blocks)
+    return np.concatenate(blocks), np.concatenate(norms)
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

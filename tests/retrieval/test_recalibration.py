@@ -26,7 +26,9 @@ def scores() -> SearchScores:
 
 @pytest.fixture
 def bundle(scores: SearchScores, tmp_path: Path) -> Bundle:
-    packed = pack_searches(Searches(scores, None, np.arange(len(scores.own)).astype(str)))
+    packed = pack_searches(
+        Searches(scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32))
+    )
     return make_bundle(tmp_path / "bundle", point=calibrate(scores), files={CALIBRATION: packed})
 
 

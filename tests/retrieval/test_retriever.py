@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import retrieval
 from index.gallery import Gallery
 from retrieval.bundle import Bundle
+from retrieval.calibration import OperatingPoint
 from retrieval.catalogue import read_catalogue
+from retrieval.cohort import LOCAL_SCALING, Cohort, LocalDensity
 from retrieval.errors import BundleMismatch, ImageRefused, InvalidParameter
 from retrieval.indexing import CONTENT, index_catalogue
 from retrieval.retriever import Retriever
@@ -119,3 +122,28 @@ def test_the_public_names_are_what_they_say() -> None:
         assert getattr(retrieval, name).__name__ == name
     with pytest.raises(AttributeError):
         _ = retrieval.nonsense
+
+
+def test_a_no_match_says_why(world: Path, tmp_path: Path) -> None:
+    gallery, image = Gallery.open(world / "gallery", read_only=True), encode(draw(3, 3))
+    certainty = Retriever(make_bundle(tmp_path / "plain"), gallery).search(image).certainty
+    point = OperatingPoint(0.5, "estimated", 0.05, {}, min_certainty=1.01 * certainty)
+    unsure = Retriever(make_bundle(tmp_path / "unsure", point=point), gallery).search(image)
+    assert (unsure.decision, unsure.reason, unsure.matches) == ("no_match", "low_certainty", ())
+    assert unsure.nearest is not None
+    sure = Retriever(make_bundle(tmp_path / "sure"), gallery)
+    assert sure.search(image).reason == ""
+    assert sure.search(encode(draw(77, 0))).reason == "no_match"
+    with Gallery.create(tmp_path / "empty", dim=sure.bundle.dim, embedding_id=sure.bundle.embedding_id) as empty:
+        assert Retriever(sure.bundle, empty).search(image).reason == "gallery_empty"
+
+
+def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:
+    plain = make_bundle(tmp_path / "plain")
+    photos = [encode(draw(item, 0)) for item in range(20)]
+    cohort = Cohort.of(plain.embedder().embed(photos).vectors, np.arange(20))
+    bundle = make_bundle(tmp_path / "density", measure=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
+    retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
+    assert retriever.search(encode(draw(40, 1))).reason == "no_match"
+    lines = Image.fromarray(np.kron([[0, 255] * 2, [0, 255] * 2] * 2, np.ones((10, 10))).astype(np.uint8))
+    assert retriever.search(encode(lines.convert("RGB"), "PNG")).reason == "out_of_domain"

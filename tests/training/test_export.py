@@ -7,8 +7,11 @@ import torch
 
 from index.distance import PLAIN
 from retrieval.bundle import Bundle
+from retrieval.certainty import without_uncertain
 from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, RunError
+from retrieval.identification import identification_rates
+from retrieval.recalibration import recalibrate, searches_of
 from training import export as export_module
 from training.data import PhotoReader
 from training.density import Whitening
@@ -70,6 +73,21 @@ def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
     with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
         assert set(saved["item_id"]) == set(run.splits.calibration)
         assert (saved["impostor"] <= point.threshold).mean() <= 0.2
+
+
+def test_uncertain_searches_may_be_rejected(run: Run, tmp_path: Path) -> None:
+    bundle = export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, reject_uncertain=True)
+    told = bundle.manifest["evidence"]["certainty"]
+    assert bundle.operating_point.min_certainty == told["cut"]
+    tried = told["fnir_of_cuts_tried"]
+    assert tried[f"{told['cut']:.4g}"] == min(tried.values())
+    searches = searches_of(bundle)
+    kept = without_uncertain(searches.scores, searches.certainties, told["cut"])
+    rates = identification_rates(kept, bundle.threshold)
+    assert rates.fpir == pytest.approx(bundle.operating_point.evidence["fpir"])
+    again = recalibrate(bundle, tmp_path / "again", allow_estimate=True)
+    assert again.operating_point.min_certainty == told["cut"]
+    assert again.threshold == bundle.threshold
 
 
 def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
