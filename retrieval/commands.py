@@ -102,7 +102,7 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
     Example:
       retrieval search bundles/shop galleries/shop query.jpg
     """
-    from .retriever import Retriever
+    from .retriever import LOW_CERTAINTY, Retriever
 
     result = Retriever.open(bundle, gallery).search(image, top_k=top_k)
     if as_json:
@@ -114,6 +114,8 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
         click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
     elif result.nearest is None:
         click.echo("no match: the gallery is empty")
+    elif result.reason == LOW_CERTAINTY:
+        click.echo(f"no match: the photo is too ambiguous (certainty {result.certainty:.3g})")
     else:
         click.echo(
             f"no match: the nearest item, {result.nearest.item_id}, is {result.nearest_distance:.4f} away; "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 from urllib.parse import quote
 
-from retrieval.retriever import Match, Retriever, SearchResult
+from retrieval.retriever import LOW_CERTAINTY, OUT_OF_DOMAIN, Match, Retriever, SearchResult
 
 WAITING = (
     '<div class="r-empty"><p><b>Upload, paste or take a photo of one product.</b></p>'
@@ -41,7 +41,7 @@ def answer_html(result: SearchResult) -> str:
     scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
     legend = LEGEND.format(threshold=result.threshold)
     if not result.matches:
-        told = f"The closest item is {result.nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
+        told = _why_not(result, result.nearest)
         card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
         return banner("none", "Not in the catalogue", told) + f'<div class="r-cards r-grey">{card}</div>{legend}'
     count = len(result.matches)
@@ -53,6 +53,15 @@ def answer_html(result: SearchResult) -> str:
     cards = "".join(_card(match, result.threshold, scale) for match in result.matches)
     title = f"This is {title_of(result.matches[0])}"
     return banner("match", title, told) + f'<div class="r-cards">{cards}</div>{legend}'
+
+
+def _why_not(result: SearchResult, nearest: Match) -> str:
+    away = f"The closest item is {nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
+    if result.reason == LOW_CERTAINTY:
+        return "The photo is too ambiguous for an answer: another one, sharper or of one product alone, may get one."
+    if result.reason == OUT_OF_DOMAIN:
+        return f"It looks like nothing that this catalogue is about. {away}"
+    return away
 
 
 def banner(kind: str, title: str, text: str) -> str:

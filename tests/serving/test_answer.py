@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from retrieval.recalibration import Outlook
 from retrieval.retriever import Match, Retriever, SearchResult
 from serving.answer import answer_html, header_html, thumbnail_url
 
@@ -16,6 +20,7 @@ def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchRes
     return SearchResult(
         matches=matches,
         decision="match" if matches else "no_match",
+        reason="" if matches else "no_match",
         threshold=threshold,
         nearest_distance=found[0].distance if found else None,
         certainty=1.0,
@@ -41,6 +46,20 @@ def test_no_match_says_so_and_greys_the_closest_item() -> None:
     assert page.count("<figure") == 1
     assert page.index("r-grey") < page.index("closest, but not a match")
     assert "This is" not in page
+
+
+def test_other_reasons_are_said_in_words() -> None:
+    unsure = answer_html(replace(result(0.3), matches=(), decision="no_match", reason="low_certainty"))
+    assert "too ambiguous" in unsure
+    assert "a match needs" not in unsure
+    assert "nothing that this catalogue is about" in answer_html(replace(result(0.9), reason="out_of_domain"))
+
+
+def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    assert "r-warning" not in header_html(retriever)
+    monkeypatch.setattr(retriever, "outlook", lambda: Outlook(5000, 300, 0.05, 0.31, known=False))
+    assert "about 31.0% of photos of unknown items now return something" in header_html(retriever)
 
 
 def test_an_empty_gallery_is_no_match_either() -> None:
