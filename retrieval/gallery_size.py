@@ -61,6 +61,16 @@ class GallerySize:
         """Return the share of searches without a mate that return something in a gallery of so many items."""
         return float(self.chances(threshold, items).mean())
 
+    def threshold(self, fpir: float, items: int) -> float:
+        """Return the largest threshold, to 1e-9, at which the FPIR is at most `fpir` in a gallery of so many items."""
+        if not 0 < fpir < 1:
+            raise InvalidParameter("fpir", "lie between 0 and 1", fpir)
+        low, high = 0.0, float(self.near[np.isfinite(self.near)].max(initial=0))
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.fpir(middle, items) <= fpir else (low, middle)
+        return low
+
     @cached_property
     def _pooled(self) -> Floats:
         """All distances, ascending. They stand for those of all items up to the smallest k-th of a query."""

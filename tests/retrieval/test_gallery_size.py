@@ -57,6 +57,15 @@ def test_it_grows_with_gallery_and_threshold(scores: SearchScores) -> None:
     assert (rates[0], rates[-1]) == (0, pytest.approx(1, abs=0.05))
 
 
+@pytest.mark.parametrize("items", [100, 299, 2000])
+def test_the_threshold_of_a_rate_keeps_it_and_no_larger_one_does(scores: SearchScores, items: int) -> None:
+    size = size_model(scores)
+    threshold = size.threshold(0.05, items)
+    assert size.fpir(threshold, items) <= 0.05 < size.fpir(threshold + 1e-3, items) + 2e-3
+    with pytest.raises(InvalidParameter, match="fpir"):
+        size.threshold(1.0, items)
+
+
 @pytest.mark.slow
 def test_ten_times_the_gallery_is_predicted() -> None:
     """Over eight catalogues, where the measured rate is between 0.01 and 0.3 with 30 events or more."""
