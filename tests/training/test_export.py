@@ -59,8 +59,8 @@ def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: 
     assert (bundle.measure is PLAIN) == (chosen["form"] == "plain")
     best = min(d["FNIR"] for d in tried)
     limit = next(d["FNIR"] + d["standard_error"] for d in tried if d["FNIR"] == best)
-    equals = [d for d in tried if d["FNIR"] <= limit]
-    assert tried[0]["search_opis"] == min(d["search_opis"] for d in equals)
+    least = min(d["search_opis"] for d in tried if d["FNIR"] <= limit)
+    assert tried[0]["search_opis"] <= (1.1 if chosen["form"] == "plain" else 1.0) * least
 
 
 def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
