@@ -148,7 +148,8 @@ def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
     return (
         "<h2>What was chosen, and what was not</h2><p>Distances were compared on validation products, which neither "
         "the loss nor the threshold saw: FNIR at the target FPIR, then OPIS among those within a standard error, and "
-        f"the plain one where nothing is gained. The first is used.</p><table><tr><th>distance</th><th>FNIR</th><th>OPIS of searches</th></tr>{rows}</table>"
+        "the plain one where nothing is gained. The first is used.</p>"
+        f"<table><tr><th>distance</th><th>FNIR</th><th>OPIS of searches</th></tr>{rows}</table>"
     )
 
 
