@@ -66,9 +66,8 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     assert "<script" not in page
     assert "<b>item" not in page  # names are escaped
     assert page.count("data:image/jpeg") == 6
-    assert parser.text.index("local scaling, k = 8, whitened") < parser.text.index(
-        "plain", parser.text.index("chosen, and")
-    )
+    choice = parser.text[parser.text.index("OPIS of searches", parser.text.index("What was chosen")) :]
+    assert choice.index("local scaling, k = 8, whitened") < choice.index("plain")
 
 
 def test_the_status_is_said_in_words(scores: SearchScores) -> None:
