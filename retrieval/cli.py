@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
 from typing import NamedTuple
@@ -82,6 +83,7 @@ def group(context: click.Context, debug: bool) -> None:
 
 def main() -> None:
     """Run the command line; a refusal is one line on stderr and the status 1."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine to the others
     try:
         group.main(standalone_mode=False)
     except RetrievalError as error:

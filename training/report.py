@@ -68,16 +68,16 @@ def render(report: dict[str, Any]) -> str:
     served, distance = report["served"], report["distance"]
     how = str(distance["form"]).replace("_", " ") + (f", k = {distance['k']}" if "k" in distance else "")
     how += ", whitened" if distance["whitened"] else ""
-    lines = [
-        f"Plain distance, one threshold {report['threshold']:.4f}:",
-        *_table(report["scenes"]),
-        "",
-        f"The distance that export chooses ({how}), one threshold {served['threshold']:.4f}:",
-        *_table(served["scenes"]),
-        "",
+    lines = [f"Plain distance, one threshold {report['threshold']:.4f}:", *_table(report["scenes"]), ""]
+    if how == "plain":
+        lines.append("Export keeps the plain distance: on the validation items no other one gains anything.")
+    else:
+        lines.append(f"The distance that export chooses ({how}), one threshold {served['threshold']:.4f}:")
+        lines += [*_table(served["scenes"]), ""]
+    lines.append(
         f"Protocol: {report['protocol']}. Thresholds are set for FPIR {report['target_fpir']:g} on the calibration "
-        "items; FPIR, TPIR, FNIR and misidentification are what they do here.",
-    ]
+        "items; FPIR, TPIR, FNIR and misidentification are what they do here."
+    )
     return "\n".join(lines)
 
 
