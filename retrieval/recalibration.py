@@ -143,7 +143,7 @@ class Outlook:
         guess = "" if self.known else ", a guess so far out"
         return (
             f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
-            f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:g} was "
+            f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
             f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
         )
 
