@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
 from .identification import SearchScores, threshold_at_fpir
-from .pairs import PairCounts, Pairs, SampledPairs
+from .pairs import EXACT, PairCounts, Pairs, SampledPairs
 
 SPECIFICITY, PRECISION = "specificity", "precision"
 FAR_RANGE = (1e-2, 1e-1)
@@ -217,9 +217,11 @@ def _prepare(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[
     classes, codes = np.unique(np.asarray(labels), return_inverse=True)
     if vectors.ndim != 2 or len(vectors) != len(codes):
         raise InvalidParameter("embeddings", "be (n, d) with one label each", (vectors.shape, codes.shape))
-    if not np.isfinite(vectors).all():
+    if vectors.dtype != np.float32 or len(vectors) ** 2 <= EXACT:
+        vectors = vectors.astype(np.float64)  # else millions of numbers stay as they are
+    lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
+    if not np.isfinite(lengths).all():
         raise InvalidParameter("embeddings", "be finite", "NaN or infinity")
-    lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not lengths.all():
         raise InvalidParameter("embeddings", "have no zero row", int((lengths == 0).sum()))
     if len(classes) < 2 or len(classes) == len(codes):

@@ -48,7 +48,8 @@ class Pairs:
     def __init__(self, unit: Floats, codes: NDArray[np.int64], *, threads: int | None = None) -> None:
         order = np.argsort(codes, kind="stable")  # positive pairs lie near the diagonal then
         self._exact = len(codes) ** 2 <= EXACT
-        self._unit: Cosines = np.ascontiguousarray(unit[order], dtype=np.float64 if self._exact else np.float32)
+        exact: type[np.floating] = np.float64 if self._exact else np.float32
+        self._unit: Cosines = unit.astype(exact, copy=False)[order]
         self._codes = codes[order]
         self._sizes = np.bincount(codes)
         self._threads = threads or os.cpu_count() or 1
