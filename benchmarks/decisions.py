@@ -31,10 +31,11 @@ from retrieval.retriever import Retriever
 from serving.api import create_app
 from training.data import PhotoReader
 from training.density import Whitening, choose_distance
+from training.embedding import embed_photos
 from training.evaluation import make_scene, score_scene
 from training.export import embed_with_onnx
 from training.run import Run
-from training.trainer import embed_photos, protocol_photos
+from training.trainer import protocol_photos
 
 CLOSE = 1e-4  # to the threshold: rounding may decide there
 STRANGERS = 1000

@@ -33,6 +33,7 @@ from retrieval.catalogue import Photo, read_catalogue
 from retrieval.identification import identification_rates, threshold_at_fpir
 from retrieval.images import open_image
 from training.data import Augmentation, PhotoReader, evaluation_batches
+from training.embedding import to_device
 from training.evaluation import (
     consistency_figures,
     decision_figures,
@@ -47,7 +48,7 @@ from training.model import backbone_preprocessing, load_backbone
 from training.sampler import ItemSampler
 from training.settings import Settings
 from training.splits import Splits, make_protocol, make_splits
-from training.trainer import learned_by, learning_rate_factor, protocol_photos, to_device
+from training.trainer import learned_by, learning_rate_factor, protocol_photos
 
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)

@@ -34,11 +34,12 @@ from retrieval.consistency import opis
 from retrieval.identification import SearchScores, identification_rates
 from training.data import Augmentation, PhotoReader, evaluation_batches
 from training.density import Whitening, choose_distance, distances_of
+from training.embedding import to_device
 from training.evaluation import item_labels, make_scene, open_set_figures, rank_figures, score_scene
 from training.model import backbone_preprocessing, load_backbone
 from training.settings import Settings
 from training.splits import Splits, make_protocol, make_splits
-from training.trainer import protocol_photos, to_device
+from training.trainer import protocol_photos
 
 ROTATIONS, TARGET = 4, 0.05
 RECIPES: dict[str, dict[str, Any]] = {

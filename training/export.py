@@ -30,10 +30,11 @@ from retrieval.targets import Target
 
 from .data import PhotoReader
 from .density import DistanceChoice, Whitening, choose_distance, validation_scene
+from .embedding import embed_with_norms
 from .evaluation import Scene, item_labels, make_scene, score_scene
 from .model import EmbeddingModel, ExportModel
 from .run import Run
-from .trainer import embed_with_norms, protocol_photos
+from .trainer import protocol_photos
 
 OPSET = 18
 PICTURES = 4  # of each of the worst items in the report

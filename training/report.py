@@ -10,9 +10,9 @@ import torch
 
 from .data import PhotoReader
 from .density import choose_distance
+from .embedding import embed_photos
 from .evaluation import Distance, evaluate_scenes, item_labels, make_scene, photos_of, scenes_of
 from .run import Run, choose_device
-from .trainer import embed_photos
 
 COLUMNS = (
     ("R@1", "R@1"),

@@ -15,10 +15,10 @@ from retrieval.recalibration import recalibrate, searches_of
 from training import export as export_module
 from training.data import PhotoReader
 from training.density import Whitening
+from training.embedding import embed_photos
 from training.export import export, write_onnx
 from training.report import evaluate_run, render
 from training.run import Run
-from training.trainer import embed_photos
 
 
 @pytest.fixture(scope="module")
