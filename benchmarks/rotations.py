@@ -1,18 +1,22 @@
 """One threshold on products nobody trained on: four rotations of grocery's product families, several seeds.
 
     python benchmarks/rotations.py --output runs/rotations
+    python benchmarks/rotations.py --output runs/rotations --finetuned
 
 Families are numbered in the order in which `group` values first appear; in rotation r those with number mod 4 = r are
 the test, those with (r + 2) mod 4 the calibration, the others train (a fifth of them, by family, is validation). Heads
-on frozen features are trained on each; every distance (plain, additive, local scaling, k, whitened or not) gets a
+on frozen features, or with --finetuned whole models, are trained on each (rotations r and r + 2 share the training,
+as test and calibration only change places); every distance (plain, additive, local scaling, k, whitened or not) gets a
 threshold for FPIR 5 % from the calibration products, for as many items as the gallery that it is tested on holds. Then
 the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS are printed: by rotation for
 the distance that validation chose, and the mean over rotations for every distance. Intervals are clustered by family.
+An interrupted benchmark continues; two calls with different --recipes may run at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import dataclasses
 import itertools
 import json
@@ -21,6 +25,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grocery
 import numpy as np
 import torch
 from heads import VIEWS, Task, World, train_head, vectors_of
@@ -34,12 +39,13 @@ from retrieval.consistency import opis
 from retrieval.identification import SearchScores, identification_rates
 from training.data import Augmentation, PhotoReader, evaluation_batches
 from training.density import Whitening, choose_distance, distances_of
-from training.embedding import to_device
+from training.embedding import embed_photos, to_device
 from training.evaluation import item_labels, make_scene, open_set_figures, rank_figures, score_scene
 from training.model import backbone_preprocessing, load_backbone
+from training.run import Run
 from training.settings import Settings
 from training.splits import Splits, make_protocol, make_splits
-from training.trainer import protocol_photos
+from training.trainer import protocol_photos, train
 
 ROTATIONS, TARGET = 4, 0.05
 RECIPES: dict[str, dict[str, Any]] = {
@@ -51,6 +57,11 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
 }
 RECIPES |= {f"{name} + TCM": {**recipe, "tcm": (0.8, 0.4)} for name, recipe in RECIPES.items()}
+FINETUNED: dict[str, dict[str, Any]] = {
+    name: grocery.RECIPES[name] for name in ("EL-nivMF + ProxyAnchor", "Smooth-AP", "Smooth-AP + TCM")
+}
+FINETUNED["EL-nivMF + ProxyAnchor + TCM"] = {**FINETUNED["EL-nivMF + ProxyAnchor"], "regularizer": "tcm"}
+EPOCHS = 6
 SCENES = ("unseen", "trained", "mixed")
 
 
@@ -95,6 +106,40 @@ def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: 
     chosen = torch.from_numpy(views[:, fit])
     mean, scale = chosen.mean(dim=(0, 1)), chosen.std()
     return World(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
+
+
+def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
+    """Write a rotation's photos as a CSV for `train`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "group", "source", "partition"))
+        writer.writerows((p.path, p.item_id, p.group, p.source, p.partition) for p in photos)
+
+
+def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Photo], place: Path, data: Path) -> Any:
+    """Return unit vectors (n, d) of a fine-tuned model, trained once for rotations r and r + 2."""
+    half = rotation % 2
+    folder = place / f"{recipe.replace(' ', '')}-{half}-{seed}"
+    if not (folder / "vectors.npz").exists():
+        started = (folder / "settings.json").exists()
+        run = Run.open(folder) if started else None
+        if run is None or run.progress.get("epoch") != EPOCHS:
+            table = place / f"rotation-{half}.csv"
+            write_catalogue(rotated(photos, half), table)
+            settings = Settings(
+                catalogue=str(table.resolve()),
+                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
+                epochs=EPOCHS,
+                precision="fp32",
+                seed=seed,
+                **FINETUNED[recipe],
+            )
+            run = train(settings, folder, resume=started)
+        model = run.best_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+        np.savez(folder / "vectors.npz", vectors=embed_photos(model, reader, len(photos), run.preprocessing))
+    with np.load(folder / "vectors.npz", allow_pickle=False) as file:
+        return file["vectors"]
 
 
 def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
@@ -197,29 +242,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("runs/rotations"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--recipes", action="append", choices=RECIPES)
+    parser.add_argument("--finetuned", action="store_true", help="Train whole models instead of heads; hours.")
+    parser.add_argument("--recipes", action="append", choices=sorted({*RECIPES, *FINETUNED}), help="Only these.")
     arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    place = arguments.output / ("finetuned" if arguments.finetuned else "heads")
+    place.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     whole = read_catalogue(data / "data/grocery/grocery.csv")
-    protocol = make_protocol(whole)
-    photos = protocol_photos(whole, sorted({photo.item_id for photo in whole}), protocol)
-    views, plain = features_of(photos, arguments.output / "features.npz", data)
-    path = arguments.output / "results.json"
-    results: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
-    recipes = arguments.recipes or list(RECIPES)
-    todo = list(itertools.product(recipes, range(ROTATIONS), range(arguments.seeds)))
-    for recipe, rotation, seed in tqdm(todo, desc="heads"):
-        key = f"{recipe}/{rotation}/{seed}"
-        if key in results:
-            continue
-        mine = rotated(photos, rotation)
-        splits = make_splits(mine, seed=0)
-        world = world_of(mine, views, plain, splits)
-        head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
-        results[key] = measured(mine, splits, vectors_of(world, head)[0], pick=True)
-        path.write_text(json.dumps(results))
+    photos = protocol_photos(whole, sorted({photo.item_id for photo in whole}), make_protocol(whole))
+    recipes = arguments.recipes or list(FINETUNED if arguments.finetuned else RECIPES)
+    results: dict[str, dict[str, Any]] = {}
+    todo = list(itertools.product(range(arguments.seeds), recipes, range(ROTATIONS)))
+    for seed, recipe, rotation in tqdm(todo, desc="rotations"):
+        path = place / f"{recipe.replace(' ', '')}-{rotation}-{seed}.json"
+        if not path.exists():
+            mine = rotated(photos, rotation)
+            splits = make_splits(mine, seed=0)
+            if arguments.finetuned:
+                vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
+            else:
+                world = world_of(mine, *features_of(photos, arguments.output / "features.npz", data), splits)
+                head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
+                vectors = vectors_of(world, head)[0]
+            path.write_text(json.dumps(measured(mine, splits, vectors, pick=True)))
+        results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
     report(results, recipes, arguments.seeds)
 
 
