@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .bundle import Bundle
     from .embedder import Embedder
-    from .retriever import Match, Retriever, SearchResult
+    from .result import Match, SearchResult
+    from .retriever import Retriever
 
 __all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
 
 _HOMES = {
     "Bundle": "bundle",
     "Embedder": "embedder",
-    "Match": "retriever",
+    "Match": "result",
     "Retriever": "retriever",
-    "SearchResult": "retriever",
+    "SearchResult": "result",
 }
 
 

@@ -5,8 +5,8 @@ mean utility over products, U_i = harmonic mean of 1 - FPIR_i and TPIR_i; those 
 equivalent, and the one with the smallest variance across products wins; ties go to the largest distance.
 
 The promise is *certified* when an upper 95 % bound on the FPIR keeps it, *estimated* when only the observed FPIR does.
-The bound is Hoeffding-Bentkus (Bates et al., JACM 2021) on means over independent clusters: photos of a product, and
-products of a group, are not independent. Thresholds are tested from the strictest upwards, so that choosing one costs
+The bound (`bounds`) is on means over independent clusters: photos of a product, and products of a group, are not
+independent. Thresholds are tested from the strictest upwards, so that choosing one costs
 no coverage: the observed FPIR only grows along the way.
 """
 
@@ -23,14 +23,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from index.distance import accepts
 
-from .consistency import search_curves, search_opis
+from .bounds import CONFIDENCE, bound_p_value, cluster_means, products_needed, upper_bound
+from .consistency import UtilityCurves, search_curves, search_opis
 from .errors import CalibrationError, InvalidParameter
 from .gallery_size import EXTRAPOLATION, GallerySize
-from .identification import SearchScores, identification_rates
+from .identification import SearchScores, identification_rates, threshold_at_fpir
 
-CONFIDENCE = 0.95
 CERTIFIED, ESTIMATED = "certified", "estimated"
 CANDIDATES = 2000  # thresholds that are compared at most
+LOW_TPIR = 0.5  # below which export says so
+SPLITS = 200  # of the clusters into halves
 STEPS = 2**20  # of the range of distances, where FPIR is worked out for another size of gallery
 REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
 
@@ -50,9 +52,28 @@ class OperatingPoint:
     def describe(self) -> str:
         """Say it in a line."""
         size = self.evidence.get("gallery_size")
+        if "far_range" in self.evidence:
+            far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
+            return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
         return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
             f" for {size} items." if size else "."
         )
+
+    def caveats(self) -> list[str]:
+        """Say in sentences what to expect of items that nobody has seen, as the calibration lets one see it."""
+        told, halves = [], self.evidence.get("fpir_on_other_half")
+        if halves:
+            told.append(
+                f"Set on half of the calibration's {self.evidence['clusters']} independent groups of items, such a "
+                f"threshold realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of "
+                "ten splits): items unlike these may differ as much"
+            )
+        if self.evidence.get("tpir", 1.0) < LOW_TPIR:
+            told.append(
+                f"Only {self.evidence['tpir']:.0%} of the photos whose item is in the gallery find it at this "
+                "threshold: more training items, sharper photos or a larger backbone are what raises it"
+            )
+        return told
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -84,6 +105,8 @@ def calibrate(
     groups: ArrayLike | None = None,
     seen_labels: Iterable[object] = (),
     gallery_size: int | None = None,
+    cap: float = math.inf,
+    biased: float | None = None,
 ) -> OperatingPoint:
     """Choose the threshold on searches of products that were used for nothing else.
 
@@ -99,6 +122,10 @@ def calibrate(
         Items that training saw: calibrating on one of them is refused.
     gallery_size:
         Items of the gallery that the promise is made for; by default as many as were searched here.
+    cap:
+        No threshold beyond it, though the promise be kept there.
+    biased:
+        A limit from data that prove nothing, in place of the promise's own: whatever comes of it is `estimated`.
 
     Raises
     ------
@@ -118,14 +145,14 @@ def calibrate(
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
     promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
-    limit = None if promise.far_out else promise.limit(certified=True)
-    point = None if limit is None else _choose(scores, limit)
+    limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
+    point = None if limit is None else _choose(scores, min(limit, cap))
     status = CERTIFIED
     if point is None:
-        if not allow_estimate:
+        if not allow_estimate and biased is None:
             raise CalibrationError(promise.why_not(), remedy=REMEDY)
-        limit = promise.limit(certified=False)
-        point, status = None if limit is None else _choose(scores, limit), ESTIMATED
+        limit = promise.limit(certified=False) if biased is None else biased
+        point, status = None if limit is None else _choose(scores, min(limit, cap)), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
@@ -185,6 +212,21 @@ class _Promise:
             passed, failed = (middle, failed) if keeps(float(ends[middle])) else (passed, middle)
         return None if passed < 0 else float(ends[passed])
 
+    def on_other_clusters(self) -> list[float]:
+        """Return between which FPIR nine of ten thresholds lie that meet the target on one half of the clusters,
+        asked on the other half: how far products that nobody has seen may be from what is promised. Empty for less
+        than four clusters.
+        """
+        count = int(self.clusters.max()) + 1
+        if count < 4:
+            return []
+        generator, found = np.random.default_rng(0), []
+        for _ in range(SPLITS):
+            first = np.isin(self.clusters, generator.permutation(count)[: count // 2])
+            threshold = threshold_at_fpir(self.scores.where(first), self.target)
+            found.append(float(accepts(self.scores.impostor[~first], threshold).mean()))
+        return [float(end) for end in np.quantile(found, [0.05, 0.95])]
+
     def why_not(self) -> str:
         """Say why nothing is certified."""
         if self.far_out:
@@ -207,53 +249,6 @@ def size_model(scores: SearchScores) -> GallerySize:
     return GallerySize(near, scores.gallery_items - 1)
 
 
-def products_needed(target_fpir: float) -> int:
-    """Return how many independent products certify the target when none of them shows an error."""
-    return math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - target_fpir))
-
-
-def upper_bound(means: Floats) -> float:
-    """Return the upper 95 % Hoeffding-Bentkus bound on the expectation of cluster means (k,) in [0, 1]."""
-    low, high = float(means.mean()), 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if bound_p_value(means, middle) <= 1 - CONFIDENCE else (middle, high)
-    return high
-
-
-def bound_p_value(means: Floats, target: float) -> float:
-    """Return the p-value of "the expectation exceeds `target`" for independent means (k,) in [0, 1]."""
-    count, observed = len(means), float(means.mean())
-    if observed >= target:
-        return 1.0
-    hoeffding = math.exp(-count * _relative_entropy(observed, target))
-    return min(hoeffding, math.e * _binomial_below(math.ceil(count * observed - 1e-9), count, target))
-
-
-def _relative_entropy(observed: float, target: float) -> float:
-    one = observed * math.log(observed / target) if observed > 0 else 0.0
-    if target >= 1:
-        return math.inf
-    return one + (1 - observed) * math.log((1 - observed) / (1 - target))
-
-
-def _binomial_below(hits: int, count: int, share: float) -> float:
-    """Return P(Binomial(count, share) <= hits)."""
-    if share >= 1:
-        return 1.0 if hits >= count else 0.0
-    logs = [
-        math.lgamma(count + 1) - math.lgamma(i + 1) - math.lgamma(count - i + 1)
-        + i * math.log(share) + (count - i) * math.log1p(-share)
-        for i in range(hits + 1)
-    ]  # fmt: skip
-    return min(1.0, math.fsum(math.exp(value) for value in logs))
-
-
-def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:
-    """Return the share of hits in each cluster (k,)."""
-    return np.asarray(np.bincount(clusters, weights=hits) / np.bincount(clusters))
-
-
 def _choose(scores: SearchScores, limit: float) -> float | None:
     """Return the threshold of the rule among those up to `limit`, None when none of them finds anything.
 
@@ -264,11 +259,15 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
     if len(candidates) > CANDIDATES:
         picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
         candidates = candidates[picked]
-    curves = search_curves(scores, candidates)
+    return best_threshold(search_curves(scores, candidates))
+
+
+def best_threshold(curves: UtilityCurves) -> float | None:
+    """Return the threshold of the rule among the curves' distances, None when none of them finds anything."""
     found = curves.sensitivity.any(axis=0)
     if not found.any():
         return None
-    utility, candidates = curves.utility[:, found], candidates[found]
+    utility, candidates = curves.utility[:, found], curves.distances[found]
     means, spread = utility.mean(axis=0), utility.var(axis=0)
     best = int(means.argmax())
     error = utility[:, best].std(ddof=1) / math.sqrt(len(utility)) if len(utility) > 1 else 0.0
@@ -280,12 +279,14 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
 def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict[str, Any]:
     rates = identification_rates(scores, threshold)
     means = promise.means(threshold)
+    halves = promise.on_other_clusters()
     return {
         "fpir": rates.fpir
         if promise.items == scores.gallery_items
         else float(promise.size.fpir(threshold, promise.items)),
         "fpir_upper": upper_bound(means),
         "confidence": CONFIDENCE,
+        "fpir_on_other_half": halves,
         "tpir": rates.tpir,
         "fnir_any_rank": rates.fnir_any_rank,
         "misidentification": rates.misidentification,

@@ -64,8 +64,16 @@ def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: in
 @target_options
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+@click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option("--accept-biased", is_flag=True, help="Let the feedback loosen it, too: it is estimated then.")
 def recalibrate(
-    bundle: Path, output: Path, target: Target | None, gallery_size: int | None, allow_estimate: bool
+    bundle: Path,
+    output: Path,
+    target: Target | None,
+    gallery_size: int | None,
+    allow_estimate: bool,
+    feedback: Path | None,
+    accept_biased: bool,
 ) -> None:
     """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
 
@@ -76,16 +84,26 @@ def recalibrate(
       retrieval recalibrate bundles/shop -o bundles/shop-large --gallery-size 5000 --allow-estimate
     """
     from .bundle import Bundle
+    from .feedback import read_feedback
     from .recalibration import recalibrate as write
 
+    opened = Bundle.open(bundle)
     made = write(
-        Bundle.open(bundle),
+        opened,
         output,
         target=target,
         gallery_size=gallery_size,
         allow_estimate=allow_estimate,
+        feedback=read_feedback(feedback) if feedback else (),
+        accept_biased=accept_biased,
     )
+    if feedback:
+        change = made.threshold - opened.threshold
+        done = "tightened" if change < 0 else "loosened" if change > 0 else "does not move"
+        click.echo(f"The feedback {done} the threshold, from {opened.threshold:.4f} to {made.threshold:.4f}.")
     click.echo(f"Wrote {output}: {made.operating_point.describe()}")
+    for caveat in made.operating_point.caveats():
+        click.echo(f"Note: {caveat}.")
     click.echo(f"Next: retrieval serve {output} GALLERY")
 
 
@@ -102,7 +120,8 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
     Example:
       retrieval search bundles/shop galleries/shop query.jpg
     """
-    from .retriever import LOW_CERTAINTY, Retriever
+    from .result import LOW_CERTAINTY
+    from .retriever import Retriever
 
     result = Retriever.open(bundle, gallery).search(image, top_k=top_k)
     if as_json:

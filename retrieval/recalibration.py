@@ -7,6 +7,8 @@ and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,)
 from __future__ import annotations
 
 import io
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +20,13 @@ from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import calibrate, size_model
 from .certainty import without_uncertain
 from .errors import BundleError, MissingDependency
+from .feedback import Feedback, feedback_cap
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
 from .report import ReportData, render_report
 from .targets import Target
+
+CAP = "feedback_cap"  # in the evidence: no threshold beyond it
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ def recalibrate(
     target: Target | None = None,
     gallery_size: int | None = None,
     allow_estimate: bool = False,
+    feedback: Sequence[Feedback] = (),
+    accept_biased: bool = False,
 ) -> Bundle:
     """Write a bundle with the same model and another operating point; its galleries stay valid.
 
@@ -80,18 +87,30 @@ def recalibrate(
     ----------
     target, gallery_size:
         What is promised, and for how many items; by default what the bundle promises now.
+    feedback:
+        Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
+        with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
     """
     now = bundle.operating_point
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
+    target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
+    cap, biased = float(now.evidence.get(CAP, math.inf)), None
+    if feedback:
+        told = feedback_cap(bundle, feedback, target_fpir)
+        cap, biased = (math.inf, told) if accept_biased else (min(cap, told), None)
     point = calibrate(
         scores,
-        target_fpir=now.target_fpir if target is None else target.as_fpir(scores),
+        target_fpir=target_fpir,
         allow_estimate=allow_estimate,
         groups=searches.groups,
         gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,
+        cap=cap,
+        biased=biased,
     )
     point = replace(point, min_certainty=now.min_certainty)
+    if math.isfinite(cap):
+        point = replace(point, evidence={**point.evidence, CAP: cap})
     evidence = dict(bundle.manifest["evidence"])
     evidence["recalibrated_from"] = bundle.bundle_id
     return write_bundle(

@@ -9,7 +9,7 @@ import base64
 import html
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class ReportData:
     scores: SearchScores
     distances_tried: Sequence[Mapping[str, Any]] = ()
     pair_curves: UtilityCurves | None = None  # of the calibration photos
-    pair_opis: Opis | None = None
+    pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the usual one first
     photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # a few JPEG of an item
 
 
@@ -84,14 +84,22 @@ def render_report(data: ReportData) -> str:
                 "predicted from the distances to the nearest items, and dotted beyond ten times as many.",
             )
         )
-    if data.pair_curves is not None and data.pair_opis is not None:
-        curves, pair_opis = data.pair_curves, data.pair_opis
+    if data.pair_curves is not None and data.pair_opis:
+        curves, pair_opis = data.pair_curves, next(iter(data.pair_opis.values()))
         figures.append(
             (
                 "The same of pairs, by the plain distance",
                 _drawn(lambda axes: _utility(axes, curves, None, (pair_opis.d_min, pair_opis.d_max))),
                 "Specificity and sensitivity over pairs of photos, as papers measure it; the band is the calibration "
                 f"range, FAR 1 % to 10 %. OPIS of pairs: {_opis_words(pair_opis)}.",
+            )
+        )
+        figures.append(
+            (
+                "How much that depends on the range",
+                _drawn(lambda axes: _ranges(axes, data.pair_opis)),
+                "OPIS of pairs for other calibration ranges: a comparison of models that turns round with the range "
+                "says little.",
             )
         )
     shown = "".join(
@@ -125,7 +133,9 @@ def _status(point: OperatingPoint) -> str:
     return (
         f'<div class="status {html.escape(point.status)}"><p>{told}</p><p>A match is a distance of at most '
         f"<b>{point.threshold:.4f}</b>. Of photos whose item is in the gallery, {evidence['tpir']:.1%} find it first, "
-        f"and {evidence['misidentification']:.1%} are answered with another item.</p></div>"
+        f"and {evidence['misidentification']:.1%} are answered with another item.</p>"
+        + "".join(f"<p>{html.escape(caveat)}.</p>" for caveat in point.caveats())
+        + "</div>"
     )
 
 
@@ -240,6 +250,15 @@ def _histograms(axes: Axes, scores: SearchScores, threshold: float) -> None:
         axes.hist(values, bins=list(bins), color=color, alpha=0.55, label=name)
     axes.axvline(threshold, color=RED, label="threshold")
     axes.set(xlabel="distance", ylabel="searches")
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _ranges(axes: Axes, found: Mapping[tuple[float, float], Opis]) -> None:
+    ordered = sorted(found.items())
+    names = [f"{low:g} to {high:g}" for (low, high), _ in ordered]
+    axes.plot(names, [value.value for _, value in ordered], "o-", color=BLUE, label="OPIS")
+    axes.plot(names, [value.epsilon_value for _, value in ordered], "s--", color=ORANGE, label="epsilon-OPIS")
+    axes.set(xlabel="FAR range", ylim=(0, None))
     axes.legend(frameon=False, fontsize=8)
 
 

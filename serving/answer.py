@@ -8,7 +8,8 @@ from __future__ import annotations
 import html
 from urllib.parse import quote
 
-from retrieval.retriever import LOW_CERTAINTY, OUT_OF_DOMAIN, Match, Retriever, SearchResult
+from retrieval.result import LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
+from retrieval.retriever import Retriever
 
 WAITING = (
     '<div class="r-empty"><p><b>Upload, paste or take a photo of one product.</b></p>'

@@ -147,6 +147,10 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the calibration items]")
 @click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
+@click.option(
+    "--protocol", type=click.Choice(["searches", "pairs"]), default="searches", show_default=True, help="1:N, or 1:1."
+)
+@click.option("--far-range", type=(float, float), default=(0.01, 0.1), show_default=True, help="With --protocol pairs.")
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
@@ -156,6 +160,8 @@ def export(
     allow_estimate: bool,
     gallery_size: int | None,
     reject_uncertain: bool,
+    protocol: str,
+    far_range: tuple[float, float],
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
@@ -177,8 +183,11 @@ def export(
         allow_estimate=allow_estimate,
         gallery_size=gallery_size,
         reject_uncertain=reject_uncertain,
+        pairs_far_range=far_range if protocol == "pairs" else None,
     )
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
+    for caveat in bundle.operating_point.caveats():
+        click.echo(f"Note: {caveat}.")
     if photos is None:
         click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
         return

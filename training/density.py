@@ -61,7 +61,13 @@ class DistanceChoice:
 
 
 def choose_distance(
-    photos: Sequence[Photo], vectors: np.ndarray, splits: Splits, protocol: Protocol, *, target_fpir: float
+    photos: Sequence[Photo],
+    vectors: np.ndarray,
+    splits: Splits,
+    protocol: Protocol,
+    *,
+    target_fpir: float,
+    only_plain: bool = False,
 ) -> DistanceChoice:
     """Return the distance of the lowest FNIR at the target.
 
@@ -69,12 +75,16 @@ def choose_distance(
     ----------
     photos, vectors:
         The photos of fit and validation items, and their unit vectors (n, d) before any whitening.
+    only_plain:
+        Leave out the corrected ones, which mean nothing of two photos alone.
     """
     labels = item_labels(photos)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
     scene = validation_scene(photos, splits, protocol)
     found = []
     for whitening, measure in distances_of(vectors[seen], labels[seen]):
+        if only_plain and measure is not PLAIN:
+            continue
         used = vectors if whitening is None else whitening(vectors)
         scores = score_scene(scene, used, labels, measure=measure)
         threshold = threshold_at_fpir(scores, target_fpir)

@@ -25,6 +25,7 @@ from retrieval.identification import (
 )
 from retrieval.metrics import map_at_r, r_precision, recall_at_k
 
+from .pair_counts import pair_counter
 from .splits import Protocol, side
 
 
@@ -85,7 +86,7 @@ def rank_figures(scene: Scene, vectors: np.ndarray, labels: np.ndarray) -> dict[
 def consistency_figures(scene: Scene, vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return OPIS and epsilon-OPIS (10 %) over all pairs of the scene's photos, FAR 1e-2 to 1e-1."""
     members = np.union1d(scene.queries, scene.gallery)
-    result = opis(vectors[members], labels[members])
+    result = opis(vectors[members], labels[members], counter=pair_counter())
     return {"OPIS": result.value, "epsilon-OPIS": result.epsilon_value}
 
 

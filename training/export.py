@@ -19,11 +19,12 @@ from retrieval.bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from retrieval.calibration import OperatingPoint, calibrate
 from retrieval.catalogue import Photo
 from retrieval.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
-from retrieval.consistency import opis, utility_curves
+from retrieval.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.embedder import Embedder, Embeddings
-from retrieval.errors import BundleError, RunError
+from retrieval.errors import BundleError, InvalidParameter, RunError
 from retrieval.identification import SearchScores
 from retrieval.images import open_image, thumbnail
+from retrieval.pair_protocol import calibrate_pairs
 from retrieval.recalibration import Searches, pack_searches
 from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
@@ -37,6 +38,7 @@ from .run import Run
 from .trainer import protocol_photos
 
 OPSET = 18
+FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # of each of the worst items in the report
 PARITY = 1e-5  # largest difference of a component between torch and ONNX
 
@@ -50,18 +52,22 @@ def export(
     gallery_size: int | None = None,
     target: Target | None = None,
     reject_uncertain: bool = False,
+    pairs_far_range: tuple[float, float] | None = None,
 ) -> Bundle:
     """Write `path` as a bundle and return it.
 
     The threshold is chosen on the calibration items, through the ONNX model and the search code that serves, for a
     gallery of `gallery_size` items (by default as many as there are calibration items). A `target` of another kind
     replaces the FPIR; distances are compared at the latter all the same. With `reject_uncertain` searches of low
-    certainty are answered with a no-match, below the cut that helps the validation items most.
+    certainty are answered with a no-match, below the cut that helps the validation items most. With `pairs_far_range`
+    the threshold is one for 1:1 use, chosen on pairs within these false-accept rates, by a plain distance.
     Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
     when no threshold keeps the promise, BundleError when `path` exists.
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    if pairs_far_range is not None and (target is not None or gallery_size is not None or reject_uncertain):
+        raise InvalidParameter("protocol pairs", "stand without options of searches", pairs_far_range)
     if target is not None and target.fpir is not None:
         target_fpir = target.fpir
     settings, splits, protocol = run.settings, run.splits, run.protocol
@@ -74,7 +80,9 @@ def export(
     photos = protocol_photos(run.photos(), splits.calibration, protocol)
     fit = protocol_photos(run.photos(), [*splits.fit, *splits.validation], protocol)
     vectors, norms = _embed_with_torch(run, model, fit)
-    choice = choose_distance(fit, vectors, splits, protocol, target_fpir=target_fpir)
+    choice = choose_distance(
+        fit, vectors, splits, protocol, target_fpir=target_fpir, only_plain=pairs_far_range is not None
+    )
     scene = make_scene("calibration", photos, splits.calibration, protocol)
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
@@ -103,15 +111,19 @@ def export(
         scores = without_uncertain(searches, certainties, cut)
         groups = _groups(scene, photos)
         photo_ids = np.array([photos[i].photo_id for i in scene.queries])
-        point = calibrate(
-            scores,
-            target_fpir=target_fpir if target is None else target.as_fpir(scores),
-            allow_estimate=allow_estimate,
-            groups=groups,
-            seen_labels=[*splits.fit, *splits.validation],
-            gallery_size=gallery_size,
-        )
-        point = replace(point, min_certainty=cut)
+        if pairs_far_range is None:
+            point = calibrate(
+                scores,
+                target_fpir=target_fpir if target is None else target.as_fpir(scores),
+                allow_estimate=allow_estimate,
+                groups=groups,
+                seen_labels=[*splits.fit, *splits.validation],
+                gallery_size=gallery_size,
+            )
+            point = replace(point, min_certainty=cut)
+        else:
+            items = [photo.item_id for photo in photos]
+            point = calibrate_pairs(exported, items, scores, far_range=pairs_far_range, allow_estimate=allow_estimate)
         flips = decision_flips(searches, score_scene(scene, trained, labels, measure=measure), point.threshold)
         wrong, mated = wrong_answers(searches), searches.mated
         evidence: dict[str, Any] = {
@@ -160,7 +172,7 @@ def _report(
             scores,
             choice.tried,
             pair_curves=utility_curves(vectors, items, np.linspace(0, 2, 101)[1:]),
-            pair_opis=opis(vectors, items),
+            pair_opis=dict(zip(FAR_RANGES, opis_of_ranges(vectors, items, far_ranges=FAR_RANGES), strict=True)),
             photos=pictures,
         )
     )

@@ -3,13 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from retrieval.calibration import (
-    OperatingPoint,
-    bound_p_value,
-    calibrate,
-    products_needed,
-    upper_bound,
-)
+from retrieval.bounds import bound_p_value, products_needed, upper_bound
+from retrieval.calibration import OperatingPoint, calibrate
 from retrieval.consistency import search_curves
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.identification import SearchScores, identification_rates
@@ -116,3 +111,28 @@ def test_bad_targets_are_refused() -> None:
 def test_a_point_survives_json() -> None:
     point = calibrate(searches(15), allow_estimate=True)
     assert OperatingPoint.from_dict(point.to_dict()) == point
+
+
+def test_the_scatter_between_products_is_told() -> None:
+    alike, unlike = (calibrate(searches(200, hard=hard), allow_estimate=True) for hard in (0.0, 0.2))
+    (low, high), (lowest, highest) = (point.evidence["fpir_on_other_half"] for point in (alike, unlike))
+    assert lowest < low < 0.05 < high < highest
+    assert f"between {lowest:.3f} and {highest:.3f}" in unlike.caveats()[0]
+
+
+def test_few_answers_are_told() -> None:
+    scores = searches(100)
+    missing = SearchScores(scores.labels, scores.own + 0.4, scores.impostor, scores.gallery_items)
+    found, lost = calibrate(scores, allow_estimate=True), calibrate(missing, allow_estimate=True)
+    assert len(found.caveats()) == 1
+    assert f"Only {lost.evidence['tpir']:.0%}" in lost.caveats()[1]
+
+
+def test_a_cap_holds_and_biased_data_certify_nothing() -> None:
+    scores = searches(300)
+    free = calibrate(scores)
+    capped = calibrate(scores, cap=free.threshold - 0.01)
+    loose = calibrate(scores, biased=free.threshold + 0.01)
+    assert capped.threshold <= free.threshold - 0.01
+    assert capped.status == free.status == "certified"
+    assert loose.status == "estimated"

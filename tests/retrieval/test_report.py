@@ -54,14 +54,14 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
             scores,
             TRIED,
             pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
-            pair_opis=opis(vectors, labels),
+            pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
             photos=lambda item: [b"\xff\xd8 of " + item.encode()],
         )
     )
     parser = Balanced()
     parser.feed(page)
     assert parser.open == []
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
     assert "<script" not in page
     assert "<b>item" not in page  # names are escaped
@@ -78,6 +78,7 @@ def test_the_status_is_said_in_words(scores: SearchScores) -> None:
     estimated = render_report(ReportData(point, few))
     assert "<b>Estimated.</b>" in estimated
     assert "At least 44 more independent products" in estimated
+    assert "Set on half of the calibration" in estimated
 
 
 def test_without_matplotlib_it_says_what_is_missing(scores: SearchScores, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from retrieval.recalibration import Outlook
-from retrieval.retriever import Match, Retriever, SearchResult
+from retrieval.result import Match, SearchResult
+from retrieval.retriever import Retriever
 from serving.answer import answer_html, header_html, thumbnail_url
 
 

@@ -9,7 +9,7 @@ from index.distance import PLAIN
 from retrieval.bundle import Bundle
 from retrieval.certainty import without_uncertain
 from retrieval.embedder import Embedder
-from retrieval.errors import BundleError, CalibrationError, RunError
+from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
 from retrieval.identification import identification_rates
 from retrieval.recalibration import recalibrate, searches_of
 from training import export as export_module
@@ -134,3 +134,12 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
     text = render(report)
     assert "unseen" in text
     assert "photos of 'b' ask" in text
+
+
+def test_a_threshold_for_pairs(run: Run, tmp_path: Path) -> None:
+    made = export(run, tmp_path / "pairs", allow_estimate=True, pairs_far_range=(0.01, 0.1))
+    assert made.measure is PLAIN
+    assert made.manifest["operating_point"]["evidence"]["protocol"] == "pairs"
+    assert all(tried["form"] == "plain" for tried in made.manifest["evidence"]["distances_tried"])
+    with pytest.raises(InvalidParameter, match="protocol pairs"):
+        export(run, tmp_path / "never", pairs_far_range=(0.01, 0.1), gallery_size=100)
