@@ -5,15 +5,20 @@ Shapes: n vectors, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
+from .store import Store
+from .where import BOOLEAN, NUMBER, TEXT, kind_of
 
 LENGTH_TOLERANCE = 1e-3  # by which the length of a vector may differ from one
 ROUNDING = 1e-6  # by which it does for float32 alone; FlatCandidates.slack counts on it
+
+JSON_TYPES = {TEXT: ("text", "null"), NUMBER: ("integer", "real", "null"), BOOLEAN: ("true", "false", "null")}
 
 
 def check_ids(name: str, ids: Sequence[str]) -> list[str]:
@@ -44,3 +49,19 @@ def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
     if wrong.any():
         raise InvalidParameter("vectors", "be finite and of length one", float(lengths[wrong][0]))
     return (exact / np.where(off <= ROUNDING, 1.0, lengths)[:, None]).astype(np.float32)
+
+
+def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
+    """Refuse a value of a declared column that is not of its kind: no filter would find it."""
+    for values in metadata:
+        for name, kind in columns.items():
+            value = values.get(name)
+            if value is not None and kind_of(value) != kind:
+                raise InvalidParameter(f"metadata {name}", f"be a {kind}, as the column is declared", value)
+
+
+def check_stored(store: Store, name: str, kind: str) -> None:
+    """Refuse a kind for a metadata key that some photo's value is not of."""
+    photo = store.photo_of_another_kind(name, JSON_TYPES[kind])
+    if photo is not None:
+        raise InvalidParameter(f"column {name}", f"be a {kind} in every photo", photo, remedy="Declare another kind")

@@ -1,44 +1,76 @@
-"""Densities of the photos of a gallery: derived from its vectors and a measure, kept in memory, never truth."""
+"""Densities of the photos of a gallery: derived from its vectors and a measure, kept in memory and aside on disk.
+
+They are never truth: a file that is missing or odd is worked out again.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import threading
-from collections.abc import Mapping
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .distance import Floats, Measure
+from .segments import OpenSegment
 
 MEASURES = 2  # kept at a time: one in use, and one that takes over
+KEPT_FROM = 4096  # rows of a segment from which its densities are kept on disk
+BLOCK = 65_536  # rows worked out at a time
 
 
 class Densities:
     """Densities by measure and segment. A segment never changes, so only new ones are ever worked out."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._guard = threading.Lock()
-        self._known: dict[str, dict[int, Floats]] = {}
+        self._known: dict[str, dict[str, Floats]] = {}
 
-    def of(
-        self,
-        measure: Measure,
-        segments: Mapping[int, NDArray[np.float32]],
-        numbers: NDArray[np.int64],
-        places: NDArray[np.int64],
-    ) -> Floats:
-        """Return the density around photos (n,), given the segment and the row in it of each."""
+    def of(self, measure: Measure, segments: Sequence[OpenSegment]) -> Floats:
+        """Return the density around each photo of the segments (n,), one after another."""
         with self._guard:
             known = self._known.pop(measure.key, {})
-            known = {number: known[number] for number in segments if number in known}
-            for number, vectors in segments.items():
-                if number not in known:
-                    known[number] = measure.densities(np.asarray(vectors))
-            self._known[measure.key] = known
+            self._known[measure.key] = {
+                s.name: known[s.name] if s.name in known else self._made(measure, s) for s in segments
+            }
             while len(self._known) > MEASURES:
                 del self._known[next(iter(self._known))]
-        found = np.empty(len(numbers))
-        for number, densities in known.items():
-            mine = numbers == number
-            found[mine] = densities[places[mine]]
-        return found
+            return np.concatenate([np.zeros(0), *self._known[measure.key].values()])
+
+    def forget(self, names: set[str]) -> None:
+        """Delete files of segments other than those named; only the writer may call this."""
+        if self._folder.exists():
+            for file in self._folder.iterdir():
+                if file.name.split("-")[0] not in names:
+                    file.unlink(missing_ok=True)
+
+    def _made(self, measure: Measure, segment: OpenSegment) -> Floats:
+        rows = len(segment.seqs)
+        path = self._folder / f"{segment.name}-{hashlib.sha256(measure.key.encode()).hexdigest()[:16]}.npy"
+        if rows >= KEPT_FROM:
+            try:
+                kept = np.load(path, allow_pickle=False)
+                if kept.shape == (rows,) and kept.dtype == np.float64 and np.isfinite(kept).all():
+                    return np.asarray(kept)
+            except (OSError, ValueError):
+                pass
+        blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
+        made = np.concatenate(
+            [np.zeros(0), *(measure.densities(np.asarray(segment.vectors[block])) for block in blocks)]
+        )
+        if rows >= KEPT_FROM:
+            self._keep(path, made)
+        return made
+
+    def _keep(self, path: Path, densities: Floats) -> None:
+        aside = path.with_suffix(f".{uuid.uuid4().hex}.partial")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with aside.open("wb") as file:
+                np.save(file, densities, allow_pickle=False)
+            aside.replace(path)
+        except OSError:  # a gallery that may only be read: they are worked out at each start
+            aside.unlink(missing_ok=True)

@@ -1,66 +1,160 @@
-"""Vectors on disk: append-only files, each written once and then only read through a memory map.
+"""Photos on disk: files that are written once and then only read through a memory map.
 
-A segment is a .npy file of float32 (n, d). It is written aside, synced, renamed and hashed; it counts only once a
-transaction of the store names it. A file that no transaction names is rubbish of an interrupted write.
+A segment is two files: NAME.npy, float32 vectors (n, d), and NAME.rows, which says of each row which photo it is and
+holds a checksum of both. They are written aside, synced, renamed and hashed, and count only once a transaction of the
+store names them. A file that no transaction names is rubbish of an interrupted write.
+
+NAME.rows: the texts (JSON lists of photo_id, item_id and metadata), padded to eight bytes; seq (n, int64), start of
+each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (int64).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import uuid
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import GalleryCorrupt
+from .store import RESTORE, Segment
+
+VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 
 Vectors = NDArray[np.float32]
 
 
-def write_segment(folder: Path, vectors: Vectors) -> tuple[str, str]:
-    """Write vectors (n, d) as a new file and return its name and sha256; it is on the disk when this returns."""
-    name = f"{uuid.uuid4().hex}.npy"
-    aside = folder / f"{name}.partial"
-    with aside.open("wb") as file:
-        np.save(file, np.ascontiguousarray(vectors, dtype=np.float32), allow_pickle=False)
-        file.flush()
-        os.fsync(file.fileno())
-    digest = sha256(aside)
-    aside.replace(folder / name)
+@dataclass(frozen=True)
+class Part:
+    """Rows of a segment, as they are written."""
+
+    vectors: Vectors  # (n, d)
+    seqs: NDArray[np.int64]  # (n,) ascending
+    items: NDArray[np.int32]  # (n,)
+    texts: Sequence[bytes]  # (n,)
+
+
+@dataclass(frozen=True)
+class OpenSegment:
+    """A segment, mapped."""
+
+    id: int
+    name: str
+    vectors: Vectors  # (n, d)
+    seqs: NDArray[np.int64]  # (n,)
+    items: NDArray[np.int32]  # (n,)
+    checksums: NDArray[np.uint32]  # (n,)
+    starts: NDArray[np.int64]  # (n + 1,) of the texts
+    text: NDArray[np.uint8]
+
+    def text_of(self, row: int) -> bytes:
+        """Return the JSON of a row; GalleryCorrupt where it or the vector is not what was written."""
+        found = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
+        if _checksum(self.vectors[row], found) != self.checksums[row]:
+            raise GalleryCorrupt(f"photo number {self.seqs[row]} is not what was written", remedy=RESTORE)
+        return found
+
+    def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
+        """Return photo_id, item_id and metadata of a row."""
+        photo_id, item_id, metadata = json.loads(self.text_of(row))
+        return photo_id, item_id, metadata
+
+    def part(self, rows: NDArray[np.int64]) -> Part:
+        """Return some rows, to be written elsewhere."""
+        return Part(
+            np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], [self.text_of(int(r)) for r in rows]
+        )
+
+
+def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
+    """Return the text of a row, given its metadata as JSON."""
+    return (
+        f"[{json.dumps(photo_id, ensure_ascii=False)}, {json.dumps(item_id, ensure_ascii=False)}, {metadata}]".encode()
+    )
+
+
+def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -> tuple[str, str]:
+    """Write parts, `rows` together, as a new segment that is on the disk then; return its name and sha256."""
+    name = uuid.uuid4().hex
+    aside = [folder / f"{name}{ending}{PARTIAL}" for ending in (VECTORS, ROWS)]
+    seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
+    with aside[0].open("wb") as first, aside[1].open("wb") as second:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
+        np.lib.format.write_array_header_1_0(first, header)
+        start = 0
+        for part in parts:
+            vectors = np.ascontiguousarray(part.vectors, dtype=np.float32)
+            first.write(vectors.tobytes())
+            second.write(b"".join(part.texts))
+            mine = slice(start, start + len(part.seqs))
+            seqs[mine], items[mine] = part.seqs, part.items
+            lengths[mine] = [len(text) for text in part.texts]
+            checksums[mine] = [_checksum(vector, text) for vector, text in zip(vectors, part.texts, strict=True)]
+            start = mine.stop
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        second.write(bytes(-int(starts[-1]) % 8))
+        for array in (seqs, starts, items, checksums, np.array([rows], dtype=np.int64)):
+            second.write(array.tobytes())
+        for file in (first, second):
+            file.flush()
+            os.fsync(file.fileno())
+    digest = sha256(*aside)
+    for path in aside:
+        path.replace(path.with_suffix(""))
     sync_folder(folder)
     return name, digest
 
 
-def open_segment(folder: Path, name: str, *, rows: int, dim: int) -> Vectors:
-    """Map a segment read-only; GalleryCorrupt when it is missing or not of the shape that was written."""
+def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
+    """Map a segment; GalleryCorrupt when it is missing or not of the shape that was written."""
+    rows = segment.rows
     try:
-        mapped: Vectors = np.load(folder / name, mmap_mode="r", allow_pickle=False)
+        vectors: Vectors = np.load(folder / f"{segment.name}{VECTORS}", mmap_mode="r", allow_pickle=False)
+        raw = np.memmap(folder / f"{segment.name}{ROWS}", dtype=np.uint8, mode="r")
     except (OSError, ValueError) as error:
+        raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error
+    if vectors.shape != (rows, dim) or vectors.dtype != np.float32:
         raise GalleryCorrupt(
-            f"segment {name} cannot be read: {error}",
-            remedy="Restore the gallery from a copy, or index again",
-        ) from error
-    if mapped.shape != (rows, dim) or mapped.dtype != np.float32:
-        raise GalleryCorrupt(
-            f"segment {name} holds {mapped.shape} {mapped.dtype}, not ({rows}, {dim}) float32",
-            remedy="Restore the gallery from a copy, or index again",
+            f"segment {segment.name} holds {vectors.shape} {vectors.dtype}, not ({rows}, {dim}) float32", remedy=RESTORE
         )
-    return mapped
+    end = len(raw) - 8
+    sizes = {"checksums": 4 * rows, "items": 4 * rows, "starts": 8 * (rows + 1), "seqs": 8 * rows}
+    found: dict[str, Any] = {}
+    whole = end >= sum(sizes.values()) and len(raw) % 8 == 0 and int(raw[end:].view(np.int64)[0]) == rows
+    if whole:
+        for name, size in sizes.items():
+            kind = {"checksums": np.uint32, "items": np.int32}.get(name, np.int64)
+            found[name] = np.asarray(raw[end - size : end]).view(kind)
+            end -= size
+        starts = found["starts"]
+        whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and found["seqs"][0] == segment.first
+    if not whole:
+        raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos", remedy=RESTORE)
+    return OpenSegment(segment.id, segment.name, vectors, text=np.asarray(raw[:end]), **found)
 
 
 def remove_strangers(folder: Path, named: set[str]) -> None:
     """Delete what an interrupted write left behind; only the writer may call this."""
     for file in folder.iterdir():
-        if file.name not in named and file.name.endswith((".npy", ".partial")):
+        if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, PARTIAL)):
             file.unlink()
 
 
-def sha256(path: Path) -> str:
-    """Return the hash of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256(*paths: Path) -> str:
+    """Return the hash of files, one after another."""
+    found = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                found.update(block)
+    return found.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:
@@ -70,3 +164,7 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _checksum(vector: Vectors, text: bytes) -> int:
+    return zlib.crc32(text, zlib.crc32(np.ascontiguousarray(vector).tobytes()))

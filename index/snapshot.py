@@ -1,26 +1,38 @@
 """One version of a gallery, ready to search: immutable, so that any number of threads may share it.
 
-Shapes: n live photos, d = embedding size.
+Photos stand at positions, in the order of adding. An index covers the older ones (the base), the newer ones are scanned
+(the tail), removed ones are passed over.
+Shapes: n photos in force, live or removed; d = embedding size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import FlatCandidates
+from .candidates import Candidates
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
 from .errors import GalleryCorrupt
-from .segments import open_segment
-from .store import Row, Store
+from .kinds import FLAT
+from .segments import OpenSegment, open_segment
+from .store import RESTORE, IndexFile, Store
 
 FIRST_FETCH = 32  # candidate photos fetched before grouping by item
+TAIL = 8192  # photos that are scanned without a base
+GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
+SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
+FILTERS = 32  # that are kept ready
+BLOCK = 65_536
+
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,89 +46,265 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class Base:
+    """An index over photos, by their numbers."""
+
+    candidates: Candidates
+    seqs: Rows  # (b,) ascending
+    name: str  # of its file, "" where it lives in memory alone
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The photos that may answer."""
+
+    mask: NDArray[np.bool_]  # (n,)
+    few: Rows | None  # their positions, where they are few
+    base: Any  # what confines a search of the base to them
+    tail: Any
+
+
+@dataclass(frozen=True)
 class Snapshot:
-    """The live photos of one version, in the order of `rows`."""
+    """The photos of one version."""
 
     version: int
-    rows: list[Row]
-    vectors: NDArray[np.float32]  # (n, d)
-    items: NDArray[np.int64]  # (n,) number of each photo's item
+    layout: int
+    photos: int  # live ones
     item_count: int
-    candidates: FlatCandidates
-    segments: dict[int, NDArray[np.float32]]  # the files, mapped
-    places: tuple[NDArray[np.int64], NDArray[np.int64]]  # (n,) segment of each photo, and row in it
-    _made: dict[str, Floats] = field(default_factory=dict)  # densities by measure
+    segments: list[OpenSegment]
+    seqs: Rows  # (n,) ascending
+    items: NDArray[np.int32]  # (n,) number of each photo's item
+    live: NDArray[np.bool_]  # (n,)
+    base: Base | None
+    base_positions: Rows  # (b,) of the base's photos, -1 where one is no longer in force
+    tail: Candidates
+    tail_start: int  # the first position that is not of the base
+    _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
+    _filters: dict[str, Filter] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def read(cls, store: Store, folder: Path, *, dim: int) -> Snapshot:
-        """Read the newest version; GalleryCorrupt also when a merge takes a listed file away meanwhile."""
+    def read(cls, store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None) -> Snapshot:
+        """Read the newest version, keeping what the last one has open.
+
+        GalleryCorrupt also when a merge takes a listed file away meanwhile.
+        """
         with store.transaction("DEFERRED"):
-            version, rows, segments = store.version(), store.photos(), store.segments()
-        numbers = np.array([row.segment for row in rows], dtype=np.int64)
-        places = np.array([row.row for row in rows], dtype=np.int64)
-        vectors = np.empty((len(rows), dim), dtype=np.float32)
-        placed = np.zeros(len(rows), dtype=bool)
-        files = {}
-        for segment in segments:
-            files[segment.id] = open_segment(folder, segment.name, rows=segment.rows, dim=dim)
-            mine = (numbers == segment.id) & (places >= 0) & (places < segment.rows)
-            vectors[mine] = files[segment.id][places[mine]]
-            placed |= mine
-        if not placed.all():
+            (version, layout), listed, index = store.state(), store.segments(), store.index()
+            removed, photos, items = store.removed(), store.number("photos"), store.number("items")
+        opened = {} if last is None else {segment.id: segment for segment in last.segments}
+        segments = [opened.get(s.id) or open_segment(folder, s, dim=dim) for s in listed]
+        if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
+            seqs, numbers = last.seqs, last.items
+        else:
+            seqs = np.concatenate([np.zeros(0, np.int64), *(segment.seqs for segment in segments)])
+            numbers = np.concatenate([np.zeros(0, np.int32), *(segment.items for segment in segments)])
+        live = np.ones(len(seqs), dtype=bool)
+        places = np.searchsorted(seqs, removed)
+        inside = places < len(seqs)
+        places = places[inside][seqs[places[inside]] == removed[inside]]
+        live[places] = False
+        if int(live.sum()) != photos or (np.diff(seqs) <= 0).any():
             raise GalleryCorrupt(
-                f"{int((~placed).sum())} photos have no vector",
-                remedy="Restore the gallery from a copy, or index again",
+                f"the segments hold {int(live.sum())} live photos, the database says {photos}", remedy=RESTORE
             )
-        names, items = np.unique([row.item_id for row in rows], return_inverse=True)
-        candidates = FlatCandidates(vectors)
-        return cls(version, rows, vectors, items.astype(np.int64), len(names), candidates, files, (numbers, places))
+        base = _base(last, index, indexes)
+        if base is None or _is_worn(base, seqs, live):
+            base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
+        positions, start = _positions(base, seqs)
+        same = last is not None and last.tail_start == start and last.seqs is seqs and last.base is base
+        tail = last.tail if same and last is not None else Candidates.flat(_gather(segments, start, len(seqs), dim))
+        return cls(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start)
 
-    def filtered(self, where: Mapping[str, Any]) -> Snapshot:
-        """Return the snapshot of the photos whose metadata hold all the given values."""
-        kept = []
-        for position, row in enumerate(self.rows):
-            metadata = row.decoded()
-            if all(key in metadata and metadata[key] == value for key, value in where.items()):
-                kept.append(position)
-        vectors = self.vectors[kept]
-        rows = [self.rows[position] for position in kept]
-        places = self.places[0][kept], self.places[1][kept]
-        return Snapshot(
-            self.version,
-            rows,
-            vectors,
-            self.items[kept],
-            self.item_count,
-            FlatCandidates(vectors),
-            self.segments,
-            places,
-        )
+    @cached_property
+    def _starts(self) -> Rows:
+        """Where each segment begins, and the end."""
+        return np.cumsum([0, *(len(segment.seqs) for segment in self.segments)])
 
-    def densities(self, measure: Measure, known: Densities) -> Floats:
-        """Return the density around each photo (n,)."""
-        if measure.key not in self._made:
-            self._made[measure.key] = (
-                np.zeros(len(self.rows)) if measure is PLAIN else known.of(measure, self.segments, *self.places)
-            )
-        return self._made[measure.key]
+    def densities(self, measure: Measure, known: Densities) -> tuple[Floats, float]:
+        """Return the density around each photo (n,), and the least of them."""
+        with self._guard:
+            if measure.key not in self._densities:
+                made = np.zeros(len(self.seqs)) if measure is PLAIN else known.of(measure, self.segments)
+                self._densities[measure.key] = made, float(made.min(initial=np.inf))
+            return self._densities[measure.key]
 
-    def nearest(self, vector: NDArray[np.float32], k: int, measure: Measure, densities: Floats) -> list[Neighbour]:
-        """Return the k items nearest to a unit vector (d,): fetch until they are sure, measure, group."""
+    def filter(self, key: str, passing: Rows) -> Filter:
+        """Return the filter for live photos whose seqs are `passing`; it is kept under `key`."""
+        mask = np.zeros(len(self.seqs), dtype=bool)
+        mask[np.searchsorted(self.seqs, passing)] = True
+        mask &= self.live
+        few = np.flatnonzero(mask) if int(mask.sum()) <= SCANNED else None
+        base = None
+        if few is None and self.base is not None:
+            known = self.base_positions >= 0
+            base = self.base.candidates.selection(np.where(known, mask[self.base_positions], False))
+        made = Filter(mask, few, base, None if few is not None else self.tail.selection(mask[self.tail_start :]))
+        with self._guard:
+            self._filters[key] = made
+            while len(self._filters) > FILTERS:
+                del self._filters[next(iter(self._filters))]
+        return made
+
+    def known_filter(self, key: str) -> Filter | None:
+        """Return a filter that was made before."""
+        with self._guard:
+            return self._filters.get(key)
+
+    def vectors(self, positions: Rows) -> NDArray[np.float32]:
+        """Return the vectors (p, d) at some positions."""
+        if len(self.segments) == 1:
+            return np.asarray(self.segments[0].vectors[positions])
+        found = np.empty((len(positions), self.tail.dim), dtype=np.float32)
+        of = np.searchsorted(self._starts, positions, side="right") - 1
+        for number in set(of.tolist()):
+            mine = of == number
+            found[mine] = self.segments[number].vectors[positions[mine] - self._starts[number]]
+        return found
+
+    def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
+        """Return photo_id, item_id and metadata of a position."""
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        return self.segments[number].photo(position - int(self._starts[number]))
+
+    def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
+        """Yield the vectors at some positions, a block at a time."""
+        for start in range(0, len(positions), BLOCK):
+            yield self.vectors(positions[start : start + BLOCK])
+
+    def nearest(
+        self,
+        vector: NDArray[np.float32],
+        k: int,
+        measure: Measure,
+        densities: tuple[Floats, float],
+        *,
+        only: Filter | None = None,
+        within: float | None = None,
+        skip: int = -1,
+    ) -> list[tuple[int, float]]:
+        """Return position and distance of the k items nearest to a unit vector (d,), each by its nearest photo.
+
+        Candidates are fetched until no other photo could be nearer. With `within` it is enough to be sure of the
+        nearest item, and of all up to that distance: fewer than k come back then. The photo at `skip` is left out.
+        """
+        around, sparsest = densities
         own = measure.densities(vector[None])[0]
-        sparsest = densities.min(initial=np.inf)
         fetch = max(FIRST_FETCH, 4 * k)
         while True:
-            rows, cosines = self.candidates.search(vector, fetch)
-            distances = measure.transform(squared_distance(vector[None], self.vectors[rows]), own, densities[rows])
-            order = np.lexsort((rows, distances))  # equal distances in the order of adding
-            _, first = np.unique(self.items[rows[order]], return_index=True)
-            best = order[np.sort(first)]  # the nearest photo of each item, items in order
-            if len(rows) == len(self.rows):
-                break
-            # a photo that was not fetched has at most the last cosine, give or take float32
-            squared = np.maximum(0.0, 2 - 2 * (cosines[-1:].astype(np.float64) + 2 * self.candidates.slack))
-            if len(best) >= k and distances[best[k - 1]] < measure.transform(squared, own, sparsest)[0]:
-                break
+            positions, cosine = self._candidates(vector, fetch, only)
+            positions = positions[positions != skip]
+            distances = measure.transform(
+                squared_distance(vector[None], self.vectors(positions)), own, around[positions]
+            )
+            limit = np.inf  # no other photo is nearer
+            if cosine > -np.inf:
+                limit = float(measure.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, sparsest)[0])
+            best = self._by_item(positions, distances, k, limit)
+            if len(best) == k or limit == np.inf or (best and within is not None and limit > within):
+                return best
             fetch *= 4
-        found = [(self.rows[rows[i]], float(distances[i])) for i in best[:k]]
-        return [Neighbour(row.item_id, row.photo_id, distance, row.decoded()) for row, distance in found]
+
+    def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float) -> list[tuple[int, float]]:
+        """Return the nearest photo of each of the k nearest items, as far as they are nearer than the limit."""
+        order = np.lexsort((positions, distances))  # equal distances in the order of adding
+        seen: set[int] = set()
+        best: list[tuple[int, float]] = []
+        found = zip(
+            self.items[positions[order]].tolist(), positions[order].tolist(), distances[order].tolist(), strict=True
+        )
+        for item, position, distance in found:
+            if distance >= limit or len(best) == k:
+                break
+            if item not in seen:
+                seen.add(item)
+                best.append((position, distance))
+        return best
+
+    def _candidates(self, vector: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, float]:
+        """Return positions of likely photos, and a cosine that no other one exceeds (-inf where there is no other)."""
+        if only is not None and only.few is not None:
+            cosines = np.concatenate([np.zeros(0, np.float32), *(block @ vector for block in self.blocks(only.few))])
+            if fetch >= len(cosines):
+                return only.few, -np.inf
+            first = np.argpartition(-cosines, fetch)
+            return only.few[first[:fetch]], float(cosines[first[fetch]]) + 2 * self.tail.slack
+        parts, least = [], -np.inf
+        if self.base is not None:
+            rows, cosines = self.base.candidates.search(vector, fetch, only.base if only else None)
+            parts.append(self.base_positions[rows])
+            if len(rows) == fetch < len(self.base.candidates):
+                least = float(cosines[-1]) + 2 * self.base.candidates.slack
+        rows, cosines = self.tail.search(vector, fetch, only.tail if only else None)
+        parts.append(rows + self.tail_start)
+        if len(rows) == fetch < len(self.tail):
+            least = max(least, float(cosines[-1]) + 2 * self.tail.slack)
+        positions = np.concatenate(parts)
+        positions = positions[positions >= 0]
+        return positions[self.live[positions]], least
+
+
+def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:
+    """Return the base in force: the one at hand, or from its file."""
+    if index is None:
+        return last.base if last is not None and last.base is not None and not last.base.name else None
+    if last is not None and last.base is not None and last.base.name == index.name:
+        return last.base
+    try:
+        seqs = np.load(indexes / f"{index.name}.npy", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
+    candidates = Candidates.read(indexes / f"{index.name}.faiss", index.kind, index.settings, count=len(seqs))
+    return Base(candidates, seqs, index.name)
+
+
+def _is_worn(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
+    """Return whether too many photos came or went since the base was made."""
+    last = int(base.seqs[-1]) if len(base.seqs) else -1
+    newer = len(seqs) - int(np.searchsorted(seqs, last, side="right"))
+    alive = int(live[: len(seqs) - newer].sum())
+    return newer > max(TAIL, len(base.seqs) // GROWTH) or alive < len(base.seqs) * (1 - 1 / GROWTH)
+
+
+def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_], dim: int) -> Base | None:
+    """Return an exact base over all live photos, None where they are few."""
+    if len(seqs) <= TAIL:
+        return None
+
+    def blocks() -> Iterator[NDArray[np.float32]]:
+        place = 0
+        for segment in segments:
+            for start in range(0, len(segment.seqs), BLOCK):
+                block = np.asarray(segment.vectors[start : start + BLOCK])
+                chosen = live[place + start : place + start + len(block)]
+                yield block if chosen.all() else block[chosen]
+            place += len(segment.seqs)
+
+    candidates = Candidates.build(FLAT, blocks, int(live.sum()), dim, threads=1)
+    return Base(candidates, seqs if live.all() else seqs[live], "")
+
+
+def _positions(base: Base | None, seqs: Rows) -> tuple[Rows, int]:
+    """Return the position of each photo of the base, and the first position after them."""
+    if base is None or not len(base.seqs):
+        return np.zeros(0, np.int64), 0
+    start = int(np.searchsorted(seqs, base.seqs[-1], side="right"))
+    places = np.searchsorted(seqs[:start], base.seqs)
+    there = np.zeros(len(places), dtype=bool)
+    inside = places < start
+    there[inside] = seqs[places[inside]] == base.seqs[inside]
+    return np.where(there, places, -1), start
+
+
+def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDArray[np.float32]:
+    """Return the vectors from one position up to another."""
+    found = np.empty((max(0, stop - start), dim), dtype=np.float32)
+    place = 0
+    for segment in segments:
+        rows = len(segment.seqs)
+        first, last = max(start, place), min(stop, place + rows)
+        if first < last:
+            found[first - start : last - start] = segment.vectors[first - place : last - place]
+        place += rows
+    return found

@@ -71,7 +71,7 @@ def index_catalogue(
     report = IndexReport()
     bar = tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress)
     with _open_or_create(gallery_path, bundle) as gallery, ThreadPoolExecutor(threads) as pool, bar:
-        known = {photo_id: str(values.get(CONTENT, "")) for photo_id, values in gallery.metadata().items()}
+        known = gallery.values(CONTENT)
         batches = (photos[start : start + batch_size] for start in range(0, len(photos), batch_size))
         for batch in _overlapped(pool, embedder, batches, known, ahead=2 * threads):
             _write(gallery, batch, known, report)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +33,7 @@ class Retriever:
         """Open both directories; BundleMismatch when the gallery was made by another model."""
         return cls(Bundle.open(bundle), Gallery.open(gallery, read_only=True), threads=threads)
 
-    def search(self, image: Source, *, top_k: int = 10, where: Mapping[str, Any] | None = None) -> SearchResult:
+    def search(self, image: Source, *, top_k: int = 10, where: str | None = None) -> SearchResult:
         """Return the catalogue items that this photo shows, or none.
 
         Parameters
@@ -45,16 +43,14 @@ class Retriever:
         top_k:
             Matches at most.
         where:
-            Metadata that a match must have.
+            A filter over the gallery's declared columns (`index.where`).
         """
         if not 1 <= top_k <= 1000:
             raise InvalidParameter("top_k", "lie between 1 and 1000", top_k)
         made = self.embedder.embed([image])
-        version = self.gallery.version
-        neighbours = self._neighbours(made.vectors, top_k, where)
-        while version != self.gallery.version:  # it changed meanwhile: an answer is of one version
-            version = self.gallery.version
-            neighbours = self._neighbours(made.vectors, top_k, where)
+        version, (neighbours,) = self.gallery.search_version(
+            made.vectors, top_k, where=where, measure=self.bundle.measure, within=self.bundle.threshold
+        )
         certainty = float(made.certainties[0])
         sure = certainty >= self.bundle.operating_point.min_certainty
         matches = [_match(n) for n in neighbours if sure and bool(accepts(n.distance, self.bundle.threshold))]
@@ -87,9 +83,6 @@ class Retriever:
         if items not in self._outlooks:
             self._outlooks = {items: outlook(self.bundle, items)}
         return self._outlooks[items]
-
-    def _neighbours(self, vectors: NDArray[np.float32], top_k: int, where: Mapping[str, Any] | None) -> list[Neighbour]:
-        return self.gallery.search(vectors, top_k, where=where, measure=self.bundle.measure)[0]
 
 
 def require_match(bundle: Bundle, gallery: Gallery) -> None:

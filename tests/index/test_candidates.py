@@ -6,28 +6,28 @@ import threading
 
 import numpy as np
 
-from index.candidates import FlatCandidates
+from index.candidates import Candidates
 
 from .vectors import unit
 
 
 def test_candidates_are_the_largest_cosines_and_never_padding() -> None:
     vectors = unit(20)
-    rows, cosines = FlatCandidates(vectors).search(vectors[3], 50)
+    rows, cosines = Candidates.flat(vectors).search(vectors[3], 50)
     want = vectors.astype(np.float64) @ vectors[3].astype(np.float64)
     assert rows.tolist() == np.argsort(-want).tolist()
     assert np.allclose(cosines, want[rows], atol=1e-6)
 
 
 def test_nothing_is_found_in_nothing() -> None:
-    rows, cosines = FlatCandidates(unit(0)).search(unit(1)[0], 3)
+    rows, cosines = Candidates.flat(unit(0)).search(unit(1)[0], 3)
     assert len(rows) == len(cosines) == 0
 
 
 def test_slack_covers_float32() -> None:
     for dim in (8, 512, 2048):
         vectors = unit(500, 1, dim)
-        candidates = FlatCandidates(vectors)
+        candidates = Candidates.flat(vectors)
         rows, cosines = candidates.search(vectors[0], 500)
         exact = vectors[rows].astype(np.float64) @ vectors[0].astype(np.float64)
         assert np.abs(cosines - exact).max() < candidates.slack
@@ -37,7 +37,7 @@ def test_a_search_stays_on_one_thread_in_every_thread() -> None:
     """OpenMP keeps the number by thread: setting it where the index is built would not do for a server."""
     import faiss
 
-    candidates, seen = FlatCandidates(unit(20)), []
+    candidates, seen = Candidates.flat(unit(20)), []
 
     def search() -> None:
         faiss.omp_set_num_threads(4)

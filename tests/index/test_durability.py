@@ -27,10 +27,11 @@ def test_the_database_is_durable(tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("ending", [".npy", ".rows"])
 @pytest.mark.parametrize("position", [0, 9, 200, -1])
-def test_verify_finds_a_changed_byte_and_a_missing_file(tmp_path: Path, position: int) -> None:
+def test_verify_finds_a_changed_byte_and_a_missing_file(tmp_path: Path, position: int, ending: str) -> None:
     filled(tmp_path / "g").close()
-    (segment,) = (tmp_path / "g" / "segments").iterdir()
+    segment = next(file for file in (tmp_path / "g" / "segments").iterdir() if file.suffix == ending)
     data = bytearray(segment.read_bytes())
     data[position] ^= 1
     segment.write_bytes(data)
@@ -44,7 +45,7 @@ def test_verify_finds_a_changed_byte_and_a_missing_file(tmp_path: Path, position
 
 def test_a_damaged_database_is_an_error_of_ours(tmp_path: Path) -> None:
     """Noise anywhere: opening, verifying and searching work, or raise GalleryError; SQLite's own never passes."""
-    filled(tmp_path / "g", count=300).close()
+    filled(tmp_path / "g", count=3000).close()
     database = tmp_path / "g" / "gallery.sqlite"
     good, generator, found = database.read_bytes(), np.random.default_rng(0), 0
     for _ in range(60):
@@ -66,7 +67,12 @@ def test_a_damaged_database_is_an_error_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        ("UPDATE photos SET row = 40 WHERE photo_id = 'p3'", "1 photos have no vector"),
+        ("UPDATE photos SET seq = 99 WHERE photo_id = 'p3'", "photo number 3 is not in the database"),
+        ("UPDATE photos SET item = 99 WHERE photo_id = 'p3'", "photos have no item"),
+        ("UPDATE photos SET photo_id = 'other' WHERE photo_id = 'p3'", "photo number 3 is another one"),
+        ("UPDATE items SET photos = 9 WHERE item_id = 'i3'", "items count other photos"),
+        ("DELETE FROM items WHERE item_id = 'i3'", "photos have no item"),
+        ("UPDATE facts SET value = 7 WHERE key = 'photos'", "the facts say 7"),
         ("UPDATE photos SET metadata = '{' WHERE photo_id = 'p3'", "not JSON"),
         ("INSERT INTO thumbnails VALUES ('nobody', 'jpeg')", "thumbnails have no photo"),
     ],
@@ -97,10 +103,10 @@ def test_a_failed_commit_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     gallery = filled(tmp_path / "g")
     version = gallery.version
 
-    def full() -> None:
+    def full(*_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(gallery._store, "next_version", full)
+    monkeypatch.setattr(gallery._store, "log", full)
     with pytest.raises(GalleryError, match="disk is full"):
         gallery.add(["new"], ["item"], unit(1))
     monkeypatch.undo()
@@ -108,7 +114,7 @@ def test_a_failed_commit_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     gallery.close()
     with Gallery.open(tmp_path / "g") as again:
         again.add(["new"], ["item"], unit(1))  # the next writer clears the vectors that nothing names
-        assert len(list((tmp_path / "g" / "segments").iterdir())) == 2
+        assert len(list((tmp_path / "g" / "segments").iterdir())) == 4
 
 
 def _write_for_ever(path: str, acknowledge: Connection) -> None:
@@ -162,6 +168,6 @@ def test_killed_at_any_moment_it_keeps_what_was_acknowledged_and_whole_batches(t
             writer.add(["after"], ["after"], unit(1, 3))  # the next writer clears what was left behind
             writer.remove(photo_ids=["after"])
             named = {segment.name for segment in writer._store.segments()}
-            assert {file.name for file in (path / "segments").iterdir()} == named
+            assert {file.stem for file in (path / "segments").iterdir()} == named
         shutil.rmtree(copy)
     assert len(acknowledged) >= 20

@@ -1,0 +1,140 @@
+"""Rewriting a gallery's files without changing what it holds: fewer segments, dropped vectors, a new index.
+
+Everything is written aside from a snapshot, while searches and additions go on; `Gallery` adopts it in one transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+import numpy as np
+
+from .candidates import Candidates
+from .densities import Densities
+from .errors import GalleryError
+from .kinds import APPROXIMATE, FLAT, Choice
+from .recall import Probe, Recall, ask, settings_of, tune
+from .segments import Part, sha256, sync_folder, write_segment
+from .snapshot import Snapshot
+from .store import IndexFile, Segment
+
+FANOUT = 16  # segments of one size that are written as one
+SMALLEST = 16  # rows of the smallest size
+WORN = 0.1  # share of removed photos that a segment may hold unless it is purged
+BLOCK = 16_384  # rows that are rewritten at a time
+PARTIAL = ".partial"
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A segment written aside, in place of others."""
+
+    replaced: list[int]  # ids of segments
+    segment: tuple[str, int, int, str] | None  # name, rows, first, sha256; None where nothing is left
+    dropped: list[int]  # seqs whose vectors are gone
+
+
+def crowded(segments: Sequence[Segment]) -> list[Segment]:
+    """Return the newest segments that should be written as one: sizes stay powers of sixteen apart."""
+    found: list[Segment] = []
+    size = SMALLEST * FANOUT
+    while True:
+        newest = list(takewhile(lambda segment: segment.rows < size, reversed(segments)))  # noqa: B023
+        if len(newest) - len(found) + bool(found) < FANOUT:
+            return found[::-1]
+        found, size = newest, size * FANOUT
+
+
+def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
+    """Return the ids of segments to be written as one in a merge; large ones with next to no removed photo stay."""
+    sizes = [len(segment.seqs) for segment in snapshot.segments]
+    ends = np.cumsum([0, *sizes])
+    for place in range(len(sizes)):
+        dead = sizes[place] - int(snapshot.live[ends[place] : ends[place + 1]].sum())
+        if dead > (0 if purge else WORN * sizes[place]) or sizes[place] < sum(sizes[place + 1 :]):
+            return {segment.id for segment in snapshot.segments[place:]}
+    return set()
+
+
+def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> Rewritten:
+    """Write the live photos of some segments, neighbours of each other, as one segment."""
+    ends = np.cumsum([0, *(len(segment.seqs) for segment in snapshot.segments)])
+    mine = [
+        (segment, snapshot.live[ends[i] : ends[i + 1]])
+        for i, segment in enumerate(snapshot.segments)
+        if segment.id in chosen
+    ]
+    rows = sum(int(live.sum()) for _, live in mine)
+    dropped = [int(seq) for segment, live in mine for seq in segment.seqs[~live]]
+    replaced = [segment.id for segment, _ in mine]
+    if not rows:
+        return Rewritten(replaced, None, dropped)
+
+    def parts() -> Iterator[Part]:
+        for segment, live in mine:
+            places = np.flatnonzero(live)
+            for start in range(0, len(places), BLOCK):
+                yield segment.part(places[start : start + BLOCK])
+
+    first = next(int(segment.seqs[live][0]) for segment, live in mine if live.any())
+    name, digest = write_segment(folder, parts(), rows=rows, dim=dim)
+    return Rewritten(replaced, (name, rows, first, digest), dropped)
+
+
+def build_index(
+    snapshot: Snapshot,
+    choice: Choice,
+    folder: Path,
+    densities: Densities,
+    *,
+    probe: Probe,
+    min_recall: float,
+    threads: int,
+) -> tuple[IndexFile | None, Recall | None]:
+    """Write an index over all live photos; None for the kind that lives in memory alone.
+
+    GalleryError where it finds a smaller share of the items within the threshold than `min_recall` allows.
+    """
+    positions = np.flatnonzero(snapshot.live)
+    if choice.kind == FLAT or not len(positions):
+        return None, None
+    candidates = Candidates.build(
+        choice.kind, lambda: snapshot.blocks(positions), len(positions), snapshot.tail.dim, threads=threads
+    )
+    seqs, recall = snapshot.seqs[positions], None
+    if choice.kind in APPROXIMATE:
+        asked = ask(snapshot, probe, snapshot.densities(probe.measure, densities))
+        candidates, recall = tune(snapshot, candidates, positions, asked)
+        if recall.expected and recall.lower < min_recall:
+            raise GalleryError(
+                f"an index of the kind {choice.kind} finds {recall.value:.4f} of the items within the threshold (at "
+                f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",
+                remedy="Choose --kind fp16 or flat, or accept it with --min-recall",
+            )
+    name = uuid.uuid4().hex
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{name}{ending}" for ending in (".faiss", ".npy")]
+    aside = [path.with_name(path.name + PARTIAL) for path in paths]
+    candidates.write(aside[0])
+    with aside[1].open("wb") as file:
+        np.save(file, seqs, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())
+    digest = sha256(*aside)
+    for one, path in zip(aside, paths, strict=True):
+        one.replace(path)
+    sync_folder(folder)
+    return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall
+
+
+def remove_stranger_indexes(folder: Path, named: str | None) -> None:
+    """Delete index files other than the one named; only the writer may call this."""
+    if folder.exists():
+        for file in folder.iterdir():
+            if file.name.split(".")[0] != named:
+                file.unlink()

@@ -1,0 +1,65 @@
+"""Reading everything that a gallery wrote, to see whether it is still there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .errors import GalleryCorrupt
+from .segments import ROWS, VECTORS, encode_row, open_segment, sha256
+from .store import Store
+
+BLOCK = 10_000  # photos compared at a time
+SHOWN = 5  # rows of a segment that are named
+
+
+def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
+    """Return what is wrong with the files in force, by their hashes."""
+    problems = []
+    for segment in store.segments():
+        paths = [segments / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
+        problems += _check_file(f"segment {segment.name}", paths, segment.sha256)
+    index = store.index()
+    if index is not None:
+        paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
+        problems += _check_file(f"index {index.name}", paths, index.sha256)
+    return problems
+
+
+def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
+    """Return where database and segments disagree about a photo, or a row is not what was written."""
+    problems: list[str] = []
+    removed = set(store.removed().tolist())
+    placed = 0
+    for segment in store.segments():
+        opened = open_segment(folder, segment, dim=dim)
+        wrong = []
+        for start in range(0, segment.rows, BLOCK):
+            seqs = opened.seqs[start : start + BLOCK].tolist()
+            known = {seq: facts for seq, *facts in store.lines(seqs[0], seqs[-1])}
+            for row, seq in enumerate(seqs, start):
+                try:
+                    text = opened.text_of(row)
+                except GalleryCorrupt as error:
+                    wrong.append(error.message)
+                    continue
+                facts = known.pop(seq, None)
+                if facts is not None and encode_row(*facts) != text:
+                    wrong.append(f"photo number {seq} is another one in the database")
+                elif facts is None and seq not in removed:
+                    wrong.append(f"photo number {seq} is not in the database")
+            wrong += [f"photo number {seq} has no vector" for seq in known]
+            placed += sum(seq not in removed for seq in seqs)
+        problems += [f"segment {segment.name}: {what}" for what in wrong[:SHOWN]]
+        if len(wrong) > SHOWN:
+            problems.append(f"segment {segment.name}: and {len(wrong) - SHOWN} more rows")
+    if placed != store.number("photos"):
+        problems.append(f"the segments hold {placed} live photos, the database {store.number('photos')}")
+    return problems
+
+
+def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
+    try:
+        same = sha256(*paths) == digest
+    except OSError as error:
+        return [f"{what} is missing or cannot be read: {error.strerror}"]
+    return [] if same else [f"{what} is not what was written: its sha256 differs"]

@@ -1,0 +1,248 @@
+"""Filters over metadata: `brand = 'x' and season in ('summer', 'spring')`, parsed here and never passed on as text.
+
+    expression  = conjunction, {"or", conjunction}
+    conjunction = factor, {"and", factor}
+    factor      = "not", factor | "(", expression, ")" | test
+    test        = column, ("=" | "!=" | "<" | "<=" | ">" | ">="), value
+                | column, ["not"], "in", "(", value, {",", value}, ")"
+                | column, "is", ["not"], "null"
+    value       = 'text' ('' for a quote in it) | number | true | false
+
+Columns are declared, with a kind. A photo without a value passes no test but `is null`, and its negation neither (SQL).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from .errors import InvalidParameter
+
+TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
+KINDS = (TEXT, NUMBER, BOOLEAN)
+COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
+WORDS = frozenset(("and", "or", "not", "in", "is", "null", "true", "false"))
+LONGEST, DEEPEST = 10_000, 40  # characters and parentheses of a filter
+TOKEN = re.compile(
+    r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+    r"|(?P<operator><=|>=|!=|<|>|=)|(?P<mark>[(),])|(?P<word>[A-Za-z_][A-Za-z0-9_]*))"
+)
+
+Value = str | float | bool
+
+
+@dataclass(frozen=True)
+class Compare:
+    """A column against a value."""
+
+    column: str
+    operator: str  # = != < <= > >=
+    value: Value
+
+
+@dataclass(frozen=True)
+class Among:
+    """A column among values."""
+
+    column: str
+    values: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A column without a value."""
+
+    column: str
+
+
+@dataclass(frozen=True)
+class Negation:
+    """What does not hold."""
+
+    inner: Where
+
+
+@dataclass(frozen=True)
+class Several:
+    """What holds together ("and") or in part ("or")."""
+
+    word: str
+    parts: tuple[Where, ...]
+
+
+Where = Compare | Among | Missing | Negation | Several
+
+
+def parse_where(text: str, columns: Mapping[str, str]) -> Where:
+    """Return a filter as a tree; InvalidParameter says where it breaks the grammar or the columns' kinds.
+
+    `columns` maps each declared column to its kind.
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidParameter("where", "be a filter such as brand = 'x'", text)
+    if len(text) > LONGEST:
+        raise InvalidParameter("where", f"have at most {LONGEST} characters", len(text))
+    return _Parser(text, columns).whole()
+
+
+def check_columns(columns: Mapping[str, str]) -> None:
+    """Refuse names and kinds that no filter could use."""
+    for name, kind in columns.items():
+        if not COLUMN.match(name) or name.lower() in WORDS:
+            raise InvalidParameter("column", "be a name of letters, digits and _, and no word of filters", name)
+        if kind not in KINDS:
+            raise InvalidParameter(f"kind of column {name}", f"be one of {', '.join(KINDS)}", kind)
+
+
+def kind_of(value: object) -> str | None:
+    """Return the kind of a metadata value, None where no filter can use it."""
+    if isinstance(value, bool):
+        return BOOLEAN
+    if isinstance(value, int | float):
+        return NUMBER
+    return TEXT if isinstance(value, str) else None
+
+
+def to_sql(where: Where) -> tuple[str, list[Value]]:
+    """Return the condition on a photo's row as SQL, and its parameters."""
+    if isinstance(where, Compare):
+        return f"{column_sql(where.column)} {where.operator} ?", [where.value]
+    if isinstance(where, Among):
+        marks = ", ".join("?" * len(where.values))
+        return f"{column_sql(where.column)} IN ({marks})", list(where.values)
+    if isinstance(where, Missing):
+        return f"{column_sql(where.column)} IS NULL", []
+    if isinstance(where, Negation):
+        inner, values = to_sql(where.inner)
+        return f"NOT ({inner})", values
+    parts = [to_sql(part) for part in where.parts]
+    return f" {where.word.upper()} ".join(f"({sql})" for sql, _ in parts), [v for _, values in parts for v in values]
+
+
+def column_sql(name: str) -> str:
+    """Return a declared column as SQL; the index on it has the same words."""
+    return f"json_extract(metadata, '$.{name}')"
+
+
+class _Parser:
+    def __init__(self, text: str, columns: Mapping[str, str]) -> None:
+        self._text, self._columns = text, columns
+        self._tokens = list(self._split(text))
+        self._next = 0
+        self._depth = 0
+
+    def whole(self) -> Where:
+        found = self._expression()
+        if self._kind() != "end":
+            self._refuse("'and', 'or' or the end")
+        return found
+
+    def _split(self, text: str) -> Sequence[tuple[str, str, int]]:
+        found, place = [], 0
+        while place < len(text.rstrip()):
+            match = TOKEN.match(text, place)
+            if match is None:
+                place += len(text[place:]) - len(text[place:].lstrip())
+                raise InvalidParameter(
+                    "where", f"be a filter; character {place + 1} begins nothing known", text[place : place + 20]
+                )
+            kind = str(match.lastgroup)
+            found.append((kind, match.group(kind), match.start(kind)))
+            place = match.end()
+        return [*found, ("end", "", len(text))]
+
+    def _kind(self) -> str:
+        return self._tokens[self._next][0]
+
+    def _word(self) -> str:
+        kind, text, _ = self._tokens[self._next]
+        return text.lower() if kind == "word" else text if kind in ("mark", "operator") else ""
+
+    def _take(self, *words: str) -> bool:
+        if self._word() in words:
+            self._next += 1
+            return True
+        return False
+
+    def _need(self, word: str) -> None:
+        if not self._take(word):
+            self._refuse(repr(word))
+
+    def _refuse(self, wanted: str) -> NoReturn:
+        _, text, place = self._tokens[self._next]
+        raise InvalidParameter("where", f"have {wanted} at character {place + 1}", text or "the end")
+
+    def _expression(self) -> Where:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise InvalidParameter("where", f"be at most {DEEPEST} deep", self._text[:60])
+        parts = [self._conjunction()]
+        while self._take("or"):
+            parts.append(self._conjunction())
+        self._depth -= 1
+        return parts[0] if len(parts) == 1 else Several("or", tuple(parts))
+
+    def _conjunction(self) -> Where:
+        parts = [self._factor()]
+        while self._take("and"):
+            parts.append(self._factor())
+        return parts[0] if len(parts) == 1 else Several("and", tuple(parts))
+
+    def _factor(self) -> Where:
+        negations = 0
+        while self._take("not"):
+            negations += 1
+        if self._take("("):
+            found = self._expression()
+            self._need(")")
+        else:
+            found = self._test()
+        return Negation(found) if negations % 2 else found
+
+    def _test(self) -> Where:
+        if self._kind() != "word" or self._word() in WORDS:
+            self._refuse("a column")
+        name = self._tokens[self._next][1]
+        if name not in self._columns:
+            raise InvalidParameter(
+                "where",
+                f"name declared columns ({', '.join(sorted(self._columns)) or 'there are none'})",
+                name,
+                remedy=f"Declare it: retrieval gallery declare GALLERY {name}",
+            )
+        self._next += 1
+        if self._take("is"):
+            negated = self._take("not")
+            self._need("null")
+            return Negation(Missing(name)) if negated else Missing(name)
+        negated = self._take("not")
+        if self._take("in"):
+            self._need("(")
+            values = [self._value(name)]
+            while self._take(","):
+                values.append(self._value(name))
+            self._need(")")
+            return Negation(Among(name, tuple(values))) if negated else Among(name, tuple(values))
+        if negated or self._kind() != "operator":
+            self._refuse("'in'" if negated else "a comparison, 'in' or 'is'")
+        operator = self._word()
+        self._next += 1
+        return Compare(name, operator, self._value(name))
+
+    def _value(self, column: str) -> Value:
+        kind, text, _ = self._tokens[self._next]
+        value: Value
+        if kind == "text":
+            value = text[1:-1].replace("''", "'")
+        elif kind == "number":
+            value = float(text) if not text.lstrip("+-").isdecimal() else int(text)
+        elif self._word() in ("true", "false"):
+            value = self._word() == "true"
+        else:
+            self._refuse("a value ('text', a number, true or false)")
+        if kind_of(value) != self._columns[column]:
+            raise InvalidParameter("where", f"compare {column} with a {self._columns[column]}", text)
+        self._next += 1
+        return value
