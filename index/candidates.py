@@ -21,6 +21,7 @@ from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvecto
 
 EXACT = (FLAT, FP16)  # kinds that miss nothing
 TRAINING = 64  # vectors a list that its centres are fitted to
+PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
 FP16_SLACK = 2.0**-11  # |q · (v - fp16(v))| of unit vectors
 REBUILD = "Build it again: retrieval gallery merge"
@@ -58,6 +59,8 @@ class Candidates:
         faiss = _faiss()
         faiss.omp_set_num_threads(threads)
         index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
+        if kind == IVFPQ:  # k-means of each byte: enough for codes that only propose candidates
+            index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
         slack = _rounding(dim)
         if kind == HNSW:
             index.hnsw.efConstruction = HNSW_BUILD

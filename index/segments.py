@@ -63,7 +63,7 @@ class OpenSegment:
 
     def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a row."""
-        photo_id, item_id, metadata = json.loads(self.text_of(row))
+        photo_id, item_id, metadata = json.loads(self.text_of(row).decode())
         return photo_id, item_id, metadata
 
     def part(self, rows: NDArray[np.int64]) -> Part:
@@ -137,7 +137,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
         whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and found["seqs"][0] == segment.first
     if not whole:
         raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos", remedy=RESTORE)
-    return OpenSegment(segment.id, segment.name, vectors, text=np.asarray(raw[:end]), **found)
+    return OpenSegment(segment.id, segment.name, np.asarray(vectors), text=np.asarray(raw[:end]), **found)
 
 
 def remove_strangers(folder: Path, named: set[str]) -> None:
@@ -167,4 +167,4 @@ def sync_folder(folder: Path) -> None:
 
 
 def _checksum(vector: Vectors, text: bytes) -> int:
-    return zlib.crc32(text, zlib.crc32(np.ascontiguousarray(vector).tobytes()))
+    return zlib.crc32(text, zlib.crc32(vector.tobytes()))

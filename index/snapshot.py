@@ -25,7 +25,8 @@ from .kinds import FLAT
 from .segments import OpenSegment, open_segment
 from .store import RESTORE, IndexFile, Store
 
-FIRST_FETCH = 32  # candidate photos fetched before grouping by item
+FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have
+MOST_FETCHED = 4096  # at first: an item may have very many photos
 TAIL = 8192  # photos that are scanned without a base
 GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
 SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
@@ -191,7 +192,7 @@ class Snapshot:
         """
         around, sparsest = densities
         own = measure.densities(vector[None])[0]
-        fetch = max(FIRST_FETCH, 4 * k)
+        fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
         while True:
             positions, cosine = self._candidates(vector, fetch, only)
             positions = positions[positions != skip]
