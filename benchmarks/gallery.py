@@ -3,8 +3,8 @@
     python benchmarks/gallery.py --output runs/gallery [--photos 1000000] [--grow]
 
 draws embeddings of products (clusters that differ in width, as embeddings of photos do), puts them into a gallery, and
-prints times, memory without file-backed pages, and decision recall. With --grow it does so from 10^4 photos on, in tens,
-and draws how each figure grows; 10^7 photos have 32 numbers each. Every measurement is a fresh process.
+prints times, memory without file-backed pages, and decision recall. With --grow it does so from 10^4 photos on, in
+tens, and draws how each figure grows; 10^7 photos have 32 numbers each. Every measurement is a fresh process.
 """
 
 from __future__ import annotations
@@ -196,8 +196,9 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| photos × d | kind | open s | bare Faiss ms | search ms (of bare) | to the threshold ms | × bare flat | decision "
-        "recall [lower] | add 1,000 s | remove 1,000 s | resident / index | peak of a rebuild / index | merge s |",
+        "| photos × d | kind | open s | bare Faiss ms | search ms (of bare) | to the threshold ms | × bare flat "
+        "| decision recall [lower] | add 1,000 s | remove 1,000 s | resident / index | peak of a rebuild / index "
+        "| merge s |",
         "|" + " --- |" * 13,
     ]
     for row in rows:

@@ -61,7 +61,10 @@ class Candidates:
         index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
         if kind == IVFPQ:  # k-means of each byte: enough for codes that only propose candidates
             index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
+            index.pq.cp.min_points_per_centroid = 1
         slack = _rounding(dim)
+        if kind in (FP16, IVF, IVFPQ, DISK):
+            index.cp.min_points_per_centroid = 1  # few photos are no reason to warn
         if kind == HNSW:
             index.hnsw.efConstruction = HNSW_BUILD
         if not index.is_trained:
@@ -95,7 +98,10 @@ class Candidates:
 
     def write(self, path: Path) -> None:
         """Write the index as a file that is on the disk when this returns."""
-        self._faiss.write_index(self._index, str(path))
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            raise OSError(f"the index could not be written: {str(error)[-200:]}") from error
         with path.open("rb+") as file:
             os.fsync(file.fileno())
 
@@ -158,7 +164,7 @@ def _recipe(kind: str, count: int, dim: int) -> str:
         IVF: f"IVF{lists},SQfp16",
         DISK: f"IVF{lists},SQfp16",
         HNSW: f"HNSW{HNSW_LINKS},Flat",
-        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8",
+        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x{max(1, min(8, count.bit_length() - 2))}",
     }[kind]
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,13 +26,13 @@ from .kinds import FLAT, Choice, choose_kind
 from .lock import take_lock
 from .merging import build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .recall import Probe, Recall
-from .segments import Part, encode_row, remove_strangers, sync_folder, write_segment
+from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
 from .snapshot import TAIL, Filter, Neighbour, Snapshot
 from .store import Change, Entry, Store, encode_metadata
 from .verification import check_files, check_rows
 from .where import check_columns, parse_where, to_sql
 
-__all__ = ["Gallery", "Merged", "Neighbour"]
+__all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
 DATABASE = "gallery.sqlite"
 ASIDE = f"{DATABASE}.partial"
@@ -40,7 +41,18 @@ LOCK = "writer.lock"
 LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
 UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
+BLOCK = 4096  # photos read at a time
 ATTEMPTS = 5  # at a filter while others write
+
+
+@dataclass(frozen=True)
+class StoredPhoto:
+    """A photo as the gallery holds it."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+    vector: NDArray[np.float32]  # (d,)
 
 
 @dataclass(frozen=True)
@@ -171,10 +183,18 @@ class Gallery:
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
+        photos = [photo for block in self.walk(BLOCK) for photo in block]
+        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
+        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
+
+    def walk(self, count: int) -> Iterator[list[StoredPhoto]]:
+        """Yield all live photos of one version in the order of adding, `count` at a time."""
         now = self._current()
         live = np.flatnonzero(now.live)
-        photos = [now.photo(position) for position in live.tolist()]
-        return [photo_id for photo_id, *_ in photos], [item_id for _, item_id, _ in photos], now.vectors(live)
+        for start in range(0, len(live), count):
+            positions = live[start : start + count]
+            photos = zip(positions.tolist(), now.vectors(positions), strict=True)
+            yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's JPEG thumbnail, None where it has none."""
@@ -247,7 +267,7 @@ class Gallery:
                     min(present),
                     remedy="Pass upsert=True to replace",
                 )
-            with self._store.transaction():
+            with explained(self.path), self._store.transaction():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 part = Part(
@@ -301,7 +321,7 @@ class Gallery:
         purge:
             Rewrite every segment that holds a removed photo; else only those that hold many.
         """
-        with self._merging:
+        with explained(self.path), self._merging:
             with self._guard:
                 self._start_writing()
                 now = self._current()
@@ -430,12 +450,13 @@ class Gallery:
             self._clear()
 
     def _clear(self) -> None:
-        """Delete the files that nothing names any more."""
+        """Delete the files that nothing names any more; what cannot be deleted is left to the next writer."""
         names = {segment.name for segment in self._store.segments()}
         index = self._store.index()
-        remove_strangers(self.path / SEGMENTS, names)
-        remove_stranger_indexes(self.path / INDEXES, None if index is None else index.name)
-        self._densities.forget(names)
+        with suppress(OSError):
+            remove_strangers(self.path / SEGMENTS, names)
+            remove_stranger_indexes(self.path / INDEXES, None if index is None else index.name)
+            self._densities.forget(names)
 
     def _compact(self) -> None:
         """Write small segments as one where there are many; a merge under way reads them, and does it afterwards."""
@@ -451,6 +472,10 @@ class Gallery:
                     self._store.add_segment(*made.segment)
                 self._store.increase("layout")
             self._clear()
+        except (OSError, GalleryError) as error:
+            if isinstance(error, GalleryCorrupt):
+                raise
+            # a full disk: what was asked for is committed, and the next addition tries again
         finally:
             self._merging.release()
 

@@ -110,7 +110,7 @@ def build_index(
     if choice.kind in APPROXIMATE:
         asked = ask(snapshot, probe, snapshot.densities(probe.measure, densities))
         candidates, recall = tune(snapshot, candidates, positions, asked)
-        if recall.expected and recall.lower < min_recall:
+        if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(
                 f"an index of the kind {choice.kind} finds {recall.value:.4f} of the items within the threshold (at "
                 f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",

@@ -15,7 +15,8 @@ import json
 import os
 import uuid
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import GalleryCorrupt
+from .errors import GalleryCorrupt, GalleryError
 from .store import RESTORE, Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
@@ -78,6 +79,18 @@ def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
     return (
         f"[{json.dumps(photo_id, ensure_ascii=False)}, {json.dumps(item_id, ensure_ascii=False)}, {metadata}]".encode()
     )
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a failed write into a GalleryError: no transaction named what was written, so that nothing has changed."""
+    try:
+        yield
+    except OSError as error:
+        raise GalleryError(
+            f"{path} cannot be written: {error.strerror or error}; nothing was changed",
+            remedy="Check disk space and permissions, then try again",
+        ) from error
 
 
 def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -> tuple[str, str]:

@@ -87,10 +87,15 @@ def parse_where(text: str, columns: Mapping[str, str]) -> Where:
     return _Parser(text, columns).whole()
 
 
+def is_column(name: str) -> bool:
+    """Return whether a metadata key may be declared: letters, digits and _, and no word of filters."""
+    return COLUMN.match(name) is not None and name.lower() not in WORDS
+
+
 def check_columns(columns: Mapping[str, str]) -> None:
     """Refuse names and kinds that no filter could use."""
     for name, kind in columns.items():
-        if not COLUMN.match(name) or name.lower() in WORDS:
+        if not is_column(name):
             raise InvalidParameter("column", "be a name of letters, digits and _, and no word of filters", name)
         if kind not in KINDS:
             raise InvalidParameter(f"kind of column {name}", f"be one of {', '.join(KINDS)}", kind)

@@ -1,9 +1,10 @@
-"""Photos with labels: read from a folder, a CSV or a parquet file, and checked."""
+"""Photos with labels: read from a folder, a CSV, parquet or JSON-lines file or tar shards, and checked."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
+import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from .errors import DataError, ImageRefused
-from .images import open_image
+from .errors import DataError, ImageRefused, ImageUnreadable
+from .images import MAX_BYTES, open_image
+from .shards import SPAN, read_shard
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 OPTIONAL = ("group", "source", "partition", "role")
@@ -34,6 +36,17 @@ class Photo:
     role: str = ""
     bbox: tuple[float, float, float, float] | None = None  # left, upper, right, lower in pixels
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    span: tuple[int, int] | None = None  # offset and size of its bytes, where the file holds more than the photo
+
+    def read(self) -> bytes:
+        """Return the encoded photo, up to just beyond the bytes that are accepted; ImageUnreadable where it is gone."""
+        offset, size = self.span or (0, MAX_BYTES + 1)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                return file.read(min(size, MAX_BYTES + 1))
+        except OSError as error:
+            raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -54,23 +67,28 @@ class CatalogueReport:
 
 
 def read_catalogue(path: str | Path) -> list[Photo]:
-    """Return the photos of a folder (one sub-folder an item), a CSV or a parquet file.
+    """Return the photos of a folder (one sub-folder an item), a CSV, parquet or JSON-lines file, or tar shards.
 
-    A file needs a column `path` (relative to the file) and `item_id` or `label`; it may have `photo_id`,
-    `group`, `source`, `partition`, `role` (gallery or query), `bbox` ("left upper right lower") and any
+    Shards are a .tar file or a folder of them, photos beside their lines (`shards`). A file needs a column `path`
+    (relative to the file) and `item_id` or `label`; it may have `photo_id`, `group`, `source`, `partition`, `role`
+    (gallery or query), `bbox` ("left upper right lower") and any
     other columns, which become metadata. Raises DataError.
     """
     path = Path(path)
-    if path.is_dir():
+    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
+        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
+    elif path.is_dir():
         photos = _read_folder(path)
     elif not path.exists():
-        raise DataError(f"{path} does not exist", remedy="Name a folder, a CSV or a parquet file of photos")
+        raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
     elif path.suffix.lower() == ".csv":
         photos = _read_csv(path)
     elif path.suffix.lower() in (".parquet", ".pq"):
         photos = _read_parquet(path)
+    elif path.suffix.lower() in (".jsonl", ".ndjson"):
+        photos = _read_json_lines(path)
     else:
-        raise DataError(f"{path} is no folder, CSV or parquet file", remedy="Name one of these")
+        raise DataError(f"{path} is no folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     if not photos:
         raise DataError(f"{path} holds no photo", remedy=f"Photos end in {', '.join(sorted(SUFFIXES))}")
     _refuse_twice([photo.photo_id for photo in photos], path)
@@ -87,8 +105,9 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
         counts[photo.item_id] += 1
         partitions[photo.item_id].add(photo.partition)
         try:
-            open_image(photo.path, min_side=64)
-            by_content[hashlib.sha256(photo.path.read_bytes()).hexdigest()].append(photo.photo_id)
+            data = photo.read()
+            open_image(data, min_side=64)
+            by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
         except ImageRefused as error:
             unreadable.append((photo.photo_id, error.message))
     return CatalogueReport(
@@ -135,6 +154,28 @@ def _read_parquet(path: Path) -> list[Photo]:
     return _photos(path, table.column_names, table.to_pylist())
 
 
+def _read_json_lines(path: Path) -> list[Photo]:
+    rows = []
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    rows.append(json.loads(line))
+                    if not isinstance(rows[-1], dict):
+                        raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
+    except ValueError as error:  # no UTF-8, or no JSON
+        raise DataError(f"{path}, line {len(rows) + 1} is not JSON: {error}") from error
+    return _photos(path, list(dict.fromkeys(name for row in rows for name in row)), rows)
+
+
+def _read_shards(paths: Sequence[Path]) -> list[Photo]:
+    photos = []
+    for path in paths:
+        rows = list(read_shard(path, SUFFIXES))
+        photos += _photos(path, list(dict.fromkeys(name for row in rows for name in row)), rows) if rows else []
+    return photos
+
+
 def _photos(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[Photo]:
     label = next((name for name in ("item_id", "label") if name in columns), None)
     if "path" not in columns or label is None:
@@ -152,13 +193,14 @@ def _photo(catalogue: Path, line: int, row: Mapping[str, Any], label: str) -> Ph
     plain = {name: str(values.get(name) or "") for name in OPTIONAL}
     if plain["role"] not in ROLES:
         raise DataError(f"{catalogue}, line {line}: role is {plain['role']!r}", remedy="Use gallery or query")
-    known = {"path", "photo_id", "bbox", label, *OPTIONAL}
+    known = {"path", "photo_id", "bbox", SPAN, label, *OPTIONAL}
     return Photo(
         photo_id=str(values.get("photo_id") or values["path"]),
         path=catalogue.parent / str(values["path"]),
         item_id=str(values[label]),
         bbox=_bbox(values.get("bbox"), f"{catalogue}, line {line}"),
         metadata={key: _plain(value) for key, value in values.items() if key not in known and _says(value)},
+        span=values.get(SPAN),
         **plain,
     )
 

@@ -29,6 +29,7 @@ COMMANDS = {
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
     "recalibrate": Entry("retrieval.commands", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
+    "gallery": Entry("retrieval.gallery_commands", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
     "audit": Entry("retrieval.commands", "audit", "Find items that collide and photos that miss their item."),

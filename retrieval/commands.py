@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from index.kinds import KINDS
+
 from .catalogue import CatalogueReport, check_catalogue, read_catalogue
+from .gallery_commands import MEMORY, describe_merge
 from .target_options import target_options
 
 if TYPE_CHECKING:
@@ -28,8 +31,20 @@ Folder = click.Path(path_type=Path)
 @click.option("-o", "--output", required=True, type=Folder, help="The gallery's directory; made, or added to.")
 @click.option("--threads", type=int, default=os.cpu_count(), show_default="all cores")
 @click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
-def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: int) -> None:
-    """Put the photos of a folder, a CSV or a parquet file into a gallery.
+@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
+@click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
+@click.option("--report", type=Folder, help="Write what was refused, and why, as JSON.")
+def index(
+    bundle: Path,
+    photos: Path,
+    output: Path,
+    threads: int,
+    batch_size: int,
+    kind: str | None,
+    max_memory: int | None,
+    report: Path | None,
+) -> None:
+    """Put the photos of a folder, a CSV, parquet or JSON-lines file or tar shards into a gallery.
 
     Photos that are in the gallery already are skipped, so that an interrupted run continues. A photo that
     cannot be used is reported and never stops the rest.
@@ -45,12 +60,26 @@ def index(bundle: Path, photos: Path, output: Path, threads: int, batch_size: in
     from .recalibration import outlook
 
     opened = Bundle.open(bundle)
-    report = index_catalogue(opened, read_catalogue(photos), output, threads=threads, batch_size=batch_size)
-    _list("refused", [f"{photo_id}: {reason}" for photo_id, reason in report.refused])
-    click.echo(
-        f"Wrote {output}: {report.added} photos added ({report.replaced} of them replaced), "
-        f"{report.skipped} there already, {len(report.refused)} refused."
+    done = index_catalogue(
+        opened,
+        read_catalogue(photos),
+        output,
+        threads=threads,
+        batch_size=batch_size,
+        kind=kind,
+        max_memory=max_memory,
     )
+    _list("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    click.echo(
+        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
+        f"{done.skipped} there already, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} a second."
+    )
+    if report is not None:
+        refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
+        report.write_text(json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+    if done.merged is not None:
+        click.echo(describe_merge(done.merged))
     with Gallery.open(output, read_only=True) as gallery:
         view = outlook(opened, gallery.items)
     if view is not None and view.outgrown:
@@ -112,8 +141,9 @@ def recalibrate(
 @click.argument("gallery", type=Folder)
 @click.argument("image", type=Folder)
 @click.option("--top-k", type=int, default=10, show_default=True, help="Matches at most.")
+@click.option("--where", help="A filter over metadata, such as \"brand = 'x' and price < 10\".")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) -> None:
+def search(bundle: Path, gallery: Path, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
     """Ask which catalogue item a photo shows, if any.
 
     \b
@@ -123,7 +153,7 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
     from .result import LOW_CERTAINTY
     from .retriever import Retriever
 
-    result = Retriever.open(bundle, gallery).search(image, top_k=top_k)
+    result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
         return
@@ -132,7 +162,7 @@ def search(bundle: Path, gallery: Path, image: Path, top_k: int, as_json: bool) 
     if result.matches:
         click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
     elif result.nearest is None:
-        click.echo("no match: the gallery is empty")
+        click.echo("no match: the gallery is empty" if where is None else "no match: no photo passes the filter")
     elif result.reason == LOW_CERTAINTY:
         click.echo(f"no match: the photo is too ambiguous (certainty {result.certainty:.3g})")
     else:

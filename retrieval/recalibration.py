@@ -1,7 +1,8 @@
 """Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
 
 calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
-and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), and `gallery_items`.
+and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), `vector` (n, d) of the photos that
+asked, and `gallery_items`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from index.recall import Probe
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import calibrate, size_model
@@ -37,6 +40,7 @@ class Searches:
     groups: NDArray[np.str_] | None  # (n,) product family, where the catalogue names them
     photo_ids: NDArray[np.str_]  # (n,)
     certainties: NDArray[np.float32]  # (n,)
+    vectors: NDArray[np.float32] | None = None  # (n, d) of the photos that asked
 
 
 def pack_searches(searches: Searches) -> bytes:
@@ -54,6 +58,7 @@ def pack_searches(searches: Searches) -> bytes:
         group=np.array([], dtype=str) if searches.groups is None else searches.groups.astype(str),
         photo_id=searches.photo_ids.astype(str),
         certainty=searches.certainties,
+        vector=np.zeros((0, 0), np.float32) if searches.vectors is None else searches.vectors,
         gallery_items=np.array(scores.gallery_items),
     )
     return file.getvalue()
@@ -68,7 +73,14 @@ def searches_of(bundle: Bundle) -> Searches:
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
         )
-        return Searches(scores, groups, file["photo_id"], file["certainty"])
+        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
+        return Searches(scores, groups, file["photo_id"], file["certainty"], vectors)
+
+
+def probe_of(bundle: Bundle) -> Probe:
+    """Return what an approximate index is asked to see what it loses: the bundle's threshold, distance and queries."""
+    known = CALIBRATION in bundle.manifest["files"]
+    return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
 
 
 def recalibrate(

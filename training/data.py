@@ -44,7 +44,7 @@ class PhotoReader:
         photo = self._photos[position]
         try:
             image = crop(
-                open_image(photo.path, min_side=self._preprocessing.min_side if photo.bbox is None else 0), photo.bbox
+                open_image(photo.read(), min_side=self._preprocessing.min_side if photo.bbox is None else 0), photo.bbox
             )
         except ImageRefused as error:
             raise DataError(

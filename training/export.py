@@ -151,7 +151,7 @@ def export(
             measure=measure,
             evidence=evidence,
             files={
-                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties)),
+                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties, exported[scene.queries])),
                 REPORT: _report(point, scores, choice, exported, photos).encode(),
             },
         )
@@ -164,7 +164,7 @@ def _report(
 
     def pictures(item: str) -> list[bytes]:
         mine = [photo for photo in photos if photo.item_id == item][:PICTURES]
-        return [thumbnail(open_image(photo.path)) for photo in mine]
+        return [thumbnail(open_image(photo.read())) for photo in mine]
 
     return render_report(
         ReportData(
@@ -223,7 +223,7 @@ def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: 
     """Return the embeddings of the photos as the served model sees them."""
     blocks = []
     for start in tqdm(range(0, len(photos), batch_size), desc="embedding with ONNX", unit="batch"):
-        images = [photo.path for photo in photos[start : start + batch_size]]
+        images = [photo.read() for photo in photos[start : start + batch_size]]
         blocks.append(embedder.embed(images))
     return Embeddings(
         np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])

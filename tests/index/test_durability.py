@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,57 +122,172 @@ def test_a_failed_commit_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(list((tmp_path / "g" / "segments").iterdir())) == 4
 
 
-def _write_for_ever(path: str, acknowledge: Connection) -> None:
-    gallery = Gallery.open(path)
-    batch = 0
-    while True:
-        names = [f"b{os.getpid()}-{batch}-{i}" for i in range(5)]
-        gallery.add(names, names, unit(5, batch), thumbnails=[b"jpeg"] * 5)
-        acknowledge.send(names[0])
-        if batch % 3 == 2:
-            gallery.merge()
-        batch += 1
+def _items_of(photos: dict[str, str], item: str) -> set[str]:
+    return {photo for photo, its in photos.items() if its == item}
+
+
+def _change(gallery: Gallery, step: int, photos: dict[str, str]) -> dict[str, str]:
+    """Do the change of a step, and return photo_id to item_id afterwards; it depends on nothing else."""
+    after, item = dict(photos), f"i{step % 7}"
+    if step % 5 in (0, 1):
+        names = [f"s{step}-{i}" for i in range(5)]
+        gallery.add(names, [item] * 5, unit(5, step), thumbnails=[b"jpeg"] * 5)
+        after |= dict.fromkeys(names, item)
+    elif step % 5 == 2:
+        names = [*sorted(photos)[:3], f"s{step}"]
+        gallery.add(names, [item] * len(names), unit(len(names), step), upsert=True)
+        after |= dict.fromkeys(names, item)
+    elif step % 5 == 3:
+        gone = _items_of(photos, item)
+        gallery.remove(item_ids=[item])
+        after = {photo: its for photo, its in photos.items() if photo not in gone}
+    else:
+        gallery.merge(kind=("flat", "fp16", "ivf", "hnsw")[step // 5 % 4])
+    return after
+
+
+def _write_for_ever(path: str, step: int, photos: dict[str, str], told: Connection) -> None:
+    with Gallery.open(path) as gallery:
+        while True:
+            photos = _change(gallery, step, photos)
+            told.send((step, photos))
+            step += 1
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_it_keeps_what_was_acknowledged_and_whole_batches(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path) -> None:
     """SIGKILL shows the order of writes; that the disk keeps them (fsync) a power cut alone could show."""
-    path = tmp_path / "g"
-    filled(path).close()
+    path, generator = tmp_path / "g", np.random.default_rng(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["index.gallery", "faiss"])
-    generator = np.random.default_rng(0)
-    acknowledged: set[str] = set()
-    for _ in range(20):
+    Gallery.create(path, dim=DIM, embedding_id="e").close()
+    step, photos, undone = 0, dict[str, str](), 0
+    for number in range(200):
         receiver, sender = context.Pipe(duplex=False)
-        child = context.Process(target=_write_for_ever, args=(str(path), sender))
+        child = context.Process(target=_write_for_ever, args=(str(path), step, photos, sender))
         child.start()
         sender.close()
-        acknowledged.add(receiver.recv())  # it writes
-        time.sleep(float(generator.uniform(0, 0.1)))
-        with pytest.raises(GalleryLocked), Gallery.open(path) as second:
-            second.remove(photo_ids=["p0"])
+        step, photos = receiver.recv()  # it writes
+        time.sleep(float(generator.uniform(0, 0.06)))
+        if number % 10 == 0:
+            with pytest.raises(GalleryLocked), Gallery.open(path) as second:
+                second.remove(photo_ids=["nobody"])
         os.kill(child.pid, signal.SIGKILL)
         child.join()
         try:
             while receiver.poll():
-                acknowledged.add(receiver.recv())
+                step, photos = receiver.recv()
         except EOFError:
             pass
         receiver.close()
         copy = tmp_path / "copy"
         shutil.copytree(path, copy)  # opening repairs: look at it once without a writer, once with
         with Gallery.open(copy, read_only=True) as reader, Gallery.open(path) as writer:
-            for gallery in (reader, writer):
+            for gallery in (reader, writer) if number % 10 == 0 else (writer,):
                 assert gallery.verify() == []
-                names = gallery.photo_ids()
-                assert acknowledged | {f"p{i}" for i in range(40)} <= names
-                batches = {name.rsplit("-", 1)[0] for name in names if name.startswith("b")}
-                assert len(names) == 40 + 5 * len(batches)
-                assert [n.distance for n in gallery.search(unit(1), 1)[0]] == [0.0]
+            held = dict(zip(*reader.contents()[:2], strict=True))
+            step += 1
+            if held == photos and step % 5 != 4:  # the change under way was lost: do it now
+                undone += 1
+                photos = _change(writer, step, photos)
+            else:  # it was made, all of it
+                with Gallery.create(tmp_path / "imagined", dim=DIM, embedding_id="e") as imagined:
+                    for item in sorted(set(photos.values())):
+                        names = sorted(_items_of(photos, item))
+                        imagined.add(names, [item] * len(names), unit(len(names)))
+                    photos = _change(imagined, step, photos)
+                shutil.rmtree(tmp_path / "imagined")
+            assert dict(zip(*writer.contents()[:2], strict=True)) == photos
+            assert writer.items == len(set(photos.values()))
             writer.add(["after"], ["after"], unit(1, 3))  # the next writer clears what was left behind
+            assert writer.search(unit(1, 3), 1)[0][0].distance == 0.0
             writer.remove(photo_ids=["after"])
             named = {segment.name for segment in writer._store.segments()}
             assert {file.stem for file in (path / "segments").iterdir()} == named
         shutil.rmtree(copy)
-    assert len(acknowledged) >= 20
+        step += 1
+    assert 0 < undone < 200
+
+
+class _Failing:
+    """Lets a number of calls of functions pass, and fails from then on as a full disk does."""
+
+    def __init__(self, passing: int) -> None:
+        self.passing = passing
+        self.failed = False
+
+    def wrap(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.passing -= 1
+            if self.passing < 0:
+                self.failed = True
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return function(*arguments, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("what", ["fsync", "replace", "open"])
+def test_a_failing_disk_ends_in_a_clear_error_and_an_intact_gallery(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Every write, sync and rename of ten changes fails in turn."""
+    failures, messages = 0, set[str]()
+    for passing in range(100):
+        path = tmp_path / f"g{passing}"
+        gallery = Gallery.create(path, dim=DIM, embedding_id="e")
+        photos: dict[str, str] = {}
+        for step in range(5):
+            photos = _change(gallery, step, photos)
+        disk = _Failing(passing)
+        with monkeypatch.context() as patch:
+            if what == "fsync":
+                patch.setattr(os, "fsync", disk.wrap(os.fsync))
+            else:
+                patch.setattr(Path, what, disk.wrap(getattr(Path, what)))
+            for step in range(5, 15):
+                try:
+                    photos = _change(gallery, step, photos)
+                except GalleryError as error:
+                    messages.add(error.message)
+                    break
+        failures += disk.failed
+        gallery.close()
+        with Gallery.open(path) as again:
+            assert dict(zip(*again.contents()[:2], strict=True)) == photos
+            assert again.verify() == []
+            again.add(["after"], ["after"], unit(1, 3))
+        shutil.rmtree(path)
+        if not disk.failed:
+            break
+    assert failures >= 10
+    assert failures == passing
+    assert all("No space left on device; nothing was changed" in message for message in messages)
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """A limit on the size of files stands for a full disk, in a process of its own."""
+    code = f"""
+import resource, signal
+import numpy as np
+from index.errors import GalleryError
+from index.gallery import Gallery
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+gallery = Gallery.create({str(tmp_path / "g")!r}, dim=64, embedding_id="e")
+vectors = np.tile(np.eye(1, 64), (2000, 1))
+gallery.add([f"a{{i}}" for i in range(100)], ["x"] * 100, vectors[:100])
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+try:
+    gallery.add([f"b{{i}}" for i in range(2000)], ["y"] * 2000, vectors)
+except GalleryError as error:
+    print(error.message)
+print(len(gallery), gallery.items)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert "nothing was changed" in lines[0] or "cannot be used" in lines[0]
+    assert lines[1] == "100 1"
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.verify() == []
+        assert len(gallery) == 100

@@ -12,6 +12,7 @@ from index import snapshot
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
+from index.kinds import KINDS
 from index.segments import OpenSegment, open_segment
 from index.store import Segment
 
@@ -56,7 +57,10 @@ def test_an_item_with_very_many_photos_does_not_crowd_out_the_others(tmp_path: P
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(st.tuples(st.sampled_from(["add", "remove", "item", "reopen", "merge"]), st.integers(0, 29)), max_size=14)
+    st.lists(
+        st.tuples(st.sampled_from(["add", "add", "many", "remove", "item", "reopen", "merge"]), st.integers(0, 29)),
+        max_size=14,
+    )
 )
 def test_any_history_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     path = tmp_path_factory.mktemp("g") / "g"
@@ -76,8 +80,15 @@ def test_any_history_equals_brute_force(tmp_path_factory: pytest.TempPathFactory
             assert gallery.remove(item_ids=[item]) == len(gone)
             for p in gone:
                 del photos[p]
+        elif step == "many":
+            names = [f"p{n}" for n in range(number, 30)]
+            vectors = np.roll(pool[number:], serial, axis=1)
+            gallery.add(names, [f"i{n % 5}" for n in range(number, 30)], vectors, upsert=True)
+            photos |= {
+                name: (f"i{number % 5}", v) for number, (name, v) in enumerate(zip(names, vectors, strict=True), number)
+            }
         elif step == "merge":
-            gallery.merge()
+            gallery.merge(kind=KINDS[number % len(KINDS)])
         else:
             gallery.close()
             gallery = Gallery.open(path)

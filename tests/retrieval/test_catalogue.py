@@ -1,4 +1,6 @@
 import datetime
+import io
+import tarfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,7 +10,7 @@ import pytest
 from retrieval.catalogue import check_catalogue, read_catalogue
 from retrieval.errors import DataError
 
-from ..world import draw, write_folder
+from ..world import draw, encode, write_folder
 
 
 def test_a_folder_holds_one_folder_an_item(tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_catalogue(tmp_path / "none.csv")
     (tmp_path / "x.txt").write_text("hello")
-    with pytest.raises(DataError, match="no folder, CSV or parquet"):
+    with pytest.raises(DataError, match="no folder, CSV, parquet"):
         read_catalogue(tmp_path / "x.txt")
     (tmp_path / "x.parquet").write_text("hello")
     with pytest.raises(DataError, match="not a parquet"):
@@ -85,3 +87,66 @@ def test_check_finds_what_would_spoil_training(tmp_path: Path) -> None:
     assert report.single_photo_items == ["lonely"]
     assert report.split_items == ["item-00", "item-01", "item-02"]
     assert not report.usable
+
+
+def test_json_lines_say_the_same_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(
+        '{"path": "a.jpg", "item_id": "x", "bbox": [1, 2, 30, 40], "price": 3.5, "new": true}\n'
+        '\n{"path": "b.jpg", "item_id": "y", "brand": "b"}\n'
+    )
+    photos = read_catalogue(tmp_path / "c.jsonl")
+    assert [(p.photo_id, p.item_id, p.bbox) for p in photos] == [
+        ("a.jpg", "x", (1.0, 2.0, 30.0, 40.0)),
+        ("b.jpg", "y", None),
+    ]
+    assert [dict(p.metadata) for p in photos] == [{"price": 3.5, "new": True}, {"brand": "b"}]
+    (tmp_path / "bad.jsonl").write_text('{"path": "a.jpg", "item_id": "x"}\n{"path"\n')
+    with pytest.raises(DataError, match="line 2 is not JSON"):
+        read_catalogue(tmp_path / "bad.jsonl")
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    with pytest.raises(DataError, match="holds no object"):
+        read_catalogue(tmp_path / "list.jsonl")
+
+
+def shard(path: Path, files: dict[str, bytes], *, mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
+    pictures = [encode(draw(item, 0)) for item in range(3)]
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shard(
+        folder / "a.tar",
+        {
+            "d/0001.jpg": pictures[0],
+            "d/0001.json": b'{"item_id": "x", "brand": "b", "path": "/etc/passwd"}',
+            "0002.side.png": pictures[1],
+            "0002.cls": b"y\n",
+            "0003.json": b'{"item_id": "z"}',
+        },
+    )
+    shard(folder / "b.tar", {"0001.cls": b"x", "0001.png": pictures[2]})
+    photos = read_catalogue(folder)
+    assert [(p.photo_id, p.item_id) for p in photos] == [("a/d/0001.jpg", "x"), ("b/0001.png", "x")]
+    photos = read_catalogue(folder / "b.tar")
+    assert photos[0].read() == pictures[2]
+    first = read_catalogue(folder / "a.tar")[0]
+    assert first.read() == pictures[0]
+    assert first.path == folder / "a.tar"
+    assert first.metadata == {"brand": "b"}
+    assert check_catalogue(photos, progress=False).usable
+
+
+def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="uncompressed tar"):
+        read_catalogue(shard(tmp_path / "packed.tar", {"0.png": b"x", "0.cls": b"y"}, mode="w:gz"))
+    with pytest.raises(DataError, match="is not JSON"):
+        read_catalogue(shard(tmp_path / "bad.tar", {"0.png": b"x", "0.json": b"{"}))
+    with pytest.raises(DataError, match="`item_id` or `label`"):
+        read_catalogue(shard(tmp_path / "none.tar", {"0.png": b"x"}))
