@@ -1,14 +1,12 @@
 """The gallery: photos of items as vectors that can be added, removed and searched, and survive a power cut.
 
-One writer at a time, in any process; any number of readers, in any process and thread. A reader works on an immutable
-snapshot of one version and picks up a newer one at its next search.
+One writer at a time, in any process; any number of readers (`reader`), in any process and thread.
 """
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,43 +14,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from .checks import check_ids, check_stored, check_values, check_vectors
-from .densities import Densities
-from .distance import PLAIN, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .kinds import FLAT, Choice, choose_kind
 from .lock import take_lock
 from .merging import build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
+from .reader import DATABASE, INDEXES, SEGMENTS, Reader, StoredPhoto
 from .recall import Probe, Recall
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
-from .snapshot import TAIL, Filter, Neighbour, Snapshot
-from .store import Change, Entry, Store, encode_metadata
-from .verification import check_files, check_rows
-from .where import check_columns, parse_where, to_sql
+from .snapshot import TAIL, Neighbour
+from .store import Entry, Store, encode_metadata
+from .where import check_columns
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
-DATABASE = "gallery.sqlite"
 ASIDE = f"{DATABASE}.partial"
-SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
 LOCK = "writer.lock"
 LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
 UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
-BLOCK = 4096  # photos read at a time
-ATTEMPTS = 5  # at a filter while others write
-
-
-@dataclass(frozen=True)
-class StoredPhoto:
-    """A photo as the gallery holds it."""
-
-    photo_id: str
-    item_id: str
-    metadata: dict[str, Any]
-    vector: NDArray[np.float32]  # (d,)
 
 
 @dataclass(frozen=True)
@@ -64,20 +46,8 @@ class Merged:
     dropped: int  # vectors of removed photos
 
 
-class Gallery:
+class Gallery(Reader):
     """A directory of photos, items and vectors. Make one with `create`, use one with `open`."""
-
-    def __init__(self, path: Path, *, read_only: bool) -> None:
-        self.path = path
-        self.read_only = read_only
-        self._store = Store(path / DATABASE, read_only=read_only)
-        self._guard = threading.RLock()
-        self._merging = threading.Lock()
-        self._lock: int | None = None  # file descriptor while this process is the writer
-        self._snapshot: Snapshot | None = None
-        self._densities = Densities(path / DENSITIES)
-        self.dim = self._store.number("dim")
-        self.embedding_id = self._store.fact("embedding_id")
 
     @classmethod
     def create(
@@ -110,96 +80,6 @@ class Gallery:
         if columns:
             gallery.declare(columns)
         return gallery
-
-    @classmethod
-    def open(cls, path: str | Path, *, read_only: bool = False) -> Gallery:
-        """Open a gallery; GalleryError where there is none."""
-        return cls(Path(path), read_only=read_only)
-
-    def __enter__(self) -> Gallery:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database and let another process write."""
-        with self._guard:
-            self._store.close()
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
-
-    def __del__(self) -> None:
-        if hasattr(self, "_lock"):
-            self.close()
-
-    def __len__(self) -> int:
-        """Return the number of live photos."""
-        return self._current().photos
-
-    @property
-    def items(self) -> int:
-        """The number of items with a live photo."""
-        return self._current().item_count
-
-    @property
-    def version(self) -> int:
-        """The number of changes so far."""
-        return self._current().version
-
-    def facts(self) -> dict[str, str]:
-        """Return what is written about the gallery as a whole: format, version, dim, embedding_id, created and more."""
-        with self._guard:
-            return self._store.facts()
-
-    def index(self) -> dict[str, Any]:
-        """Return the kind of index in force, what it looks at and what it loses, and the photos outside of it."""
-        now = self._current()
-        with self._guard:
-            file = self._store.index()
-        found = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
-        return {**found, "scanned_photos": len(now.seqs) - now.tail_start}
-
-    def columns(self) -> dict[str, str]:
-        """Return the metadata keys that filters may use, and their kinds."""
-        with self._guard:
-            return self._store.columns()
-
-    def changes(self, limit: int = 20) -> list[Change]:
-        """Return the newest changes, newest first."""
-        with self._guard:
-            return self._store.changes(limit)
-
-    def photo_ids(self) -> set[str]:
-        """Return the ids of all live photos."""
-        with self._guard:
-            return set(self._store.photo_ids())
-
-    def values(self, key: str) -> dict[str, Any]:
-        """Return photo_id to the value of a metadata key, for the photos that have one."""
-        with self._guard:
-            return self._store.values(key)
-
-    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
-        """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
-        photos = [photo for block in self.walk(BLOCK) for photo in block]
-        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
-        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
-
-    def walk(self, count: int) -> Iterator[list[StoredPhoto]]:
-        """Yield all live photos of one version in the order of adding, `count` at a time."""
-        now = self._current()
-        live = np.flatnonzero(now.live)
-        for start in range(0, len(live), count):
-            positions = live[start : start + count]
-            photos = zip(positions.tolist(), now.vectors(positions), strict=True)
-            yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
-
-    def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return a photo's JPEG thumbnail, None where it has none."""
-        with self._guard:
-            return self._store.thumbnail(photo_id)
 
     def declare(self, columns: Mapping[str, str]) -> None:
         """Let filters use metadata keys, each text, number or boolean; those declared already stay as they are."""
@@ -367,80 +247,6 @@ class Gallery:
             return None
         return self.merge(probe=probe, purge=False)
 
-    def search(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        measure: Measure = PLAIN,
-        within: float | None = None,
-    ) -> list[list[Neighbour]]:
-        """Return, for each of the vectors (n, d), the k nearest items by their nearest photo, best first.
-
-        Distances are exact (`index.distance`); fewer than k items come back only when there are no more.
-
-        Parameters
-        ----------
-        where:
-            A filter over declared columns, such as "brand = 'x' and price < 10" (`index.where`), before the cut.
-        measure:
-            What a distance is: the plain one, or one corrected by density. The first search with a measure works out
-            the density around every photo.
-        within:
-            A distance up to which items are wanted: the search stops once it has the nearest item and all of those.
-        """
-        return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
-
-    def search_version(
-        self,
-        vectors: ArrayLike,
-        k: int,
-        *,
-        where: str | None = None,
-        measure: Measure = PLAIN,
-        within: float | None = None,
-    ) -> tuple[int, list[list[Neighbour]]]:
-        """Do the same, and return the version that was searched with it."""
-        if k < 1:
-            raise InvalidParameter("k", "be at least 1", k)
-        unit = check_vectors(vectors, self.dim)
-        now, only = self._filtered(where) if where is not None else (self._current(), None)
-        densities = now.densities(measure, self._densities)
-        answers = []
-        for vector in unit:
-            found = now.nearest(vector, k, measure, densities, only=only, within=within)
-            photos = [(now.photo(position), distance) for position, distance in found]
-            answers.append([Neighbour(item, photo, distance, values) for (photo, item, values), distance in photos])
-        return now.version, answers
-
-    def verify(self) -> list[str]:
-        """Read everything and return what is wrong, in words; an empty list is good news."""
-        with self._guard:
-            problems = self._store.integrity()
-            if problems:  # what such a database says of its files means little
-                return problems
-            while True:
-                state = self._store.state()
-                problems = check_files(self._store, self.path / SEGMENTS, self.path / INDEXES)
-                problems = problems or check_rows(self._store, self.path / SEGMENTS, dim=self.dim)
-                if not problems or self._store.state() == state:  # else a merge took a file away meanwhile
-                    return problems
-
-    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
-        """Return a snapshot, and the filter over its photos: both of one version."""
-        for _ in range(ATTEMPTS):
-            now = self._current()
-            known = now.known_filter(where)
-            if known is not None:
-                return now, known
-            with self._guard, self._store.transaction("DEFERRED"):
-                if self._store.state() != (now.version, now.layout):
-                    continue
-                passing = self._store.passing(*to_sql(parse_where(where, self._store.columns())))
-            return now, now.filter(where, passing)
-        raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
-
     def _start_writing(self) -> None:
         """Become the one writer until `close`, and clear what an interrupted write left."""
         if self.read_only:
@@ -478,22 +284,6 @@ class Gallery:
             # a full disk: what was asked for is committed, and the next addition tries again
         finally:
             self._merging.release()
-
-    def _current(self) -> Snapshot:
-        """Return the newest version, reading it when it is not the one at hand."""
-        with self._guard:
-            while True:
-                state = self._store.state()
-                last = self._snapshot
-                if last is not None and state == (last.version, last.layout):
-                    return last
-                try:
-                    self._snapshot = Snapshot.read(
-                        self._store, self.path / SEGMENTS, self.path / INDEXES, dim=self.dim, last=last
-                    )
-                except GalleryCorrupt:
-                    if self._store.state() == state:  # else a merge took a file away while it was read
-                        raise
 
 
 def _is_vacant(path: Path) -> bool:

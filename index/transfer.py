@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from .errors import DataError, GalleryError
-from .gallery import DATABASE, Gallery
+from .gallery import Gallery
+from .reader import DATABASE
 
 BATCH = 5000  # photos written or read at a time
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata

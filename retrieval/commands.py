@@ -16,6 +16,7 @@ from index.kinds import KINDS
 
 from .catalogue import CatalogueReport, check_catalogue, read_catalogue
 from .gallery_commands import MEMORY, describe_merge
+from .places import Place, open_gallery
 from .target_options import target_options
 
 if TYPE_CHECKING:
@@ -28,20 +29,22 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("photos", type=Folder)
-@click.option("-o", "--output", required=True, type=Folder, help="The gallery's directory; made, or added to.")
+@click.option("-o", "--output", required=True, type=Place(), help="The gallery: a directory, or an address of Milvus.")
 @click.option("--threads", type=int, default=os.cpu_count(), show_default="all cores")
 @click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
 @click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What embeds.")
 @click.option("--report", type=Folder, help="Write what was refused, and why, as JSON.")
 def index(
     bundle: Path,
     photos: Path,
-    output: Path,
+    output: Path | str,
     threads: int,
     batch_size: int,
     kind: str | None,
     max_memory: int | None,
+    engine: str,
     report: Path | None,
 ) -> None:
     """Put the photos of a folder, a CSV, parquet or JSON-lines file or tar shards into a gallery.
@@ -53,8 +56,6 @@ def index(
     Example:
       retrieval index bundles/shop photos.csv -o galleries/shop
     """
-    from index.gallery import Gallery
-
     from .bundle import Bundle
     from .indexing import index_catalogue
     from .recalibration import outlook
@@ -68,6 +69,7 @@ def index(
         batch_size=batch_size,
         kind=kind,
         max_memory=max_memory,
+        engine=engine,
     )
     _list("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
     click.echo(
@@ -80,7 +82,7 @@ def index(
         report.write_text(json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
     if done.merged is not None:
         click.echo(describe_merge(done.merged))
-    with Gallery.open(output, read_only=True) as gallery:
+    with open_gallery(output, read_only=True) as gallery:
         view = outlook(opened, gallery.items)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning()}.")
@@ -138,12 +140,12 @@ def recalibrate(
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Folder)
+@click.argument("gallery", type=Place())
 @click.argument("image", type=Folder)
 @click.option("--top-k", type=int, default=10, show_default=True, help="Matches at most.")
 @click.option("--where", help="A filter over metadata, such as \"brand = 'x' and price < 10\".")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
-def search(bundle: Path, gallery: Path, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
+def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
     """Ask which catalogue item a photo shows, if any.
 
     \b
@@ -208,7 +210,10 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 @click.command()
 @click.argument("bundle", type=Folder, required=False)
 @click.argument("gallery", type=Folder, required=False)
-def doctor(bundle: Path | None, gallery: Path | None) -> None:
+@click.option(
+    "--probe", type=Folder, help="Ask these photos (a catalogue) of every kind of index, and list differences."
+)
+def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None) -> None:
     """Say what is wrong with this installation, a bundle or a gallery, and how to mend it.
 
     \b
@@ -218,7 +223,7 @@ def doctor(bundle: Path | None, gallery: Path | None) -> None:
     from .doctor import examine
 
     healthy = True
-    for finding in examine(bundle, gallery):
+    for finding in examine(bundle, gallery, probe):
         healthy &= finding.good
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:

@@ -14,6 +14,7 @@ from .errors import RetrievalError
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
+SHOWN = 10  # photos that are named
 ALTERNATIVES = {"onnxruntime": "onnxruntime-gpu", "faiss-cpu": "faiss-gpu-cu12"}
 
 
@@ -26,8 +27,8 @@ class Finding:
     remedy: str = ""
 
 
-def examine(bundle: Path | None, gallery: Path | None) -> Iterator[Finding]:
-    """Yield what is found, as it is found."""
+def examine(bundle: Path | None, gallery: Path | None, probe: Path | None = None) -> Iterator[Finding]:
+    """Yield what is found, as it is found; the photos of the catalogue `probe` are asked of every kind of index."""
     yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
         yield _package(name)
@@ -38,6 +39,8 @@ def examine(bundle: Path | None, gallery: Path | None) -> Iterator[Finding]:
         yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
     if bundle is not None and gallery is not None:
         yield _guarded("bundle and gallery", lambda: _together(bundle, gallery))
+        if probe is not None:
+            yield from _kinds(bundle, gallery, probe)
 
 
 def _package(name: str) -> Finding:
@@ -89,6 +92,32 @@ def _gallery(path: Path) -> str:
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
         return f"verified, {len(gallery)} photos of {gallery.items} items"
+
+
+def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
+    """Yield, for each kind of index, which of the photos it answers otherwise than a comparison with all."""
+    from index.comparison import compare_kinds
+    from index.gallery import Gallery
+    from index.recall import Probe
+
+    from .bundle import Bundle
+    from .catalogue import read_catalogue
+
+    try:
+        opened, photos = Bundle.open(bundle), read_catalogue(probe)
+        embedder = opened.embedder()
+        vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
+        with Gallery.open(gallery, read_only=True) as held:
+            asked = Probe(opened.threshold, opened.measure, vectors)
+            for kind, differences in compare_kinds(held, asked):
+                lost = [
+                    f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"
+                    for d in differences
+                ]
+                told = f"{len(lost)} of {len(photos)} photos are answered otherwise" if lost else "answers as it should"
+                yield Finding(not lost, f"index {kind}: {told}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
+    except RetrievalError as error:
+        yield Finding(False, f"probe {probe}: {error.message}", error.remedy)
 
 
 def _together(bundle: Path, gallery: Path) -> str:

@@ -7,30 +7,33 @@ photos whose content is in the gallery already are not embedded again.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tqdm import tqdm
 
-from index.gallery import DATABASE, Gallery, Merged
+from index.gallery import Gallery, Merged
 from index.where import is_column, kind_of
 
+from .batches import Batch, embed_batch
 from .bundle import Bundle
 from .catalogue import Photo
 from .embedder import Embedder
-from .errors import ImageRefused, InvalidParameter
-from .images import crop, open_image, see, thumbnail
+from .errors import InvalidParameter
+from .places import open_or_create
+from .ray_engine import ray_batches
 from .recalibration import probe_of
 from .retriever import require_match
 
+if TYPE_CHECKING:
+    from index.milvus import MilvusGallery
+
+LOCAL, RAY = ENGINES = ("local", "ray")
 COLUMNS = 16  # that are declared without being asked for
 CONTENT = "_content_sha256"  # reserved metadata key: what the photo's file held when it was embedded
 
@@ -47,53 +50,54 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
 
 
-@dataclass
-class _Batch:
-    photos: list[Photo] = field(default_factory=list)
-    hashes: list[str] = field(default_factory=list)
-    thumbnails: list[bytes] = field(default_factory=list)
-    vectors: NDArray[np.float32] | None = None
-    skipped: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
-
-
 def index_catalogue(
     bundle: Bundle,
     photos: Sequence[Photo],
-    gallery_path: str | Path,
+    gallery_place: str | Path,
     *,
     threads: int | None = None,
     batch_size: int = 16,
     progress: bool = True,
     kind: str | None = None,
     max_memory: int | None = None,
+    engine: str = LOCAL,
 ) -> IndexReport:
-    """Add photos to the gallery at a path, making it where there is none; return what happened.
+    """Add photos to the gallery at a path or address, making it where there is none; return what happened.
 
     Metadata that filters may use are declared on the way (`columns_of`). At the end the index is built anew where that
-    is due, or where `kind` and `max_memory` ask for another one (`Gallery.merge`). Raises BundleMismatch when the
+    is due, or where `kind` and `max_memory` ask for another one (`Gallery.merge`). The `engine` embeds: this machine's
+    cores, or a Ray cluster. Raises BundleMismatch when the
     gallery belongs to another model, GalleryLocked when somebody else writes.
     """
+    if engine not in ENGINES:
+        raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
-    threads = threads or os.cpu_count() or 1
-    embedder = bundle.embedder(threads=1)
     report = IndexReport()
     started = time.perf_counter()
     bar = tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress)
-    with _open_or_create(gallery_path, bundle) as gallery, ThreadPoolExecutor(threads) as pool, bar:
+    with open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery, bar:
+        require_match(bundle, gallery)
         known = gallery.values(CONTENT)
         declared = gallery.columns()
         gallery.declare({name: is_a for name, is_a in columns_of(photos).items() if name not in declared})
-        batches = (photos[start : start + batch_size] for start in range(0, len(photos), batch_size))
-        for batch in _overlapped(pool, embedder, batches, known, ahead=2 * threads):
+        wrong = _of_other_kinds(photos, gallery.columns())
+        report.refused += wrong.items()
+        bar.update(len(wrong))
+        usable = [photo for photo in photos if photo.photo_id not in wrong]
+        if engine == RAY:
+            made = ray_batches(bundle, usable, known, batch_size=batch_size)
+        else:
+            made = _overlapped(bundle.embedder(threads=1), usable, known, batch_size, threads or os.cpu_count() or 1)
+        for batch in made:
             _write(gallery, batch, known, report)
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
-        if kind is not None or max_memory is not None:
-            report.merged = gallery.merge(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
-        else:
-            report.merged = gallery.merge_if_due(probe=probe_of(bundle))
+        if isinstance(gallery, Gallery):  # Milvus looks after its own index
+            if kind is not None or max_memory is not None:
+                report.merged = gallery.merge(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
+            else:
+                report.merged = gallery.merge_if_due(probe=probe_of(bundle))
     return report
 
 
@@ -107,57 +111,31 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
     return {name: kind for name, kind in list(found.items())[:COLUMNS] if kind is not None}
 
 
-def _open_or_create(path: str | Path, bundle: Bundle) -> Gallery:
-    if not (Path(path) / DATABASE).exists():
-        return Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id)
-    gallery = Gallery.open(path)
-    require_match(bundle, gallery)
-    return gallery
+def _of_other_kinds(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return photo_id to the reason for photos whose metadata a declared column would refuse."""
+    found = {}
+    for photo in photos:
+        for name, value in _named(photo).items():
+            if name in columns and kind_of(value) != columns[name]:
+                found[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
+    return found
 
 
 def _overlapped(
-    pool: ThreadPoolExecutor,
-    embedder: Embedder,
-    batches: Iterator[Sequence[Photo]],
-    known: dict[str, str],
-    *,
-    ahead: int,
-) -> Iterator[_Batch]:
-    """Yield finished batches in order, with `ahead` of them under way."""
-    waiting: list[Future[_Batch]] = []
-    for photos in batches:
-        waiting.append(pool.submit(_embed, embedder, photos, known))
-        if len(waiting) > ahead:
-            yield waiting.pop(0).result()
-    for future in waiting:
-        yield future.result()
+    embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
+) -> Iterator[Batch]:
+    """Yield finished batches in order, with twice as many as there are threads under way."""
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: list[Future[Batch]] = []
+        for start in range(0, len(photos), batch_size):
+            waiting.append(pool.submit(embed_batch, embedder, photos[start : start + batch_size], known))
+            if len(waiting) > 2 * threads:
+                yield waiting.pop(0).result()
+        for future in waiting:
+            yield future.result()
 
 
-def _embed(embedder: Embedder, photos: Sequence[Photo], known: dict[str, str]) -> _Batch:
-    batch = _Batch()
-    squares = []
-    sight = embedder.preprocessing
-    for photo in photos:
-        try:
-            data = photo.read()
-            digest = hashlib.sha256(data + repr(photo.bbox).encode()).hexdigest()
-            if known.get(photo.photo_id) == digest:
-                batch.skipped += 1
-                continue
-            image = crop(open_image(data, min_side=sight.min_side if photo.bbox is None else 0), photo.bbox)
-            squares.append(see(image, sight))
-            batch.thumbnails.append(thumbnail(image))
-        except ImageRefused as error:
-            batch.refused.append((photo.photo_id, error.message))
-            continue
-        batch.photos.append(photo)
-        batch.hashes.append(digest)
-    if squares:
-        batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
-    return batch
-
-
-def _write(gallery: Gallery, batch: _Batch, known: dict[str, str], report: IndexReport) -> None:
+def _write(gallery: Gallery | MilvusGallery, batch: Batch, known: Mapping[str, str], report: IndexReport) -> None:
     report.skipped += batch.skipped
     report.refused += batch.refused
     if batch.vectors is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +15,18 @@ from .bundle import Bundle
 from .cohort import LocalDensity
 from .errors import BundleMismatch, InvalidParameter
 from .images import Source
+from .places import open_gallery
 from .recalibration import Outlook, outlook
 from .result import GALLERY_EMPTY, LOW_CERTAINTY, MATCH, NO_MATCH, OUT_OF_DOMAIN, Match, SearchResult
+
+if TYPE_CHECKING:
+    from index.milvus import MilvusGallery
 
 
 class Retriever:
     """A bundle and a gallery that belong together, ready for any number of threads."""
 
-    def __init__(self, bundle: Bundle, gallery: Gallery, *, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, gallery: Gallery | MilvusGallery, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
         self.bundle = bundle
         self.gallery = gallery
@@ -31,7 +36,7 @@ class Retriever:
     @classmethod
     def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
         """Open both directories; BundleMismatch when the gallery was made by another model."""
-        return cls(Bundle.open(bundle), Gallery.open(gallery, read_only=True), threads=threads)
+        return cls(Bundle.open(bundle), open_gallery(gallery, read_only=True), threads=threads)
 
     def search(self, image: Source, *, top_k: int = 10, where: str | None = None) -> SearchResult:
         """Return the catalogue items that this photo shows, or none.
@@ -85,7 +90,7 @@ class Retriever:
         return self._outlooks[items]
 
 
-def require_match(bundle: Bundle, gallery: Gallery) -> None:
+def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
     """Refuse a gallery whose vectors another model made."""
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(

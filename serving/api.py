@@ -57,6 +57,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await pool.run(lambda: warm_up(retriever))
+        retriever.gallery.check_in_background()
         state["ready"] = True
         yield
         state["ready"] = False
@@ -122,6 +123,8 @@ def create_app(
         except RetrievalError as error:
             log.error("the gallery does not open", exc_info=error)
             return problem(503, "not ready", "The gallery does not open; the server's log says why.")
+        if retriever.gallery.damage:
+            return problem(503, "not ready", "The gallery's files are damaged; `retrieval gallery verify` says which.")
         return JSONResponse({"status": "ready", "photos": photos})
 
     if page:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from retrieval.errors import InvalidParameter
+from retrieval.places import Place
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # shown on the page at most
@@ -16,7 +17,7 @@ Folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Folder)
+@click.argument("gallery", type=Place())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=7860, show_default=True)
 @click.option("--threads", type=int, default=None, help="Searches at a time.  [default: one a core]")
@@ -24,7 +25,7 @@ Folder = click.Path(path_type=Path)
 @click.option("--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to click on the page.")
 def serve(
     bundle: Path,
-    gallery: Path,
+    gallery: Path | str,
     host: str,
     port: int,
     threads: int | None,

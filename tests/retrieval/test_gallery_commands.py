@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from index import snapshot
 from index.gallery import Gallery
+from index.kinds import KINDS
 from retrieval.bundle import Bundle
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.cli import group
@@ -92,6 +95,27 @@ def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
     told = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
     assert "of the items within the threshold it finds 1.0000 (at least 0." in told.output
     assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
+
+
+def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("doctor", shop / "bundle", shop / "g", "--probe", shop / "probe.csv")
+    draw(3, 5).save(shop / "query.png")
+    (shop / "probe.csv").write_text("path,item_id\n3-0.png,item-3\nquery.png,item-3\n")
+    told = call(*words).output
+    assert all(f"index {kind}: answers as it should" in told for kind in KINDS)
+    monkeypatch.setattr(snapshot.Snapshot, "nearest", _blind(snapshot.Snapshot.nearest))
+    told = call(*words)
+    assert told.exit_code == 1
+    assert "index hnsw: 2 of 2 photos are answered otherwise" in told.output
+    assert "3-0.png misses item-3" in told.output
+    assert "index flat: answers as it should" in told.output
+
+
+def _blind(nearest: Any) -> Any:
+    def found(self: Any, *arguments: Any, **named: Any) -> Any:
+        return [] if self.base and self.base.candidates.kind == "hnsw" else nearest(self, *arguments, **named)
+
+    return found
 
 
 def test_verify_fails_loudly(shop: Path) -> None:

@@ -91,7 +91,7 @@ class StandIn:
 
     def __init__(self, bundle: Bundle | None = None) -> None:
         self.bundle = bundle
-        self.gallery = SimpleNamespace(thumbnail=lambda _: None)
+        self.gallery = SimpleNamespace(thumbnail=lambda _: None, check_in_background=lambda: None)
         self.warm = False
         self.started = threading.Semaphore(0)
         self.go_on = threading.Event()

@@ -1,0 +1,389 @@
+"""The same gallery on a Milvus cluster, for those who outgrow one machine: add, upsert, remove, search, filters.
+
+Milvus is the truth here: vectors are output fields, so that distances are worked out exactly from what it holds, by
+the routine that every gallery uses. Transactions, versions of one whole, the change log and surviving kill -9 are
+promises of the local gallery only: what Milvus does when a machine dies in the middle of an addition, its own documents
+say. Reads ask for strong consistency.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import check_ids, check_values, check_vectors
+from .distance import PLAIN, Measure, squared_distance
+from .errors import GalleryError, InvalidParameter, MissingDependency
+from .snapshot import FIRST_FETCH, Neighbour
+from .store import encode_metadata
+from .where import Among, Missing, Negation, Several, Value, Where, check_columns, parse_where
+
+if TYPE_CHECKING:
+    from pymilvus import MilvusClient
+
+SCHEME = "milvus+"  # of a gallery's address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
+FACTS = "_facts"  # of the collection beside it
+LONGEST_ID, LONGEST_TEXT = 512, 65_535  # bytes that Milvus keeps of a text
+MOST = 16_384  # photos that one search returns at most
+BATCH = 500
+SLACK = 1e-5  # of a cosine in float32, beside what the dimension adds
+SPARSEST = -1.0  # no density is less: it is a mean of cosines
+OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+
+
+class MilvusGallery:
+    """A collection of a Milvus cluster (or of Milvus Lite, a file) with the interface of `Gallery`."""
+
+    read_only = False
+
+    def __init__(self, client: MilvusClient, name: str, path: str) -> None:
+        self._client, self._name = client, name
+        self._guard = threading.RLock()
+        self.path = path
+        self.damage: list[str] = []
+        facts = self.facts()
+        self.dim, self.embedding_id = int(facts["dim"]), facts["embedding_id"]
+
+    @classmethod
+    def create(
+        cls,
+        address: str,
+        *,
+        dim: int,
+        embedding_id: str,
+        columns: Mapping[str, str] | None = None,
+        index: str = "FLAT",
+        token: str = "",
+    ) -> MilvusGallery:
+        """Make an empty gallery at an address; GalleryError where something is already.
+
+        `index` is Milvus's own kind: FLAT is exact; AUTOINDEX, HNSW and others lose what they lose.
+        """
+        if dim < 2:
+            raise InvalidParameter("dim", "be at least 2", dim)
+        check_columns(columns or {})
+        client, name = _connect(address, token)
+        from pymilvus import DataType, MilvusClient
+
+        if client.has_collection(name):
+            raise GalleryError(f"{address} exists", remedy="Open it, or choose another name")
+        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        schema.add_field("photo_id", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
+        schema.add_field("item_id", DataType.VARCHAR, max_length=LONGEST_ID)
+        schema.add_field("metadata", DataType.JSON)
+        schema.add_field("thumbnail", DataType.VARCHAR, max_length=LONGEST_TEXT)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
+        parameters = client.prepare_index_params()
+        parameters.add_index("vector", index_type=index, metric_type="IP")
+        facts = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
+        facts.add_field("key", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
+        facts.add_field("value", DataType.VARCHAR, max_length=LONGEST_TEXT)
+        facts.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # Milvus keeps nothing without a vector
+        beside = client.prepare_index_params()
+        beside.add_index("unused", index_type="FLAT", metric_type="IP")
+        client.create_collection(name + FACTS, schema=facts, index_params=beside, consistency_level="Strong")
+        client.create_collection(name, schema=schema, index_params=parameters, consistency_level="Strong")
+        _set_facts(client, name, {"dim": dim, "embedding_id": embedding_id, "columns": json.dumps(dict(columns or {}))})
+        return cls(client, name, address)
+
+    @classmethod
+    def open(cls, address: str, *, token: str = "") -> MilvusGallery:
+        """Open a gallery at an address; GalleryError where there is none."""
+        client, name = _connect(address, token)
+        if not client.has_collection(name) or not client.has_collection(name + FACTS):
+            raise GalleryError(f"{address} is not a gallery", remedy="`retrieval index` makes one")
+        client.load_collection(name)
+        client.load_collection(name + FACTS)
+        return cls(client, name, address)
+
+    def __enter__(self) -> MilvusGallery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def __len__(self) -> int:
+        """Return the number of photos."""
+        rows = self._query("", ["count(*)"])
+        return int(rows[0]["count(*)"])
+
+    @property
+    def items(self) -> int:
+        """The number of items; Milvus keeps no count of them, so that every photo is read."""
+        return len({row["item_id"] for row in self._all(["item_id"])})
+
+    @property
+    def version(self) -> int:
+        """The number of changes that were made through this interface."""
+        return int(self.facts().get("version", 0))
+
+    def facts(self) -> dict[str, str]:
+        """Return what is written about the gallery as a whole: dim, embedding_id, columns, version."""
+        rows = self._client.query(self._name + FACTS, filter="", limit=100, output_fields=["key", "value"])
+        return {row["key"]: row["value"] for row in rows}
+
+    def columns(self) -> dict[str, str]:
+        """Return the metadata keys that filters may use, and their kinds."""
+        return dict(json.loads(self.facts()["columns"]))
+
+    def declare(self, columns: Mapping[str, str]) -> None:
+        """Let filters use metadata keys, each text, number or boolean; photos that are there are not checked."""
+        check_columns(columns)
+        known = self.columns()
+        for name, kind in columns.items():
+            if known.setdefault(name, kind) != kind:
+                raise InvalidParameter(f"column {name}", f"stay {known[name]}, as it was declared", kind)
+        self._set({"columns": json.dumps(known)})
+
+    def photo_ids(self) -> set[str]:
+        """Return the ids of all photos."""
+        return {row["photo_id"] for row in self._all(["photo_id"])}
+
+    def values(self, key: str) -> dict[str, Any]:
+        """Return photo_id to the value of a metadata key, for the photos that have one."""
+        rows = self._all(["photo_id", "metadata"])
+        return {row["photo_id"]: row["metadata"][key] for row in rows if row["metadata"].get(key) is not None}
+
+    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
+        """Return photo_ids, item_ids and vectors (n, d) of all photos, in the order of their ids."""
+        rows = sorted(self._all(["photo_id", "item_id", "vector"]), key=lambda row: str(row["photo_id"]))
+        vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.dim)
+        return [row["photo_id"] for row in rows], [row["item_id"] for row in rows], vectors
+
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return a photo's JPEG thumbnail, None where it has none."""
+        rows = self._client.get(self._name, ids=[photo_id], output_fields=["thumbnail"])
+        return base64.b64decode(rows[0]["thumbnail"]) if rows and rows[0]["thumbnail"] else None
+
+    def add(
+        self,
+        photo_ids: Sequence[str],
+        item_ids: Sequence[str],
+        vectors: ArrayLike,
+        *,
+        metadata: Sequence[Mapping[str, Any]] | None = None,
+        thumbnails: Sequence[bytes | None] | None = None,
+        upsert: bool = False,
+    ) -> int:
+        """Add photos and return how many; see `Gallery.add`. Batches are whole, all of them together are not."""
+        photo_ids, item_ids = check_ids("photo_ids", photo_ids), check_ids("item_ids", item_ids)
+        unit = check_vectors(vectors, self.dim)
+        count = len(photo_ids)
+        metadata = metadata if metadata is not None else [{}] * count
+        thumbnails = thumbnails if thumbnails is not None else [None] * count
+        for name, values in (
+            ("item_ids", item_ids),
+            ("vectors", unit),
+            ("metadata", metadata),
+            ("thumbnails", thumbnails),
+        ):
+            if len(values) != count:
+                raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(values))
+        if len(set(photo_ids)) != count:
+            raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
+        for text in (*photo_ids, *item_ids):
+            if len(text.encode()) > LONGEST_ID:
+                raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
+        with self._guard:
+            check_values(metadata, self.columns())
+            present = {row["photo_id"] for row in self._get(photo_ids)}
+            if present and not upsert:
+                raise InvalidParameter(
+                    "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"
+                )
+            rows = [
+                {
+                    "photo_id": photo_id,
+                    "item_id": item_id,
+                    "metadata": {k: v for k, v in json.loads(encode_metadata(values)).items() if v is not None},
+                    "thumbnail": base64.b64encode(jpeg).decode() if jpeg else "",
+                    "vector": vector.tolist(),
+                }
+                for photo_id, item_id, values, jpeg, vector in zip(
+                    photo_ids, item_ids, metadata, thumbnails, unit, strict=True
+                )
+            ]
+            for start in range(0, count, BATCH):
+                self._client.upsert(self._name, rows[start : start + BATCH])
+            if count:
+                self._set({"version": self.version + 1})
+        return count
+
+    def remove(self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None) -> int:
+        """Remove photos, or all photos of items; return how many were there."""
+        if photo_ids is None and item_ids is None:
+            raise InvalidParameter("photo_ids or item_ids", "be given", None)
+        photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
+        with self._guard:
+            gone = {row["photo_id"] for row in self._get(photo_ids)}
+            for start in range(0, len(item_ids), BATCH):
+                named = json.dumps(item_ids[start : start + BATCH], ensure_ascii=False)
+                gone |= {row["photo_id"] for row in self._all(["photo_id"], f"item_id in {named}")}
+            doomed = sorted(gone)
+            for start in range(0, len(doomed), BATCH):
+                self._client.delete(self._name, ids=doomed[start : start + BATCH])
+            if gone:
+                self._set({"version": self.version + 1})
+        return len(gone)
+
+    def search(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        measure: Measure = PLAIN,
+        within: float | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return, for each of the vectors (n, d), the k nearest items by their nearest photo; see `Gallery.search`."""
+        return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
+
+    def search_version(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        measure: Measure = PLAIN,
+        within: float | None = None,
+    ) -> tuple[int, list[list[Neighbour]]]:
+        """Do the same, and return the version beside it."""
+        if k < 1:
+            raise InvalidParameter("k", "be at least 1", k)
+        unit = check_vectors(vectors, self.dim)
+        condition = to_milvus(parse_where(where, self.columns())) if where is not None else ""
+        return self.version, [self._nearest(vector, k, condition, measure, within) for vector in unit]
+
+    def verify(self) -> list[str]:
+        """Return what is wrong: vectors that are not of length one. The rest is Milvus's own to check."""
+        problems = []
+        for row in self._all(["photo_id", "vector"]):
+            length = float(np.linalg.norm(np.asarray(row["vector"], dtype=np.float64)))
+            if not abs(length - 1) < 1e-5:
+                problems.append(f"the vector of photo {row['photo_id']} has the length {length}")
+        return problems
+
+    def check_in_background(self) -> None:
+        """Do nothing: Milvus looks after its own files."""
+
+    def _nearest(
+        self, vector: NDArray[np.float32], k: int, condition: str, measure: Measure, within: float | None
+    ) -> list[Neighbour]:
+        own = measure.densities(vector[None])[0]
+        fetch = FIRST_FETCH + 4 * k
+        while True:
+            fetch = min(fetch, MOST)
+            (hits,) = self._client.search(
+                self._name,
+                [vector.tolist()],
+                limit=fetch,
+                filter=condition,
+                output_fields=["photo_id", "item_id", "metadata", "vector"],
+                search_params={"metric_type": "IP"},
+                consistency_level="Strong",
+            )
+            if not hits:
+                return []
+            found = np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32)
+            distances = measure.transform(squared_distance(vector[None], found), own, measure.densities(found))
+            limit = np.inf
+            if len(hits) == fetch:
+                cosine = float(hits[-1]["distance"]) + 2 * (SLACK + self.dim * 2.0**-24)
+                limit = float(measure.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, SPARSEST)[0])
+            best: dict[str, Neighbour] = {}
+            order = sorted(range(len(hits)), key=lambda i: (distances[i], hits[i]["entity"]["photo_id"]))
+            for i in order:
+                entity = hits[i]["entity"]
+                if distances[i] >= limit or len(best) == k:
+                    break
+                best.setdefault(
+                    entity["item_id"],
+                    Neighbour(entity["item_id"], entity["photo_id"], float(distances[i]), dict(entity["metadata"])),
+                )
+            if len(best) == k or limit == np.inf or (best and within is not None and limit > within) or fetch == MOST:
+                return list(best.values())
+            fetch *= 4
+
+    def _query(self, condition: str, fields: list[str]) -> list[Any]:
+        return list(self._client.query(self._name, filter=condition, output_fields=fields, consistency_level="Strong"))
+
+    def _get(self, photo_ids: Sequence[str]) -> list[Any]:
+        found: list[Any] = []
+        for start in range(0, len(photo_ids), BATCH):
+            ids = list(photo_ids[start : start + BATCH])
+            found += self._client.get(self._name, ids=ids, output_fields=["photo_id"])
+        return found
+
+    def _all(self, fields: list[str], condition: str = "") -> Iterator[Any]:
+        walk = self._client.query_iterator(self._name, filter=condition, output_fields=fields, batch_size=BATCH)
+        try:
+            while rows := walk.next():
+                yield from rows
+        finally:
+            walk.close()
+
+    def _set(self, facts: Mapping[str, object]) -> None:
+        _set_facts(self._client, self._name, facts)
+
+
+def to_milvus(where: Where, *, negated: bool = False) -> str:
+    """Return a filter in Milvus's language, that passes what SQL passes: nothing with a missing value but `is null`."""
+    if isinstance(where, Negation):
+        return to_milvus(where.inner, negated=not negated)
+    if isinstance(where, Several):
+        word = where.word if not negated else {"and": "or", "or": "and"}[where.word]
+        return f" {word} ".join(f"({to_milvus(part, negated=negated)})" for part in where.parts)
+    field = f'metadata["{where.column}"]'
+    if isinstance(where, Missing):
+        return f"exists {field}" if negated else f"not exists {field}"
+    if isinstance(where, Among):
+        sign, word = ("!=", "and") if negated else ("==", "or")
+        tests = f" {word} ".join(f"{field} {sign} {_literal(value)}" for value in where.values)
+        return f"exists {field} and ({tests})"
+    sign = OPPOSITE[where.operator] if negated else where.operator
+    return f"exists {field} and {field} {'==' if sign == '=' else sign} {_literal(where.value)}"
+
+
+def exists(address: str, *, token: str = "") -> bool:
+    """Return whether there is a gallery at an address."""
+    client, name = _connect(address, token)
+    try:
+        return bool(client.has_collection(name))
+    finally:
+        client.close()
+
+
+def _literal(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _set_facts(client: MilvusClient, name: str, facts: Mapping[str, object]) -> None:
+    rows = [{"key": key, "value": str(value), "unused": [0.0, 1.0]} for key, value in facts.items()]
+    client.upsert(name + FACTS, rows)
+
+
+def _connect(address: str, token: str) -> tuple[MilvusClient, str]:
+    """Return a client for an address, and the name of the collection."""
+    server, _, name = address.removeprefix(SCHEME).rpartition("/")
+    if not address.startswith(SCHEME) or not server or not name.isidentifier():
+        raise InvalidParameter(
+            "gallery", "be an address such as milvus+http://host:19530/name or milvus+/folder/lite.db/name", address
+        )
+    try:
+        from pymilvus import MilvusClient, MilvusException
+    except ImportError as error:
+        raise MissingDependency("pymilvus is not installed", remedy="pip install 'retrieval[milvus]'") from error
+    try:
+        return MilvusClient(server, token=token), name
+    except (MilvusException, OSError) as error:
+        raise GalleryError(f"{address} cannot be reached: {error}", remedy="Check the address and the token") from error

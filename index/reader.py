@@ -1,0 +1,267 @@
+"""A gallery that is read: opened, searched, listed, verified, by any number of threads and processes at once.
+
+A reader works on an immutable snapshot of one version and picks up a newer one at its next search.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .checks import check_vectors
+from .densities import Densities
+from .distance import PLAIN, Floats, Measure
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .snapshot import Filter, Neighbour, Snapshot
+from .store import Change, Store
+from .verification import check_files, check_rows
+from .where import parse_where, to_sql
+
+DATABASE = "gallery.sqlite"
+SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
+BLOCK = 4096  # photos read at a time
+ATTEMPTS = 5  # at a filter while others write
+
+
+@dataclass(frozen=True)
+class StoredPhoto:
+    """A photo as the gallery holds it."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+    vector: NDArray[np.float32]  # (d,)
+
+
+class Reader:
+    """What a gallery offers to those who read it."""
+
+    def __init__(self, path: Path, *, read_only: bool) -> None:
+        self.path = path
+        self.read_only = read_only
+        self._store = Store(path / DATABASE, read_only=read_only)
+        self._guard = threading.RLock()
+        self._merging = threading.Lock()
+        self._lock: int | None = None  # file descriptor while this process is the writer
+        self._snapshot: Snapshot | None = None
+        self._densities = Densities(path / DENSITIES)
+        self.damage: list[str] = []  # what `check_in_background` found
+        self.dim = self._store.number("dim")
+        self.embedding_id = self._store.fact("embedding_id")
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False) -> Self:
+        """Open a gallery; GalleryError where there is none."""
+        return cls(Path(path), read_only=read_only)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and let another process write."""
+        with self._guard:
+            self._store.close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
+
+    def __len__(self) -> int:
+        """Return the number of live photos."""
+        return self._current().photos
+
+    @property
+    def items(self) -> int:
+        """The number of items with a live photo."""
+        return self._current().item_count
+
+    @property
+    def version(self) -> int:
+        """The number of changes so far."""
+        return self._current().version
+
+    def facts(self) -> dict[str, str]:
+        """Return what is written about the gallery as a whole: format, version, dim, embedding_id, created and more."""
+        with self._guard:
+            return self._store.facts()
+
+    def index(self) -> dict[str, Any]:
+        """Return the kind of index in force, what it looks at and what it loses, and the photos outside of it."""
+        now = self._current()
+        with self._guard:
+            file = self._store.index()
+        found = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
+        return {**found, "scanned_photos": len(now.seqs) - now.tail_start}
+
+    def columns(self) -> dict[str, str]:
+        """Return the metadata keys that filters may use, and their kinds."""
+        with self._guard:
+            return self._store.columns()
+
+    def changes(self, limit: int = 20) -> list[Change]:
+        """Return the newest changes, newest first."""
+        with self._guard:
+            return self._store.changes(limit)
+
+    def photo_ids(self) -> set[str]:
+        """Return the ids of all live photos."""
+        with self._guard:
+            return set(self._store.photo_ids())
+
+    def values(self, key: str) -> dict[str, Any]:
+        """Return photo_id to the value of a metadata key, for the photos that have one."""
+        with self._guard:
+            return self._store.values(key)
+
+    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
+        """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
+        photos = [photo for block in self.walk(BLOCK) for photo in block]
+        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
+        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
+
+    def walk(self, count: int) -> Iterator[list[StoredPhoto]]:
+        """Yield all live photos of one version in the order of adding, `count` at a time."""
+        now = self._current()
+        live = np.flatnonzero(now.live)
+        for start in range(0, len(live), count):
+            positions = live[start : start + count]
+            photos = zip(positions.tolist(), now.vectors(positions), strict=True)
+            yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
+
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return a photo's JPEG thumbnail, None where it has none."""
+        with self._guard:
+            return self._store.thumbnail(photo_id)
+
+    def search(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        measure: Measure = PLAIN,
+        within: float | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return, for each of the vectors (n, d), the k nearest items by their nearest photo, best first.
+
+        Distances are exact (`index.distance`); fewer than k items come back only when there are no more.
+
+        Parameters
+        ----------
+        where:
+            A filter over declared columns, such as "brand = 'x' and price < 10" (`index.where`), before the cut.
+        measure:
+            What a distance is: the plain one, or one corrected by density. The first search with a measure works out
+            the density around every photo.
+        within:
+            A distance up to which items are wanted: the search stops once it has the nearest item and all of those.
+        """
+        return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
+
+    def search_version(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        measure: Measure = PLAIN,
+        within: float | None = None,
+    ) -> tuple[int, list[list[Neighbour]]]:
+        """Do the same, and return the version that was searched with it."""
+        if k < 1:
+            raise InvalidParameter("k", "be at least 1", k)
+        unit = check_vectors(vectors, self.dim)
+        now, only = self._filtered(where) if where is not None else (self._current(), None)
+        densities = now.densities(measure, self._densities)
+        answers = []
+        for vector in unit:
+            found = now.nearest(vector, k, measure, densities, only=only, within=within)
+            photos = [(now.photo(position), distance) for position, distance in found]
+            answers.append([Neighbour(item, photo, distance, values) for (photo, item, values), distance in photos])
+        return now.version, answers
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version, ready to search."""
+        return self._current()
+
+    def densities(self, measure: Measure) -> tuple[Floats, float]:
+        """Return the density around each photo of the newest version (n,), and the least of them."""
+        return self._current().densities(measure, self._densities)
+
+    def verify(self) -> list[str]:
+        """Read everything and return what is wrong, in words; an empty list is good news."""
+        with self._guard:
+            problems = self._store.integrity()
+            if problems:  # what such a database says of its files means little
+                return problems
+            while True:
+                state = self._store.state()
+                problems = check_files(self._store, self.path / SEGMENTS, self.path / INDEXES)
+                problems = problems or check_rows(self._store, self.path / SEGMENTS, dim=self.dim)
+                if not problems or self._store.state() == state:  # else a merge took a file away meanwhile
+                    return problems
+
+    def check_in_background(self) -> threading.Thread:
+        """Compare all files with their hashes, beside the searches; `damage` holds what is wrong once it is known."""
+        thread = threading.Thread(target=self._check, name="gallery-check", daemon=True)
+        thread.start()
+        return thread
+
+    def _check(self) -> None:
+        try:
+            store = Store(self.path / DATABASE, read_only=True)  # a connection of its own: searches do not wait
+        except GalleryError as error:
+            self.damage = [error.message]
+            return
+        try:
+            state = store.state()
+            found = check_files(store, self.path / SEGMENTS, self.path / INDEXES)
+            if store.state() == state:  # else a merge took files away meanwhile: what it wrote, it has just hashed
+                self.damage = found
+        except GalleryError as error:
+            self.damage = [error.message]
+        finally:
+            store.close()
+
+    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
+        """Return a snapshot, and the filter over its photos: both of one version."""
+        for _ in range(ATTEMPTS):
+            now = self._current()
+            known = now.known_filter(where)
+            if known is not None:
+                return now, known
+            with self._guard, self._store.transaction("DEFERRED"):
+                if self._store.state() != (now.version, now.layout):
+                    continue
+                passing = self._store.passing(*to_sql(parse_where(where, self._store.columns())))
+            return now, now.filter(where, passing)
+        raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
+
+    def _current(self) -> Snapshot:
+        """Return the newest version, reading it when it is not the one at hand."""
+        with self._guard:
+            while True:
+                state = self._store.state()
+                last = self._snapshot
+                if last is not None and state == (last.version, last.layout):
+                    return last
+                try:
+                    self._snapshot = Snapshot.read(
+                        self._store, self.path / SEGMENTS, self.path / INDEXES, dim=self.dim, last=last
+                    )
+                except GalleryCorrupt:
+                    if self._store.state() == state:  # else a merge took a file away while it was read
+                        raise

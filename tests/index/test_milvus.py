@@ -1,0 +1,130 @@
+"""The gallery on Milvus answers as brute force does, and its filters mean what SQL's mean; on Milvus Lite, a file."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from index.distance import plain_distance
+from index.errors import GalleryError, InvalidParameter
+from index.milvus import MilvusGallery, exists, to_milvus
+from index.where import Where, parse_where
+
+from .test_where import COLUMNS, holds, trees
+from .vectors import DIM, unit
+
+pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # pymilvus warns of its own dependencies
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    return f"milvus+{tmp_path}/lite.db/shop"
+
+
+def brute_force(photos: dict[str, tuple[str, np.ndarray]], query: np.ndarray, k: int) -> list[tuple[str, float]]:
+    best: dict[str, float] = {}
+    for item, vector in photos.values():
+        best[item] = min(best.get(item, 9.0), float(plain_distance(query, vector)))
+    return sorted(best.items(), key=lambda pair: pair[1])[:k]
+
+
+def test_any_history_equals_brute_force(address: str) -> None:
+    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
+    generator, photos = np.random.default_rng(0), dict[str, tuple[str, np.ndarray]]()
+    for step in range(40):
+        numbers = generator.choice(60, size=5, replace=False).tolist()
+        names, items = [f"p{n}" for n in numbers], [f"i{n % 9}" for n in numbers]
+        if step % 4 < 2:
+            vectors = unit(5, step)
+            gallery.add(names, items, vectors, upsert=True)
+            photos |= {name: (item, v) for name, item, v in zip(names, items, vectors, strict=True)}
+        elif step % 4 == 2:
+            there = [name for name in names if name in photos]
+            assert gallery.remove(photo_ids=names) == len(there)
+            for name in there:
+                del photos[name]
+        else:
+            gone = [name for name, (item, _) in photos.items() if item == items[0]]
+            assert gallery.remove(item_ids=[items[0]]) == len(gone)
+            for name in gone:
+                del photos[name]
+        if step % 10 == 9:
+            gallery.close()
+            gallery = MilvusGallery.open(address)
+        assert len(gallery) == len(photos)
+        for query in unit(2, 100 + step):
+            answer = gallery.search([query], 4)[0]
+            want = brute_force(photos, query, 4)
+            assert [n.distance for n in answer] == pytest.approx([d for _, d in want], abs=1e-12)
+            assert [n.item_id for n in answer] == [item for item, _ in want]
+    assert gallery.photo_ids() == photos.keys()
+    assert gallery.items == len({item for item, _ in photos.values()})
+    assert gallery.verify() == []
+    ids, items, vectors = gallery.contents()
+    assert all(
+        photos[p][0] == i and np.array_equal(photos[p][1], v) for p, i, v in zip(ids, items, vectors, strict=True)
+    )
+    gallery.close()
+
+
+def test_what_is_kept_and_what_is_refused(address: str) -> None:
+    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e", columns={"brand": "text"})
+    gallery.add(["a"], ["x"], unit(1), metadata=[{"brand": "b", "none": None}], thumbnails=[b"jpeg"])
+    assert gallery.thumbnail("a") == b"jpeg"
+    assert gallery.thumbnail("b") is None
+    assert gallery.values("brand") == {"a": "b"}
+    version, ((found,),) = gallery.search_version(unit(1), 3, within=0.5)
+    assert (version, found.distance, found.metadata) == (1, 0.0, {"brand": "b"})
+    with pytest.raises(InvalidParameter, match="not be in the gallery yet"):
+        gallery.add(["a"], ["x"], unit(1))
+    with pytest.raises(InvalidParameter, match="be a text"):
+        gallery.add(["c"], ["x"], unit(1), metadata=[{"brand": 3}])
+    with pytest.raises(InvalidParameter, match="at most 512 bytes"):
+        gallery.add(["c" * 600], ["x"], unit(1))
+    with pytest.raises(InvalidParameter, match="declared columns"):
+        gallery.search(unit(1), 1, where="size = 1")
+    gallery.declare({"size": "number"})
+    assert gallery.search(unit(1), 1, where="size = 1") == [[]]
+    with pytest.raises(InvalidParameter, match="stay number"):
+        gallery.declare({"size": "text"})
+    with pytest.raises(GalleryError, match="exists"):
+        MilvusGallery.create(address, dim=DIM, embedding_id="e")
+    gallery.close()
+    with pytest.raises(GalleryError, match="is not a gallery"):
+        MilvusGallery.open(address.replace("shop", "other"))
+    with pytest.raises(InvalidParameter, match="be an address"):
+        MilvusGallery.open("milvus+nothing")
+    assert exists(address)
+    assert not exists(address.replace("shop", "other"))
+
+
+ROWS = [{}, {"brand": "a"}, {"brand": "b", "price": 1}, {"brand": "it's", "price": 2, "sale": True}, {"sale": False}]
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> MilvusGallery:
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+    gallery = MilvusGallery.create(
+        f"milvus+{tmp_path_factory.mktemp('m')}/lite.db/shop", dim=DIM, embedding_id="e", columns=COLUMNS
+    )
+    gallery.add([str(i) for i in range(len(ROWS))], ["x"] * len(ROWS), unit(len(ROWS)), metadata=ROWS)
+    return gallery
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=trees)
+def test_filters_mean_what_the_tree_means(filled: MilvusGallery, tree: Where) -> None:
+    found = {row["photo_id"] for row in filled._query(to_milvus(tree), ["photo_id"])}
+    assert found == {str(i) for i, row in enumerate(ROWS) if holds(tree, row) is True}
+
+
+def test_quotes_do_not_end_a_text(filled: MilvusGallery) -> None:
+    tree = parse_where('brand = \'a" or "" == "\'', COLUMNS)
+    assert filled._query(to_milvus(tree), ["photo_id"]) == []
+    assert len(filled.search(unit(1), 3, where="brand = 'it''s'")[0]) == 1
