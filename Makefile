@@ -43,12 +43,15 @@ bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TES
 	$(BIN)/python benchmarks/consistency.py
 	$(BIN)/python benchmarks/heads.py --output runs/heads --picture
 	$(BIN)/python benchmarks/rotations.py --output runs/rotations
+	$(BIN)/python benchmarks/rotations.py --output runs/rotations --finetuned
 	$(BIN)/python benchmarks/promise.py --output runs/promise
 	$(BIN)/python benchmarks/promise.py --output runs/promise --sizes 20
 	$(BIN)/python benchmarks/grocery.py --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
 	$(BIN)/python benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
 	$(BIN)/python benchmarks/indexing.py bundles/bench
+	$(BIN)/python benchmarks/gallery.py --output runs/gallery
+	$(BIN)/python benchmarks/gallery.py --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 

@@ -9,6 +9,7 @@ Shapes: n vectors, d = embedding size.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ TRAINING = 64  # vectors a list that its centres are fitted to
 PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
 FP16_SLACK = 2.0**-11  # |q · (v - fp16(v))| of unit vectors
+GPU_FROM, GPU_MOST = 20_000, 2048  # photos from which a GPU pays, and candidates that it returns at most
 REBUILD = "Build it again: retrieval gallery merge"
 PQ_SAMPLE = 256  # vectors that tell how far PQ's cosines are off
 
@@ -39,6 +41,7 @@ class Candidates:
         self._index = index
         self.kind = kind
         self.slack = slack  # by which a cosine may be off
+        self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
         self.probes = probes  # lists that are looked at (IVF), or how wide the graph is searched (HNSW); 0: all
 
     @classmethod
@@ -138,6 +141,8 @@ class Candidates:
         """
         if not len(self):
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        if self._gpu is not None and selection is None and k <= GPU_MOST:
+            return self._gpu.search(vector, min(k, len(self)))
         self._faiss.omp_set_num_threads(1)  # requests run in parallel, not one on all cores; kept by thread
         cosines, rows = self._index.search(
             np.ascontiguousarray(vector[None], dtype=np.float32),
@@ -154,6 +159,28 @@ class Candidates:
         if self.kind == FLAT:
             return self._faiss.SearchParameters(**chosen) if chosen else None
         return self._faiss.SearchParametersIVF(nprobe=max(1, self.probes), **chosen)
+
+
+class _GpuCopy:
+    """A flat index on a GPU, one search at a time: faiss allows no more."""
+
+    def __init__(self, faiss: Any, index: Any) -> None:
+        self._resources = faiss.StandardGpuResources()
+        self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
+        self._guard = threading.Lock()
+
+    def search(self, vector: Vectors, k: int) -> tuple[Rows, Vectors]:
+        """Return rows and cosines, best first."""
+        with self._guard:
+            cosines, rows = self._index.search(np.ascontiguousarray(vector[None], dtype=np.float32), k)
+        return rows[0], cosines[0]
+
+
+def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:
+    """Return whether there is a GPU, and enough photos for it to pay."""
+    if kind != FLAT or index.ntotal < GPU_FROM or not hasattr(faiss, "StandardGpuResources"):
+        return False
+    return bool(faiss.get_num_gpus())
 
 
 def _recipe(kind: str, count: int, dim: int) -> str:

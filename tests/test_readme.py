@@ -31,7 +31,10 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
     (tmp_path / "DATA" / "weights").symlink_to(test_data / "weights")
     monkeypatch.chdir(tmp_path)
     lines = [shlex.split(line) for line in README.splitlines() if line.startswith("retrieval ")]
-    assert [line[1] for line in lines] == ["data", "train", "evaluate", "export", "index", "search", "serve", "doctor"]
+    assert [line[1] for line in lines] == [
+        *("data", "train", "evaluate", "export", "index", "search", "serve", "doctor"),
+        *["gallery"] * 6,
+    ]
     for line in lines:
         if line[1] == "serve":
             continue  # tests/serving starts it

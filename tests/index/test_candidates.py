@@ -5,6 +5,7 @@ import sys
 import threading
 
 import numpy as np
+import pytest
 
 from index.candidates import Candidates
 
@@ -53,3 +54,17 @@ def test_a_search_stays_on_one_thread_in_every_thread() -> None:
 def test_importing_the_package_does_not_import_faiss() -> None:
     code = "import sys, index.gallery; sys.exit('faiss' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_gpu_finds_what_the_cores_find() -> None:
+    faiss = pytest.importorskip("faiss")
+    if not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
+        pytest.skip("there is no GPU, or faiss was built without it")
+    vectors = unit(30_000, 3, 64)
+    there = Candidates.flat(vectors)
+    assert there._gpu is not None
+    for query in unit(50, 4, 64):
+        want = np.argsort(-(vectors.astype(np.float64) @ query), kind="stable")[:20]
+        rows, cosines = there.search(query, 20)
+        assert set(rows.tolist()) == set(want.tolist())
+        assert np.abs(cosines - vectors[rows] @ query).max() < there.slack
