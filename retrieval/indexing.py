@@ -124,12 +124,12 @@ def _of_other_kinds(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict
 def _overlapped(
     embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
 ) -> Iterator[Batch]:
-    """Yield finished batches in order, with twice as many as there are threads under way."""
+    """Yield finished batches in order; one a thread is under way, and two wait: so many a kill can cost at most."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: list[Future[Batch]] = []
         for start in range(0, len(photos), batch_size):
             waiting.append(pool.submit(embed_batch, embedder, photos[start : start + batch_size], known))
-            if len(waiting) > 2 * threads:
+            if len(waiting) > threads + 1:
                 yield waiting.pop(0).result()
         for future in waiting:
             yield future.result()
