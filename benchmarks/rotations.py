@@ -178,11 +178,20 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     if pick:
         choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
         found["chosen"] = title(choice.measure, choice.whitening)
-        used = vectors if choice.whitening is None else choice.whitening(vectors)
-        scores = score_scene(calibration, used, labels, measure=choice.measure)
-        point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups[calibration.queries])
-        found["told"] = point.evidence["fpir_on_other_half"]
+        found["told"] = told(photos, splits, vectors, choice.measure, choice.whitening)
     return found
+
+
+def told(
+    photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
+) -> list[float]:
+    """Return between which FPIR `export` tells its user that other families may lie."""
+    scene = make_scene("calibration", photos, splits.calibration, make_protocol(photos))
+    used = vectors if whitening is None else whitening(vectors)
+    groups = np.array([photos[i].group for i in scene.queries])
+    scores = score_scene(scene, used, item_labels(photos), measure=measure)
+    point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
+    return list(point.evidence["fpir_on_other_half"])
 
 
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
@@ -215,10 +224,10 @@ def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
             oracles.setdefault(name, []).append(figures["unseen"]["TPIR at 5 %"])
     best = max(oracles, key=lambda name: float(np.mean(oracles[name])))
     reached, oracle = np.mean([figures["TPIR"] for figures in chosen]), np.mean(oracles[best])
-    told = [run["told"] for run in runs.values() if run.get("told")]
+    ranges = [run["told"] for run in runs.values() if run.get("told")]
     inside = (
-        sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(told, chosen, strict=True))
-        if len(told) == len(chosen)
+        sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(ranges, chosen, strict=True))
+        if len(ranges) == len(chosen)
         else None
     )
     print(
@@ -227,7 +236,7 @@ def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
         f"{oracle:.3f} (ratio {reached / oracle:.2f})."
     )
     if inside is not None:
-        print(f"In {inside} of {len(told)} runs the FPIR lies where `export` says it may.")
+        print(f"In {inside} of {len(ranges)} runs the FPIR lies where `export` says it may.")
 
 
 def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: int) -> None:
