@@ -22,6 +22,7 @@ from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvecto
 
 EXACT = (FLAT, FP16)  # kinds that miss nothing
 TRAINING = 64  # vectors a list that its centres are fitted to
+PQ_FROM = 256  # vectors that a byte's codes are fitted to at least; fewer are not coded
 PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
 FP16_SLACK = 2.0**-11  # |q · (v - fp16(v))| of unit vectors
@@ -62,7 +63,7 @@ class Candidates:
         faiss = _faiss()
         faiss.omp_set_num_threads(threads)
         index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
-        if kind == IVFPQ:  # k-means of each byte: enough for codes that only propose candidates
+        if kind == IVFPQ and count >= PQ_FROM:  # k-means of each byte: enough for codes that only propose candidates
             index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
             index.pq.cp.min_points_per_centroid = 1
         slack = _rounding(dim)
@@ -191,7 +192,7 @@ def _recipe(kind: str, count: int, dim: int) -> str:
         IVF: f"IVF{lists},SQfp16",
         DISK: f"IVF{lists},SQfp16",
         HNSW: f"HNSW{HNSW_LINKS},Flat",
-        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x{max(1, min(8, count.bit_length() - 2))}",
+        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8" if count >= PQ_FROM else "IVF1,SQfp16",
     }[kind]
 
 

@@ -88,6 +88,15 @@ def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypat
     gallery.close()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 40, 300])
+def test_every_kind_holds_few_photos(kind: str, count: int, tmp_path: Path) -> None:
+    gallery, vectors, _ = gallery_of(tmp_path / "g", kind, count)
+    assert gallery.index()["kind"] == kind
+    assert [gallery.search(vector[None], 1)[0][0].distance for vector in vectors] == [0.0] * count
+    gallery.close()
+
+
 def test_a_filter_follows_the_version(tmp_path: Path) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT, 100)
     assert gallery.search(vectors[:1], 1, where="number = 0")[0][0].photo_id == "p0"
