@@ -6,6 +6,7 @@ Shapes: n vectors, d = embedding size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -65,3 +66,48 @@ def check_stored(store: Store, name: str, kind: str) -> None:
     photo = store.photo_of_another_kind(name, JSON_TYPES[kind])
     if photo is not None:
         raise InvalidParameter(f"column {name}", f"be a {kind} in every photo", photo, remedy="Declare another kind")
+
+
+@dataclass(frozen=True)
+class Additions:
+    """Photos that are to be added, checked."""
+
+    photo_ids: list[str]
+    item_ids: list[str]
+    vectors: NDArray[np.float32]  # (n, d) of length one
+    metadata: Sequence[Mapping[str, Any]]
+    thumbnails: Sequence[bytes | None]
+
+
+def check_additions(
+    photo_ids: Sequence[str],
+    item_ids: Sequence[str],
+    vectors: ArrayLike,
+    metadata: Sequence[Mapping[str, Any]] | None,
+    thumbnails: Sequence[bytes | None] | None,
+    *,
+    dim: int,
+) -> Additions:
+    """Return what is to be added, one entry a photo; InvalidParameter names what is not."""
+    checked = Additions(
+        check_ids("photo_ids", photo_ids),
+        check_ids("item_ids", item_ids),
+        check_vectors(vectors, dim),
+        [{}] * len(photo_ids) if metadata is None else metadata,
+        [None] * len(photo_ids) if thumbnails is None else thumbnails,
+    )
+    count = len(checked.photo_ids)
+    for name in ("item_ids", "vectors", "metadata", "thumbnails"):
+        if len(getattr(checked, name)) != count:
+            raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(getattr(checked, name)))
+    if len(set(checked.photo_ids)) != count:
+        raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
+    return checked
+
+
+def refuse_present(present: set[str]) -> None:
+    """Refuse photos that are in the gallery already."""
+    if present:
+        raise InvalidParameter(
+            "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"
+        )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .checks import check_ids, check_stored, check_values, check_vectors
+from .checks import check_additions, check_ids, check_stored, check_values, refuse_present
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .kinds import FLAT, Choice, choose_kind
 from .lock import take_lock
@@ -119,46 +119,30 @@ class Gallery(Reader):
         metadata, thumbnails:
             One mapping of JSON values, and one JPEG (or None), a photo. Values of declared columns are of their kind.
         """
-        photo_ids, item_ids = check_ids("photo_ids", photo_ids), check_ids("item_ids", item_ids)
-        unit = check_vectors(vectors, self.dim)
-        count = len(photo_ids)
-        for name, values in (
-            ("item_ids", item_ids),
-            ("vectors", unit),
-            ("metadata", metadata),
-            ("thumbnails", thumbnails),
-        ):
-            if values is not None and len(values) != count:
-                raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(values))
-        if len(set(photo_ids)) != count:
-            raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
+        new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
+        count = len(new.photo_ids)
         if not count:
             return 0
         with self._guard:
             self._start_writing()
-            check_values(metadata or (), self._store.columns())
-            texts = [encode_metadata(m) for m in metadata] if metadata is not None else ["{}"] * count
-            entries = [Entry(*facts) for facts in zip(photo_ids, item_ids, texts, strict=True)]
-            present = self._store.existing(photo_ids)
-            if present and not upsert:
-                raise InvalidParameter(
-                    "photo_ids",
-                    "not be in the gallery yet",
-                    min(present),
-                    remedy="Pass upsert=True to replace",
-                )
+            check_values(new.metadata, self._store.columns())
+            texts = map(encode_metadata, new.metadata)
+            entries = [Entry(*facts) for facts in zip(new.photo_ids, new.item_ids, texts, strict=True)]
+            present = self._store.existing(new.photo_ids)
+            if not upsert:
+                refuse_present(present)
             with explained(self.path), self._store.transaction():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 part = Part(
-                    unit,
+                    new.vectors,
                     np.arange(first, first + count, dtype=np.int64),
                     np.array(numbers, dtype=np.int32),
                     [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries],
                 )
                 name, digest = write_segment(self.path / SEGMENTS, [part], rows=count, dim=self.dim)
                 self._store.add_segment(name, count, first, digest)
-                pictures = zip(photo_ids, thumbnails or [], strict=False)
+                pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
                 self._store.log(f"add, {len(present)} of them replaced" if present else "add", count)
             self._compact()

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import check_ids, check_values, check_vectors
+from .checks import check_additions, check_ids, check_values, check_vectors, refuse_present
 from .distance import PLAIN, Measure, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
 from .snapshot import FIRST_FETCH, Neighbour
 from .store import encode_metadata
-from .where import Among, Missing, Negation, Several, Value, Where, check_columns, parse_where
+from .where import check_columns, parse_where, to_milvus
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -34,7 +34,6 @@ MOST = 16_384  # photos that one search returns at most
 BATCH = 500
 SLACK = 1e-5  # of a cosine in float32, beside what the dimension adds
 SPARSEST = -1.0  # no density is less: it is a mean of cosines
-OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 class MilvusGallery:
@@ -176,31 +175,15 @@ class MilvusGallery:
         upsert: bool = False,
     ) -> int:
         """Add photos and return how many; see `Gallery.add`. Batches are whole, all of them together are not."""
-        photo_ids, item_ids = check_ids("photo_ids", photo_ids), check_ids("item_ids", item_ids)
-        unit = check_vectors(vectors, self.dim)
-        count = len(photo_ids)
-        metadata = metadata if metadata is not None else [{}] * count
-        thumbnails = thumbnails if thumbnails is not None else [None] * count
-        for name, values in (
-            ("item_ids", item_ids),
-            ("vectors", unit),
-            ("metadata", metadata),
-            ("thumbnails", thumbnails),
-        ):
-            if len(values) != count:
-                raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(values))
-        if len(set(photo_ids)) != count:
-            raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
-        for text in (*photo_ids, *item_ids):
+        new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
+        count = len(new.photo_ids)
+        for text in (*new.photo_ids, *new.item_ids):
             if len(text.encode()) > LONGEST_ID:
                 raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
         with self._guard:
-            check_values(metadata, self.columns())
-            present = {row["photo_id"] for row in self._get(photo_ids)}
-            if present and not upsert:
-                raise InvalidParameter(
-                    "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"
-                )
+            check_values(new.metadata, self.columns())
+            if not upsert:
+                refuse_present({row["photo_id"] for row in self._get(new.photo_ids)})
             rows = [
                 {
                     "photo_id": photo_id,
@@ -210,7 +193,7 @@ class MilvusGallery:
                     "vector": vector.tolist(),
                 }
                 for photo_id, item_id, values, jpeg, vector in zip(
-                    photo_ids, item_ids, metadata, thumbnails, unit, strict=True
+                    new.photo_ids, new.item_ids, new.metadata, new.thumbnails, new.vectors, strict=True
                 )
             ]
             for start in range(0, count, BATCH):
@@ -336,24 +319,6 @@ class MilvusGallery:
         _set_facts(self._client, self._name, facts)
 
 
-def to_milvus(where: Where, *, negated: bool = False) -> str:
-    """Return a filter in Milvus's language, that passes what SQL passes: nothing with a missing value but `is null`."""
-    if isinstance(where, Negation):
-        return to_milvus(where.inner, negated=not negated)
-    if isinstance(where, Several):
-        word = where.word if not negated else {"and": "or", "or": "and"}[where.word]
-        return f" {word} ".join(f"({to_milvus(part, negated=negated)})" for part in where.parts)
-    field = f'metadata["{where.column}"]'
-    if isinstance(where, Missing):
-        return f"exists {field}" if negated else f"not exists {field}"
-    if isinstance(where, Among):
-        sign, word = ("!=", "and") if negated else ("==", "or")
-        tests = f" {word} ".join(f"{field} {sign} {_literal(value)}" for value in where.values)
-        return f"exists {field} and ({tests})"
-    sign = OPPOSITE[where.operator] if negated else where.operator
-    return f"exists {field} and {field} {'==' if sign == '=' else sign} {_literal(where.value)}"
-
-
 def exists(address: str, *, token: str = "") -> bool:
     """Return whether there is a gallery at an address."""
     client, name = _connect(address, token)
@@ -361,10 +326,6 @@ def exists(address: str, *, token: str = "") -> bool:
         return bool(client.has_collection(name))
     finally:
         client.close()
-
-
-def _literal(value: Value) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _set_facts(client: MilvusClient, name: str, facts: Mapping[str, object]) -> None:

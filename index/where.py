@@ -13,6 +13,7 @@ Columns are declared, with a kind. A photo without a value passes no test but `i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
 KINDS = (TEXT, NUMBER, BOOLEAN)
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 WORDS = frozenset(("and", "or", "not", "in", "is", "null", "true", "false"))
+OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 LONGEST, DEEPEST = 10_000, 40  # characters and parentheses of a filter
 TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -126,9 +128,31 @@ def to_sql(where: Where) -> tuple[str, list[Value]]:
     return f" {where.word.upper()} ".join(f"({sql})" for sql, _ in parts), [v for _, values in parts for v in values]
 
 
+def to_milvus(where: Where, *, negated: bool = False) -> str:
+    """Return a filter in Milvus's language, that passes what SQL passes: nothing with a missing value but `is null`."""
+    if isinstance(where, Negation):
+        return to_milvus(where.inner, negated=not negated)
+    if isinstance(where, Several):
+        word = where.word if not negated else {"and": "or", "or": "and"}[where.word]
+        return f" {word} ".join(f"({to_milvus(part, negated=negated)})" for part in where.parts)
+    field = f'metadata["{where.column}"]'
+    if isinstance(where, Missing):
+        return f"exists {field}" if negated else f"not exists {field}"
+    if isinstance(where, Among):
+        sign, word = ("!=", "and") if negated else ("==", "or")
+        tests = f" {word} ".join(f"{field} {sign} {_literal(value)}" for value in where.values)
+        return f"exists {field} and ({tests})"
+    sign = OPPOSITE[where.operator] if negated else where.operator
+    return f"exists {field} and {field} {'==' if sign == '=' else sign} {_literal(where.value)}"
+
+
 def column_sql(name: str) -> str:
     """Return a declared column as SQL; the index on it has the same words."""
     return f"json_extract(metadata, '$.{name}')"
+
+
+def _literal(value: Value) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 class _Parser:

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 
 from index.distance import plain_distance
 from index.errors import GalleryError, InvalidParameter
-from index.milvus import MilvusGallery, exists, to_milvus
-from index.where import Where, parse_where
+from index.milvus import MilvusGallery, exists
+from index.where import Where, parse_where, to_milvus
 
 from .test_where import COLUMNS, holds, trees
 from .vectors import DIM, unit
