@@ -44,6 +44,8 @@ class Candidates:
         self.slack = slack  # by which a cosine may be off
         self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
         self.probes = probes  # lists that are looked at (IVF), or how wide the graph is searched (HNSW); 0: all
+        scans = kind in (FLAT, HNSW)
+        self._plain = None if scans else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
 
     @classmethod
     def flat(cls, vectors: Vectors) -> Candidates:
@@ -135,30 +137,33 @@ class Candidates:
         chosen.bits = bits  # kept alive with it
         return chosen
 
-    def search(self, vector: Vectors, k: int, selection: Any = None) -> tuple[Rows, Vectors]:
-        """Return the rows (≤ k,) with the largest cosine to one vector (d,), best first, and the cosines.
+    def search(self, vectors: Vectors, k: int, selection: Any = None) -> tuple[Rows, Vectors]:
+        """Return, for each of the vectors (n, d), the rows (n, ≤ k) with the largest cosines, best first, and those.
 
-        A cosine is off by at most `slack`; fewer than k mean that there are no more where it looked.
+        A cosine is off by at most `slack`; a row of -1 stands where there are no more where it looked.
         """
-        if not len(self):
-            return np.zeros(0, np.int64), np.zeros(0, np.float32)
+        k = min(k, len(self))
+        if not k:
+            return np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32)
         if self._gpu is not None and selection is None and k <= GPU_MOST:
-            return self._gpu.search(vector, min(k, len(self)))
+            return self._gpu.search(vectors, k)
         self._faiss.omp_set_num_threads(1)  # requests run in parallel, not one on all cores; kept by thread
-        cosines, rows = self._index.search(
-            np.ascontiguousarray(vector[None], dtype=np.float32),
-            min(k, len(self)),
-            params=self._parameters(k, selection),
-        )
-        found = rows[0] >= 0  # faiss pads with -1
-        return rows[0][found], cosines[0][found]
+        parameters = self._parameters(k, selection)
+        if self.kind in EXACT:  # one pass over the photos for all of them
+            cosines, rows = self._index.search(vectors, k, params=parameters)
+        else:  # one by one: in a batch the centres are compared with other rounding, and the lists might be others
+            found = [self._index.search(vectors[i : i + 1], k, params=parameters) for i in range(len(vectors))]
+            cosines, rows = (np.concatenate(part) if len(found) > 1 else part[0] for part in zip(*found, strict=True))
+        return rows, cosines
 
     def _parameters(self, k: int, selection: Any) -> Any:
+        if selection is None and self.kind != HNSW:
+            return self._plain
         chosen = {} if selection is None else {"sel": selection}
         if self.kind == HNSW:
             return self._faiss.SearchParametersHNSW(efSearch=max(self.probes, k), **chosen)
         if self.kind == FLAT:
-            return self._faiss.SearchParameters(**chosen) if chosen else None
+            return self._faiss.SearchParameters(**chosen)
         return self._faiss.SearchParametersIVF(nprobe=max(1, self.probes), **chosen)
 
 
@@ -170,11 +175,11 @@ class _GpuCopy:
         self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
         self._guard = threading.Lock()
 
-    def search(self, vector: Vectors, k: int) -> tuple[Rows, Vectors]:
+    def search(self, vectors: Vectors, k: int) -> tuple[Rows, Vectors]:
         """Return rows and cosines, best first."""
         with self._guard:
-            cosines, rows = self._index.search(np.ascontiguousarray(vector[None], dtype=np.float32), k)
-        return rows[0], cosines[0]
+            cosines, rows = self._index.search(vectors, k)
+        return rows, cosines
 
 
 def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:

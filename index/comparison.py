@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .candidates import Candidates
 from .gallery import Gallery
@@ -50,13 +49,11 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
         base = Base(candidates, now.seqs[positions], "")
         trial = replace(now, base=base, base_positions=positions, tail=nothing, tail_start=len(now.seqs))
 
-        def answer(vector: NDArray[np.float32]) -> dict[int, int]:
-            found = trial.nearest(vector, COMPARED, probe.measure, densities, within=probe.threshold)  # noqa: B023
+        answers: list[dict[int, int]] = []
+        for found in trial.nearest(queries, COMPARED, probe.measure, densities, within=probe.threshold):
             within = [position for position, distance in found if distance <= probe.threshold]
             best = [position for position, _ in found[:1]]
-            return {int(now.items[position]): position for position in (*best, *within)}
-
-        answers = [answer(vector) for vector in queries]
+            answers.append({int(now.items[position]): position for position in (*best, *within)})
         truth = truth or answers
         yield (
             kind,

@@ -68,7 +68,7 @@ def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
 def squared_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     """Return the square of the plain distance, in [0, 4], in the same way."""
     difference = _unit(queries) - _unit(vectors)
-    return np.asarray(np.minimum((difference * difference).sum(axis=-1), 4.0))
+    return np.asarray(np.minimum(np.vecdot(difference, difference), 4.0))
 
 
 def accepts(distance: ArrayLike, threshold: float) -> NDArray[np.bool_]:
@@ -77,5 +77,6 @@ def accepts(distance: ArrayLike, threshold: float) -> NDArray[np.bool_]:
 
 
 def _unit(rows: ArrayLike) -> Floats:
-    exact = np.ascontiguousarray(rows, dtype=np.float64)
-    return np.asarray(exact / np.sqrt((exact * exact).sum(axis=-1, keepdims=True)))
+    exact = np.array(rows, dtype=np.float64, order="C")
+    exact /= np.sqrt(np.vecdot(exact, exact))[..., None]
+    return exact

@@ -186,12 +186,8 @@ class Reader:
         unit = check_vectors(vectors, self.dim)
         now, only = self._filtered(where) if where is not None else (self._current(), None)
         densities = now.densities(measure, self._densities)
-        answers = []
-        for vector in unit:
-            found = now.nearest(vector, k, measure, densities, only=only, within=within)
-            photos = [(now.photo(position), distance) for position, distance in found]
-            answers.append([Neighbour(item, photo, distance, values) for (photo, item, values), distance in photos])
-        return now.version, answers
+        found = now.nearest(unit, k, measure, densities, only=only, within=within)
+        return now.version, [[now.neighbour(position, distance) for position, distance in best] for best in found]
 
     def snapshot(self) -> Snapshot:
         """Return the newest version, ready to search."""

@@ -90,10 +90,16 @@ def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, se
 def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
     """Return how many of the items a snapshot finds."""
     found = 0
-    for vector, skip, items in zip(asked.vectors, asked.skip.tolist(), asked.items, strict=True):
+    for number in range(len(asked.items)):  # each with as many items as it should find
+        mine, items = slice(number, number + 1), asked.items[number]
         if items:
-            nearest = snapshot.nearest(
-                vector, len(items), asked.probe.measure, asked.densities, within=asked.probe.threshold, skip=skip
+            (nearest,) = snapshot.nearest(
+                asked.vectors[mine],
+                len(items),
+                asked.probe.measure,
+                asked.densities,
+                within=asked.probe.threshold,
+                skip=asked.skip[mine],
             )
             found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
     return Recall(found, sum(len(items) for items in asked.items))

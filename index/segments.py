@@ -180,4 +180,4 @@ def sync_folder(folder: Path) -> None:
 
 
 def _checksum(vector: Vectors, text: bytes) -> int:
-    return zlib.crc32(text, zlib.crc32(vector.tobytes()))
+    return zlib.crc32(text, zlib.crc32(vector.data))

@@ -8,9 +8,11 @@ Shapes: n photos in force, live or removed; d = embedding size.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from .candidates import Candidates
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
 from .errors import GalleryCorrupt
-from .kinds import FLAT
+from .kinds import APPROXIMATE, FLAT
 from .segments import OpenSegment, open_segment
 from .store import RESTORE, IndexFile, Store
 
@@ -32,6 +34,7 @@ GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
 SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
 FILTERS = 32  # that are kept ready
 BLOCK = 65_536
+PAIRS = 512  # of queries and candidates that are compared at a time: they stay in the cache
 
 Rows = NDArray[np.int64]
 
@@ -119,9 +122,9 @@ class Snapshot:
         return cls(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start)
 
     @cached_property
-    def _starts(self) -> Rows:
+    def _starts(self) -> list[int]:
         """Where each segment begins, and the end."""
-        return np.cumsum([0, *(len(segment.seqs) for segment in self.segments)])
+        return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
 
     def densities(self, measure: Measure, known: Densities) -> tuple[Floats, float]:
         """Return the density around each photo (n,), and the least of them."""
@@ -166,8 +169,13 @@ class Snapshot:
 
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a position."""
-        number = int(np.searchsorted(self._starts, position, side="right")) - 1
-        return self.segments[number].photo(position - int(self._starts[number]))
+        number = bisect_right(self._starts, position) - 1
+        return self.segments[number].photo(position - self._starts[number])
+
+    def neighbour(self, position: int, distance: float) -> Neighbour:
+        """Return the photo at a position as an answer."""
+        photo_id, item_id, metadata = self.photo(position)
+        return Neighbour(item_id, photo_id, distance, metadata)
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, a block at a time."""
@@ -176,74 +184,119 @@ class Snapshot:
 
     def nearest(
         self,
-        vector: NDArray[np.float32],
+        vectors: NDArray[np.float32],
         k: int,
         measure: Measure,
         densities: tuple[Floats, float],
         *,
         only: Filter | None = None,
         within: float | None = None,
-        skip: int = -1,
-    ) -> list[tuple[int, float]]:
-        """Return position and distance of the k items nearest to a unit vector (d,), each by its nearest photo.
+        skip: Rows | None = None,
+    ) -> list[list[tuple[int, float]]]:
+        """Return, for unit vectors (n, d), position and distance of the k nearest items, each by its nearest photo.
 
         Candidates are fetched until no other photo could be nearer. With `within` it is enough to be sure of the
-        nearest item, and of all up to that distance: fewer than k come back then. The photo at `skip` is left out.
+        nearest item, and of all up to that distance: fewer than k come back then. The photo at `skip` (n,) is left
+        out.
         """
-        around, sparsest = densities
-        own = measure.densities(vector[None])[0]
+        answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
+        own = measure.densities(vectors)
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
-        while True:
-            positions, cosine = self._candidates(vector, fetch, only)
-            positions = positions[positions != skip]
-            distances = measure.transform(
-                squared_distance(vector[None], self.vectors(positions)), own, around[positions]
-            )
-            limit = np.inf  # no other photo is nearer
-            if cosine > -np.inf:
-                limit = float(measure.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, sparsest)[0])
-            best = self._by_item(positions, distances, k, limit)
-            if len(best) == k or limit == np.inf or (best and within is not None and limit > within):
-                return best
+        if within is not None and self.base is not None and self.base.candidates.kind in APPROXIMATE:
+            fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and asking again costs little
+        waiting = list(range(len(vectors)))
+        while waiting:
+            together = max(1, PAIRS // fetch)
+            asked, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
+            for chosen in asked:
+                found = self._compared(vectors[chosen], own[chosen], fetch, measure, densities, only)
+                for query, (positions, distances, limit) in zip(chosen, found, strict=True):
+                    best = self._by_item(positions, distances, k, limit, -1 if skip is None else int(skip[query]))
+                    answers[query] = best
+                    enough = len(best) == k or (best and within is not None and limit > within)
+                    if not enough and limit < np.inf:
+                        waiting.append(query)
             fetch *= 4
+        return answers
 
-    def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float) -> list[tuple[int, float]]:
+    def _compared(
+        self,
+        vectors: NDArray[np.float32],
+        own: Floats,
+        fetch: int,
+        measure: Measure,
+        densities: tuple[Floats, float],
+        only: Filter | None,
+    ) -> Iterator[tuple[Rows, Floats, float]]:
+        """Yield, for each query, likely photos, their distances, and one that no other photo is nearer than."""
+        around, sparsest = densities
+        found, cosines = self._candidates(vectors, fetch, only)
+        there = found >= 0
+        counts = there.sum(axis=1)
+        positions, queries = found[there], np.repeat(np.arange(len(vectors)), counts)
+        squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
+        distances = measure.transform(squared, own[queries], around[positions])
+        limits = measure.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
+        limits = np.where(cosines > -np.inf, limits, np.inf)
+        stops = np.cumsum(counts)
+        for start, stop, limit in zip((stops - counts).tolist(), stops.tolist(), limits.tolist(), strict=True):
+            yield positions[start:stop], distances[start:stop], limit
+
+    def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float, skip: int) -> list[tuple[int, float]]:
         """Return the nearest photo of each of the k nearest items, as far as they are nearer than the limit."""
         order = np.lexsort((positions, distances))  # equal distances in the order of adding
         seen: set[int] = set()
         best: list[tuple[int, float]] = []
-        found = zip(
-            self.items[positions[order]].tolist(), positions[order].tolist(), distances[order].tolist(), strict=True
-        )
+        positions = positions[order]
+        found = zip(self.items[positions].tolist(), positions.tolist(), distances[order].tolist(), strict=True)
         for item, position, distance in found:
             if distance >= limit or len(best) == k:
                 break
-            if item not in seen:
+            if item not in seen and position != skip:
                 seen.add(item)
                 best.append((position, distance))
         return best
 
-    def _candidates(self, vector: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, float]:
-        """Return positions of likely photos, and a cosine that no other one exceeds (-inf where there is no other)."""
+    def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, Floats]:
+        """Return positions of likely photos (n, m), -1 where there are no more, and a cosine (n,) for each query.
+
+        No other photo's cosine exceeds it: -inf where there is no other.
+        """
         if only is not None and only.few is not None:
-            cosines = np.concatenate([np.zeros(0, np.float32), *(block @ vector for block in self.blocks(only.few))])
-            if fetch >= len(cosines):
-                return only.few, -np.inf
-            first = np.argpartition(-cosines, fetch)
-            return only.few[first[:fetch]], float(cosines[first[fetch]]) + 2 * self.tail.slack
-        parts, least = [], -np.inf
-        if self.base is not None:
-            rows, cosines = self.base.candidates.search(vector, fetch, only.base if only else None)
-            parts.append(self.base_positions[rows])
-            if len(rows) == fetch < len(self.base.candidates):
-                least = float(cosines[-1]) + 2 * self.base.candidates.slack
-        rows, cosines = self.tail.search(vector, fetch, only.tail if only else None)
-        parts.append(rows + self.tail_start)
-        if len(rows) == fetch < len(self.tail):
-            least = max(least, float(cosines[-1]) + 2 * self.tail.slack)
-        positions = np.concatenate(parts)
-        positions = positions[positions >= 0]
-        return positions[self.live[positions]], least
+            return self._scanned(vectors, fetch, only.few)
+        least = np.full(len(vectors), -np.inf)
+        parts = []
+        for candidates, selection, to_position in (
+            (self.base.candidates if self.base else None, only.base if only else None, self.base_positions),
+            (self.tail if self._tail_lives else None, only.tail if only else None, None),
+        ):
+            if candidates is None:
+                continue
+            rows, cosines = candidates.search(vectors, fetch, selection)
+            known = rows >= 0
+            positions = rows + self.tail_start if to_position is None else to_position[rows]
+            parts.append(np.where(known, positions, -1))
+            if rows.shape[1] == fetch < len(candidates):
+                last = cosines[:, -1].astype(np.float64) + 2 * candidates.slack
+                least = np.where(known[:, -1], np.maximum(least, last), least)
+        if not parts:
+            return np.zeros((len(vectors), 0), np.int64), least
+        positions = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
+        return np.where((positions >= 0) & self.live[positions], positions, -1), least
+
+    def _scanned(self, vectors: NDArray[np.float32], fetch: int, few: Rows) -> tuple[Rows, Floats]:
+        """Do the same by comparison with the photos at some positions."""
+        if fetch >= len(few):
+            return np.tile(few, (len(vectors), 1)), np.full(len(vectors), -np.inf)
+        cosines = np.concatenate([vectors @ block.T for block in self.blocks(few)], axis=1)
+        first = np.argpartition(-cosines, fetch, axis=1)
+        after = np.take_along_axis(cosines, first[:, fetch : fetch + 1], axis=1)[:, 0]
+        return few[first[:, :fetch]], after.astype(np.float64) + 2 * self.tail.slack
+
+    @cached_property
+    def _tail_lives(self) -> bool:
+        """Whether there is a live photo that is not of the base."""
+        return bool(self.live[self.tail_start :].any())
 
 
 def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:

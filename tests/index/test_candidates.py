@@ -14,22 +14,22 @@ from .vectors import unit
 
 def test_candidates_are_the_largest_cosines_and_never_padding() -> None:
     vectors = unit(20)
-    rows, cosines = Candidates.flat(vectors).search(vectors[3], 50)
-    want = vectors.astype(np.float64) @ vectors[3].astype(np.float64)
-    assert rows.tolist() == np.argsort(-want).tolist()
-    assert np.allclose(cosines, want[rows], atol=1e-6)
+    rows, cosines = Candidates.flat(vectors).search(vectors[3:5], 50)
+    want = vectors[3:5].astype(np.float64) @ vectors.astype(np.float64).T
+    assert rows.tolist() == np.argsort(-want, axis=1).tolist()
+    assert np.allclose(cosines, np.take_along_axis(want, rows, axis=1), atol=1e-6)
 
 
 def test_nothing_is_found_in_nothing() -> None:
-    rows, cosines = Candidates.flat(unit(0)).search(unit(1)[0], 3)
-    assert len(rows) == len(cosines) == 0
+    rows, cosines = Candidates.flat(unit(0)).search(unit(1), 3)
+    assert rows.shape == cosines.shape == (1, 0)
 
 
 def test_slack_covers_float32() -> None:
     for dim in (8, 512, 2048):
         vectors = unit(500, 1, dim)
         candidates = Candidates.flat(vectors)
-        rows, cosines = candidates.search(vectors[0], 500)
+        (rows,), cosines = candidates.search(vectors[:1], 500)
         exact = vectors[rows].astype(np.float64) @ vectors[0].astype(np.float64)
         assert np.abs(cosines - exact).max() < candidates.slack
 
@@ -42,7 +42,7 @@ def test_a_search_stays_on_one_thread_in_every_thread() -> None:
 
     def search() -> None:
         faiss.omp_set_num_threads(4)
-        candidates.search(unit(1)[0], 3)
+        candidates.search(unit(1), 3)
         seen.append(faiss.omp_get_max_threads())
 
     thread = threading.Thread(target=search)
@@ -65,6 +65,6 @@ def test_a_gpu_finds_what_the_cores_find() -> None:
     assert there._gpu is not None
     for query in unit(50, 4, 64):
         want = np.argsort(-(vectors.astype(np.float64) @ query), kind="stable")[:20]
-        rows, cosines = there.search(query, 20)
+        (rows,), cosines = there.search(query[None], 20)
         assert set(rows.tolist()) == set(want.tolist())
         assert np.abs(cosines - vectors[rows] @ query).max() < there.slack
