@@ -197,7 +197,7 @@ def _recipe(kind: str, count: int, dim: int) -> str:
         IVF: f"IVF{lists},SQfp16",
         DISK: f"IVF{lists},SQfp16",
         HNSW: f"HNSW{HNSW_LINKS},Flat",
-        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8" if count >= PQ_FROM else "IVF1,SQfp16",
+        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8np" if count >= PQ_FROM else "IVF1,SQfp16",
     }[kind]
 
 

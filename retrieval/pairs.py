@@ -28,7 +28,7 @@ T = TypeVar("T")
 ROWS, COLUMNS = 512, 2048  # of a tile: what stays in a core's cache
 EXACT = 2**24  # pairs n² up to which everything is float64 and exact
 BINS = 2**20  # of the range of cosines beyond that: a pair is placed to about 1e-6
-COARSE = 2**16  # bins of the histogram that quantiles are interpolated in
+WINDOW = 2**12  # bins of the range of cosines around a quantile, in which it is interpolated
 SAMPLE = 2**17  # pairs that tell where a quantile lies, roughly
 
 
@@ -66,7 +66,8 @@ class Pairs:
         least = _cosine(distances[-1])
         cell_of = _exact_cells(distances) if self._exact else _cells(distances, least)
 
-        def count(near: _Near) -> list[tuple[Counts, int, Counts]]:
+        def count(tile: _Tile) -> list[tuple[Counts, int, Counts]]:
+            near = tile.near(least)
             first, second = near.classes()
             cells = cell_of(near.cosines)
             if not near.mixed:
@@ -78,7 +79,7 @@ class Pairs:
                 _by_class(negatives, second[~same], cells[~same]),
             ]
 
-        for found in self._walk(least, count):
+        for found in self._walk(count):
             for target, start, counts in found:
                 target[start : start + len(counts)] += counts
         return PairCounts(
@@ -91,54 +92,62 @@ class Pairs:
     def negative_quantiles(self, shares: Floats) -> Floats:
         """Return the linearly interpolated quantiles (as `numpy.quantile`) of the distances of negative pairs."""
         if self._exact:
-            return np.asarray(np.quantile(np.concatenate(list(self._walk(-np.inf, _negative_distances))), shares))
+            return np.asarray(np.quantile(np.concatenate(list(self._walk(_negative_distances))), shares))
         ranks = np.asarray(shares, dtype=np.float64) * (self.negatives - 1)
-        least = self._cosine_beyond(float(np.max(shares)))
-        counts = self._by_cosine(least)
-        while counts.sum() <= min(ranks.max() + 1, self.negatives - 1):  # the sample misled: look further out
-            least = max(-1.0, least - 0.1)
-            counts = self._by_cosine(least)
-        below = np.concatenate([[0], counts.cumsum()])
-
-        def statistic(ranks: NDArray[np.int64]) -> Floats:
-            bins = np.searchsorted(below, ranks, side="right") - 1
-            return _distance(1 - (bins + (ranks - below[bins] + 0.5) / counts[bins]) * ((1 - least) / COARSE))
-
         whole = ranks.astype(np.int64)
-        lower, upper = statistic(whole), statistic(np.minimum(whole + 1, self.negatives - 1))
-        return lower + (ranks - whole) * (upper - lower)
+        after = np.minimum(whole + 1, self.negatives - 1)
+        wider = np.ones(len(whole))
+        while True:
+            windows = self._windows(np.asarray(shares), wider)
+            beyond, counts = self._around(windows)
+            missed = (whole < beyond) | (after >= beyond + counts.sum(axis=1))
+            if not missed.any():
+                break
+            wider[missed] *= 8  # the sample misled
+        lower, upper = (_statistics(part - beyond, counts, windows) for part in (whole, after))
+        return np.asarray(lower + (ranks - whole) * (upper - lower))
 
-    def _by_cosine(self, least: float) -> Counts:
-        """Return how many negative pairs lie in each of the bins from cosine 1 down to `least`."""
-        scale = COARSE / (1 - least)
-
-        def count(near: _Near) -> Counts:
-            cosines = near.negatives()
-            bins = ((1 - cosines) * cosines.dtype.type(scale)).astype(np.int64)
-            return np.bincount(np.clip(bins, 0, COARSE, out=bins), minlength=COARSE + 1)
-
-        total = np.zeros(COARSE + 1, dtype=np.int64)
-        for counts in self._walk(least, count):
-            total += counts
-        return total[:-1]
-
-    def _cosine_beyond(self, share: float) -> float:
-        """Return a cosine that surely lies beyond a quantile of the negative pairs, though not far."""
+    def _windows(self, shares: Floats, wider: Floats) -> Floats:
+        """Return cosines (N, 2) between which quantiles of the negative pairs surely lie, by a sample of them."""
         first, second = np.random.default_rng(0).integers(len(self._codes), size=(2, SAMPLE))
         apart = self._codes[first] != self._codes[second]
-        first, second = first[apart], second[apart]
-        margin = 6 * np.sqrt(max(share * (1 - share), 1 / len(first)) / len(first))
-        edge = np.quantile(_between(self._unit, first, second), min(1.0, share + margin))
-        return min(1 - 1e-6, _cosine(float(edge)))
+        distances = np.sort(_between(self._unit, first[apart], second[apart]))
+        margins = wider * 6 * np.sqrt(np.maximum(shares * (1 - shares), 1 / len(distances)) / len(distances))
+        places = (shares[:, None] + margins[:, None] * [1, -1]) * (len(distances) - 1)
+        cosines = 1 - distances[np.clip(places, 0, len(distances) - 1).astype(np.int64)] ** 2 / 2
+        cosines[places < 0] = 2.0
+        cosines[places > len(distances) - 1] = -2.0
+        return np.asarray(cosines)
 
-    def _walk(self, least: float, look: Callable[[_Near], T]) -> Iterator[T]:
-        """Yield what `look` says of each tile's pairs with a cosine of at least `least`."""
+    def _around(self, windows: Floats) -> tuple[Counts, Counts]:
+        """Return how many negative pairs are nearer than each window (N,), and how many are in its bins (N, WINDOW)."""
+        beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
+
+        def count(tile: _Tile) -> list[tuple[int, Counts]]:
+            found = []
+            for low, high in windows.astype(tile.cosines.dtype):
+                cosines = tile.near(low).negatives() if tile.mixed else tile.cosines
+                near = cosines >= high
+                chosen = cosines.take(np.flatnonzero((cosines >= low) ^ near))
+                bins = ((high - chosen) * (WINDOW / (high - low))).astype(np.int64)
+                counts = np.bincount(np.clip(bins, 0, WINDOW - 1, out=bins), minlength=WINDOW)
+                found.append((int(np.count_nonzero(near)), counts))
+            return found
+
+        for tile in self._walk(count):
+            for number, (nearer, counts) in enumerate(tile):
+                beyond[number] += nearer
+                inside[number] += counts
+        return beyond, inside
+
+    def _walk(self, look: Callable[[_Tile], T]) -> Iterator[T]:
+        """Yield what `look` says of each tile."""
         local = threading.local()
 
         def work(tile: tuple[slice, slice]) -> T:
             if not hasattr(local, "space"):
                 local.space = np.empty(ROWS * COLUMNS, self._unit.dtype)
-            return look(self._near(*tile, least, local.space))
+            return look(self._tile(*tile, local.space))
 
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self._threads) as pool:
             yield from pool.map(work, self._tiles())
@@ -149,15 +158,14 @@ class Pairs:
             for column in range(row, n, COLUMNS):
                 yield slice(row, min(row + ROWS, n)), slice(column, min(column + COLUMNS, n))
 
-    def _near(self, rows: slice, columns: slice, least: float, space: Cosines) -> _Near:
+    def _tile(self, rows: slice, columns: slice, space: Cosines) -> _Tile:
         first, second = self._codes[rows], self._codes[columns]
         flat = space[: len(first) * len(second)]
         cosines = np.matmul(self._unit[rows], self._unit[columns].T, out=flat.reshape(len(first), len(second)))
         if columns.start < rows.stop:  # each pair once, and none of a photo with itself
             i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
             cosines[j[None] <= i[:, None]] = np.nan
-        places = np.flatnonzero(flat >= flat.dtype.type(least))
-        return _Near(places, flat.take(places), first, second, mixed=bool(first[-1] >= second[0]))
+        return _Tile(flat, first, second, mixed=bool(first[-1] >= second[0]))
 
 
 class SampledPairs:
@@ -207,6 +215,21 @@ def _between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64])
 
 
 @dataclass(frozen=True)
+class _Tile:
+    """A tile of the cosine matrix."""
+
+    cosines: Cosines  # row by row; NaN where there is no pair
+    rows: NDArray[np.int64]  # class of each row of the tile
+    columns: NDArray[np.int64]  # class of each column
+    mixed: bool  # whether positive pairs may be among them
+
+    def near(self, least: float) -> _Near:
+        """Return the pairs with a cosine of at least `least`."""
+        places = np.flatnonzero(self.cosines >= self.cosines.dtype.type(least))
+        return _Near(places, self.cosines.take(places), self.rows, self.columns, mixed=self.mixed)
+
+
+@dataclass(frozen=True)
 class _Near:
     """The near pairs of a tile."""
 
@@ -238,8 +261,19 @@ def _cosine(distance: float) -> float:
     return float(1 - distance * distance / 2 - 2e-6)
 
 
-def _negative_distances(near: _Near) -> Floats:
-    return _distance(near.negatives())
+def _negative_distances(tile: _Tile) -> Floats:
+    return _distance(tile.near(-np.inf).negatives())
+
+
+def _statistics(ranks: Counts, counts: Counts, windows: Floats) -> Floats:
+    """Return the distance at a rank (N,) of the pairs counted in the bins of each window."""
+    found = []
+    for rank, mine, (low, high) in zip(ranks.tolist(), counts, windows.tolist(), strict=True):
+        below = np.concatenate([[0], mine.cumsum()])
+        place = int(np.searchsorted(below, rank, side="right")) - 1
+        share = (rank - below[place] + 0.5) / mine[place]
+        found.append(high - (place + share) * (high - low) / WINDOW)
+    return _distance(np.array(found))
 
 
 def _exact_cells(distances: Floats) -> Callable[[Cosines], NDArray[np.integer]]:
