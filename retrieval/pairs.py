@@ -68,15 +68,16 @@ class Pairs:
 
         def count(tile: _Tile) -> list[tuple[Counts, int, Counts]]:
             near = tile.near(least)
-            first, second = near.classes()
+            row, column = near.sides()
             cells = cell_of(near.cosines)
             if not near.mixed:
-                return [_by_class(negatives, first, cells), _by_class(negatives, second, cells)]
-            same = first == second
+                return [_by_class(negatives, near.rows, row, cells), _by_class(negatives, near.columns, column, cells)]
+            same = near.rows[row] == near.columns[column]
+            apart = row[~same], column[~same], cells[~same]
             return [
-                _by_class(positives, first[same], cells[same]),
-                _by_class(negatives, first[~same], cells[~same]),
-                _by_class(negatives, second[~same], cells[~same]),
+                _by_class(positives, near.rows, row[same], cells[same]),
+                _by_class(negatives, near.rows, apart[0], apart[2]),
+                _by_class(negatives, near.columns, apart[1], apart[2]),
             ]
 
         for found in self._walk(count):
@@ -123,15 +124,16 @@ class Pairs:
         """Return how many negative pairs are nearer than each window (N,), and how many are in its bins (N, WINDOW)."""
         beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
 
+        least = float(windows.min())
+
         def count(tile: _Tile) -> list[tuple[int, Counts]]:
-            found = []
-            for low, high in windows.astype(tile.cosines.dtype):
-                cosines = tile.near(low).negatives() if tile.mixed else tile.cosines
-                near = cosines >= high
-                chosen = cosines.take(np.flatnonzero((cosines >= low) ^ near))
+            found, cosines = [], tile.near(least).negatives()
+            for low, high in windows.astype(cosines.dtype):
+                nearer = cosines >= high
+                chosen = cosines[(cosines >= low) ^ nearer]
                 bins = ((high - chosen) * (WINDOW / (high - low))).astype(np.int64)
                 counts = np.bincount(np.clip(bins, 0, WINDOW - 1, out=bins), minlength=WINDOW)
-                found.append((int(np.count_nonzero(near)), counts))
+                found.append((int(np.count_nonzero(nearer)), counts))
             return found
 
         for tile in self._walk(count):
@@ -239,17 +241,17 @@ class _Near:
     columns: NDArray[np.int64]  # class of each column
     mixed: bool  # whether positive pairs may be among them
 
-    def classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the classes of both members, (p,) each."""
+    def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row and the column of each pair in the tile, (p,) each."""
         row = self.places // len(self.columns)
-        return self.rows.take(row), self.columns.take(self.places - row * len(self.columns))
+        return row, self.places - row * len(self.columns)
 
     def negatives(self) -> Cosines:
         """Return the cosines of the negative pairs."""
         if not self.mixed:
             return self.cosines
-        first, second = self.classes()
-        return np.asarray(self.cosines[first != second])
+        row, column = self.sides()
+        return np.asarray(self.cosines[self.rows[row] != self.columns[column]])
 
 
 def _distance(cosines: Cosines) -> Floats:
@@ -294,11 +296,11 @@ def _cells(distances: Floats, least: float) -> Callable[[Cosines], NDArray[np.in
     return cells
 
 
-def _by_class(target: Counts, classes: NDArray[np.int64], cells: NDArray[np.integer]) -> tuple[Counts, int, Counts]:
-    """Return counts by class and cell, to be added to `target` from the first class on."""
-    if not len(classes):
-        return target, 0, target[:0]
-    width, start = target.shape[1], int(classes.min())
-    span = int(classes.max()) - start + 1
-    counts = np.bincount((classes - start) * width + cells, minlength=span * width)
+def _by_class(
+    target: Counts, classes: NDArray[np.int64], places: NDArray[np.int64], cells: NDArray[np.integer]
+) -> tuple[Counts, int, Counts]:
+    """Return counts by class and cell of one side of a tile, to be added to `target` from its first class on."""
+    width, start = target.shape[1], int(classes[0])
+    span = int(classes[-1]) - start + 1
+    counts = np.bincount(((classes - start) * width).take(places) + cells, minlength=span * width)
     return target, start, counts.reshape(span, width)
