@@ -18,11 +18,14 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from index.candidates import Candidates
+from index.distance import plain_distance
 from retrieval.calibration import CERTIFIED, calibrate, size_model
 from retrieval.errors import CalibrationError
 from retrieval.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
 
 TARGET, PHOTOS, DIM, CROWDS = 0.05, 6, 24, 40
+ASKING = 20_000  # photos that ask in a larger gallery
 PRODUCTS = (30, 60, 100, 200, 300, 600, 1000)
 
 
@@ -39,14 +42,26 @@ class Catalogue:
 
     def searches(self, generator: np.random.Generator, items: int, *, asking: int) -> SearchScores:
         """Return searches of `asking` photos of each of so many new items; one more photo of each is the gallery."""
+        vectors, labels, kept = self.photos(generator, items, asking=asking)
+        return search_scores(vectors[~kept], labels[~kept], vectors[kept], labels[kept])
+
+    def strangers(self, generator: np.random.Generator, items: int) -> np.ndarray:
+        """Return the distances (n,) of photos of new items to the nearest other item, of so many; up to ASKING ask."""
+        vectors, labels, kept = self.photos(generator, items, asking=1)
+        queries, gallery = vectors[~kept][:ASKING], vectors[kept]
+        rows, _ = Candidates.flat(gallery).search(queries, 2)
+        other = np.where(labels[kept][rows[:, 0]] == labels[~kept][:ASKING], rows[:, 1], rows[:, 0])
+        return np.asarray(plain_distance(queries, gallery[other]))
+
+    def photos(self, generator: np.random.Generator, items: int, *, asking: int) -> tuple[np.ndarray, ...]:
+        """Return unit vectors of `asking` + 1 photos of each item, their labels, and which are the gallery's."""
         crowd = generator.integers(CROWDS, size=items)
         items_at = self.centres[crowd] + self.widths[crowd] * generator.normal(size=(items, DIM))
         spread = generator.uniform(0.2, 0.5, size=(items, 1))
         labels = np.repeat(np.arange(items), asking + 1)
         photos = items_at[labels] + spread[labels] * generator.normal(size=(len(labels), DIM))
         vectors = (photos / np.linalg.norm(photos, axis=1, keepdims=True)).astype(np.float32)
-        kept = np.arange(len(labels)) % (asking + 1) == asking
-        return search_scores(vectors[~kept], labels[~kept], vectors[kept], labels[kept])
+        return vectors, labels, np.arange(len(labels)) % (asking + 1) == asking
 
 
 def fresh_searches(world: Catalogue, generator: np.random.Generator, items: int) -> SearchScores:
@@ -113,23 +128,24 @@ def plot(figures: np.ndarray, repetitions: int, path: Path) -> None:
 
 def sizes(catalogues: int) -> None:
     print(
-        "\n| gallery | measured FPIR | predicted over measured: median [10 %, 90 %] of catalogues |\n|" + " --- |" * 3
+        "\n| calibrated items | gallery | measured FPIR | predicted over measured: median [10 %, 90 %] of catalogues |"
     )
+    print("|" + " --- |" * 4)
     shares = (0.01, 0.03, 0.1, 0.3)
-    ratios: dict[tuple[int, float], list[float]] = {}
-    for seed in tqdm(range(catalogues), desc="catalogues"):
-        generator = np.random.default_rng((seed, 7))
-        world = Catalogue.draw(generator)
-        model = size_model(world.searches(generator, 300, asking=PHOTOS - 1))
-        for factor in (10, 100):
-            truth = world.searches(generator, 300 * factor, asking=1)
-            for share in shares:
-                threshold = float(np.quantile(truth.impostor, share))
-                predicted = model.fpir(threshold, 300 * factor - 1)
-                ratios.setdefault((factor, share), []).append(predicted / share)
-    for (factor, share), values in ratios.items():
-        low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-        print(f"| {factor} x 300 items | {share:g} | {middle:.2f} [{low:.2f}, {high:.2f}] |")
+    for items in (300, 1000):
+        ratios: dict[tuple[int, float], list[float]] = {}
+        for seed in tqdm(range(catalogues), desc=f"{items} items"):
+            generator = np.random.default_rng((seed, 7))
+            world = Catalogue.draw(generator)
+            model = size_model(world.searches(generator, items, asking=PHOTOS - 1))
+            for factor in (10, 100):
+                nearest = world.strangers(generator, items * factor)
+                for share in shares:
+                    predicted = model.fpir(float(np.quantile(nearest, share)), items * factor - 1)
+                    ratios.setdefault((factor, share), []).append(predicted / share)
+        for (factor, share), values in ratios.items():
+            low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
+            print(f"| {items} | {factor} times | {share:g} | {middle:.2f} [{low:.2f}, {high:.2f}] |", flush=True)
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ TAIL = 8192  # photos that are scanned without a base
 GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
 SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
 FILTERS = 32  # that are kept ready
-BLOCK = 65_536
+BLOCK = 4096  # photos read at a time
 PAIRS = 512  # of queries and candidates that are compared at a time: they stay in the cache
 
 Rows = NDArray[np.int64]
@@ -81,7 +81,7 @@ class Snapshot:
     items: NDArray[np.int32]  # (n,) number of each photo's item
     live: NDArray[np.bool_]  # (n,)
     base: Base | None
-    base_positions: Rows  # (b,) of the base's photos, -1 where one is no longer in force
+    base_positions: NDArray[np.integer]  # (b,) of the base's photos, -1 where one is no longer in force
     tail: Candidates
     tail_start: int  # the first position that is not of the base
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
@@ -102,14 +102,14 @@ class Snapshot:
         if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
             seqs, numbers = last.seqs, last.items
         else:
-            seqs = np.concatenate([np.zeros(0, np.int64), *(segment.seqs for segment in segments)])
-            numbers = np.concatenate([np.zeros(0, np.int32), *(segment.items for segment in segments)])
+            seqs = _together([segment.seqs for segment in segments], np.int64)
+            numbers = _together([segment.items for segment in segments], np.int32)
         live = np.ones(len(seqs), dtype=bool)
         places = np.searchsorted(seqs, removed)
         inside = places < len(seqs)
         places = places[inside][seqs[places[inside]] == removed[inside]]
         live[places] = False
-        if int(live.sum()) != photos or (np.diff(seqs) <= 0).any():
+        if int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
             raise GalleryCorrupt(
                 f"the segments hold {int(live.sum())} live photos, the database says {photos}", remedy=RESTORE
             )
@@ -306,7 +306,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
     if last is not None and last.base is not None and last.base.name == index.name:
         return last.base
     try:
-        seqs = np.load(indexes / f"{index.name}.npy", allow_pickle=False)
+        seqs = np.load(indexes / f"{index.name}.npy", mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
     candidates = Candidates.read(indexes / f"{index.name}.faiss", index.kind, index.settings, count=len(seqs))
@@ -339,16 +339,21 @@ def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_],
     return Base(candidates, seqs if live.all() else seqs[live], "")
 
 
-def _positions(base: Base | None, seqs: Rows) -> tuple[Rows, int]:
+def _together(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+    """Return arrays one after another; a single one stays mapped from its file."""
+    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, kind), *parts])
+
+
+def _positions(base: Base | None, seqs: Rows) -> tuple[NDArray[np.integer], int]:
     """Return the position of each photo of the base, and the first position after them."""
     if base is None or not len(base.seqs):
-        return np.zeros(0, np.int64), 0
+        return np.zeros(0, np.int32), 0
     start = int(np.searchsorted(seqs, base.seqs[-1], side="right"))
     places = np.searchsorted(seqs[:start], base.seqs)
     there = np.zeros(len(places), dtype=bool)
     inside = places < start
     there[inside] = seqs[places[inside]] == base.seqs[inside]
-    return np.where(there, places, -1), start
+    return np.where(there, places, -1).astype(np.int32), start
 
 
 def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDArray[np.float32]:

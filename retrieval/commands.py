@@ -15,7 +15,7 @@ import click
 from index.kinds import KINDS
 
 from .catalogue import CatalogueReport, check_catalogue, read_catalogue
-from .gallery_commands import MEMORY, describe_merge
+from .gallery_commands import MEMORY, describe_index, describe_merge
 from .places import Place, open_gallery
 from .target_options import target_options
 
@@ -56,6 +56,8 @@ def index(
     Example:
       retrieval index bundles/shop photos.csv -o galleries/shop
     """
+    from index.gallery import Gallery
+
     from .bundle import Bundle
     from .indexing import index_catalogue
     from .recalibration import outlook
@@ -80,9 +82,11 @@ def index(
     if report is not None:
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
         report.write_text(json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
-    if done.merged is not None:
-        click.echo(describe_merge(done.merged))
     with open_gallery(output, read_only=True) as gallery:
+        if done.merged is not None:
+            click.echo(describe_merge(done.merged))
+        elif isinstance(gallery, Gallery):
+            click.echo(describe_index(gallery))
         view = outlook(opened, gallery.items)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning()}.")

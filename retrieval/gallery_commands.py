@@ -39,6 +39,20 @@ class Memory(click.ParamType[int]):
 MEMORY = Memory()
 
 
+def describe_index(gallery: Gallery) -> str:
+    """Say which index is in force, and what it takes and loses."""
+    from index.kinds import choose_kind
+
+    index = gallery.index()
+    choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
+    lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it misses nothing"
+    return (
+        f"Index: {choice.kind}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
+        f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt; {lost}; "
+        f"{index['scanned_photos']:,} photos beside it are scanned."
+    )
+
+
 def describe_merge(merged: Merged) -> str:
     """Say which index was made, why, and what it takes and loses."""
     choice = merged.choice
@@ -82,14 +96,12 @@ def info(path: Path) -> None:
       retrieval gallery info galleries/shop
     """
     with _open(path, read_only=True) as opened:
-        facts, index = opened.facts(), opened.index()
+        facts = opened.facts()
         click.echo(
             f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
         )
         click.echo(f"Made {facts['created']} for the model {facts['embedding_id'][:12]}.")
-        recall = index.get("recall")
-        lost = f", decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else ""
-        click.echo(f"Index {index['kind']}{lost}; {index['scanned_photos']:,} photos beside it are scanned.")
+        click.echo(describe_index(opened))
         columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
         click.echo(f"Filters may use: {columns or 'nothing yet; retrieval gallery declare'}.")
 

@@ -57,10 +57,12 @@ def test_indexing_reports_and_declares(shop: Path) -> None:
     assert "not a" in report["refused"][0]["reason"]
     told = call("gallery", "info", shop / "g").output
     assert "12 photos of 6 items" in told
-    assert "Index flat; 12 photos beside it are scanned." in told
+    assert "Index: flat; about 0 MiB in memory" in told
+    assert "it misses nothing; 12 photos beside it are scanned." in told
     assert "brand (text)" in told
     again = call("index", shop / "bundle", shop / "photos.csv", "-o", shop / "g").output
     assert "0 photos added (0 of them replaced), 12 there already" in again
+    assert "Index: flat; about 0 MiB in memory" in again
 
 
 def test_a_filter_narrows_the_answer(shop: Path) -> None:
