@@ -114,8 +114,9 @@ def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def _blind(nearest: Any) -> Any:
-    def found(self: Any, *arguments: Any, **named: Any) -> Any:
-        return [] if self.base and self.base.candidates.kind == "hnsw" else nearest(self, *arguments, **named)
+    def found(self: Any, vectors: Any, *arguments: Any, **named: Any) -> Any:
+        blind = self.base and self.base.candidates.kind == "hnsw"
+        return [[] for _ in vectors] if blind else nearest(self, vectors, *arguments, **named)
 
     return found
 
