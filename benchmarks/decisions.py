@@ -110,7 +110,7 @@ def main() -> None:
     embedder, model = bundle.embedder(threads=2), run.best_model()
     with tempfile.TemporaryDirectory() as folder:
         gallery = Gallery.create(Path(folder) / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id)
-        kept = embed_with_onnx(embedder, gallery_photos).vectors
+        kept = embed_with_onnx(embedder, gallery_photos)[0].vectors
         gallery.add([p.photo_id for p in gallery_photos], [p.item_id for p in gallery_photos], kept)
 
         print(f"{len(queries)} queries, {len(gallery)} gallery photos of {gallery.items} items\n")
@@ -137,7 +137,7 @@ def main() -> None:
         calibration = make_scene("calibration", everyone, splits.calibration, protocol)
         used = np.unique(np.concatenate([calibration.queries, calibration.gallery]))
         vectors = np.zeros((len(everyone), bundle.dim), np.float32)
-        vectors[used] = embed_with_onnx(embedder, [everyone[i] for i in used]).vectors
+        vectors[used] = embed_with_onnx(embedder, [everyone[i] for i in used])[0].vectors
         plain = threshold_at_fpir(score_scene(calibration, vectors, labels), bundle.operating_point.target_fpir)
         far = embed_blocks(embedder, list(strangers(STRANGERS)))
         print("\n| distance | gallery photos that match themselves | strangers rejected |\n|" + " --- |" * 3)

@@ -21,7 +21,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from retrieval.retriever import Retriever
-from serving.api import create_app
+from serving.app import create_app
 from serving.cli import example_files
 
 FLAGS = [

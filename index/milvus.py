@@ -159,6 +159,21 @@ class MilvusGallery:
         vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.dim)
         return [row["photo_id"] for row in rows], [row["item_id"] for row in rows], vectors
 
+    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        rows = self._client.get(self._name, ids=[photo_id], output_fields=["photo_id", "item_id", "metadata"])
+        return (rows[0]["photo_id"], rows[0]["item_id"], dict(rows[0]["metadata"])) if rows else None
+
+    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of each photo of an item; none where there is no such item."""
+        wanted = f"item_id == {json.dumps(item_id, ensure_ascii=False)}"
+        rows = self._all(["photo_id", "item_id", "metadata"], wanted)
+        return [(row["photo_id"], row["item_id"], dict(row["metadata"])) for row in rows]
+
+    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """Return up to `limit` ids of items that follow one in alphabetical order; every photo is read."""
+        return sorted({row["item_id"] for row in self._all(["item_id"]) if row["item_id"] > after})[:limit]
+
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's JPEG thumbnail, None where it has none."""
         rows = self._client.get(self._name, ids=[photo_id], output_fields=["thumbnail"])

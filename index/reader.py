@@ -141,6 +141,21 @@ class Reader:
             photos = zip(positions.tolist(), now.vectors(positions), strict=True)
             yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
 
+    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        with self._guard:
+            return self._store.photo(photo_id)
+
+    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of each photo of an item; none where there is no such item."""
+        with self._guard:
+            return self._store.item(item_id)
+
+    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """Return up to `limit` ids of items that follow one in alphabetical order."""
+        with self._guard:
+            return self._store.item_ids(after, limit)
+
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return a photo's JPEG thumbnail, None where it has none."""
         with self._guard:

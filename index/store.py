@@ -293,6 +293,25 @@ class Store:
             (first, last),
         )
 
+    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        rows = self._facts_of("photo_id = ?", photo_id)
+        return rows[0] if rows else None
+
+    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return the same of all photos of an item, in the order of adding."""
+        return self._facts_of("item_id = ?", item_id)
+
+    def _facts_of(self, condition: str, value: str) -> list[tuple[str, str, dict[str, Any]]]:
+        query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608
+        rows = self._query(f"{query} ORDER BY seq", (value,))
+        return [(photo_id, item_id, json.loads(metadata)) for photo_id, item_id, metadata in rows]
+
+    def item_ids(self, after: str, limit: int) -> list[str]:
+        """Return ids of items that follow one in alphabetical order."""
+        rows = self._query("SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?", (after, limit))
+        return [row[0] for row in rows]
+
     def values(self, key: str) -> dict[str, Any]:
         """Return photo_id to the value of a metadata key, of the photos that have one."""
         query = "SELECT photo_id, json_extract(metadata, ?) AS v FROM photos WHERE v IS NOT NULL"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,15 +90,12 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     if len(data) > MAX_BYTES:
         raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is stricter
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check_shape(image)
-                if image.format == "JPEG" and min_side:
-                    image.draft(None, (2 * min_side, 2 * min_side))
-                image.load()
-                return _upright_rgb(image)
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            _check_shape(image)
+            if image.format == "JPEG" and min_side:
+                image.draft(None, (2 * min_side, 2 * min_side))
+            image.load()
+            return _upright_rgb(image)
     except (ImageTooLarge, ImageUnsupported):
         raise
     except Image.DecompressionBombError as error:
@@ -130,6 +126,21 @@ def see(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
 def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> NDArray[np.uint8]:
     """Return uint8 (size, size, 3): an antialiased bilinear resize of a box (left, upper, right, lower)."""
     return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """What photos look like to a camera, each in [0, 1]: tells live photos from those of the calibration."""
+
+    brightness: float  # mean of the luminance
+    contrast: float  # its standard deviation
+    sharpness: float  # mean step between neighbouring pixels
+
+    @classmethod
+    def of(cls, pixels: NDArray[np.uint8]) -> Appearance:
+        """Return that of a square of pixels, uint8 (size, size, 3)."""
+        gray = pixels[..., 1].astype(np.float32) / 255  # green carries most of the luminance
+        return cls(float(gray.mean()), float(gray.std()), float(np.abs(np.diff(gray, axis=1)).mean()))
 
 
 def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:

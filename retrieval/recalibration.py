@@ -1,8 +1,8 @@
 """Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
 
 calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
-and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), `vector` (n, d) of the photos that
-asked, and `gallery_items`.
+and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), `vector` (n, d) and
+`appearance` (n, 3) of the photos that asked, and `gallery_items`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Searches:
     photo_ids: NDArray[np.str_]  # (n,)
     certainties: NDArray[np.float32]  # (n,)
     vectors: NDArray[np.float32] | None = None  # (n, d) of the photos that asked
+    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness of theirs
 
 
 def pack_searches(searches: Searches) -> bytes:
@@ -59,6 +60,7 @@ def pack_searches(searches: Searches) -> bytes:
         photo_id=searches.photo_ids.astype(str),
         certainty=searches.certainties,
         vector=np.zeros((0, 0), np.float32) if searches.vectors is None else searches.vectors,
+        appearance=np.zeros((0, 3), np.float32) if searches.appearances is None else searches.appearances,
         gallery_items=np.array(scores.gallery_items),
     )
     return file.getvalue()
@@ -74,7 +76,8 @@ def searches_of(bundle: Bundle) -> Searches:
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
         )
         vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
-        return Searches(scores, groups, file["photo_id"], file["certainty"], vectors)
+        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
+        return Searches(scores, groups, file["photo_id"], file["certainty"], vectors, looks)
 
 
 def probe_of(bundle: Bundle) -> Probe:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from .images import Appearance
+
 MATCH, NO_MATCH = "match", "no_match"
-LOW_CERTAINTY, OUT_OF_DOMAIN, GALLERY_EMPTY = "low_certainty", "out_of_domain", "gallery_empty"
+LOW_CERTAINTY, OUT_OF_DOMAIN = "low_certainty", "out_of_domain"
+FILTERED_OUT, GALLERY_EMPTY = "filtered_out", "gallery_empty"
 
 
 @dataclass(frozen=True)
@@ -29,17 +32,25 @@ class SearchResult:
 
     matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
     decision: str  # "match" or "no_match"
-    reason: str  # of a no-match: "no_match", "low_certainty", "out_of_domain" or "gallery_empty"; "" for a match
+    reason: str  # why nothing is returned, one of the words above; "" for a match
     threshold: float
     nearest_distance: float | None  # None: the gallery holds nothing to compare with
     certainty: float
     nearest: Match | None  # the closest item, match or not
     bundle_id: str
     gallery_version: int
+    timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # by stage: decode, embed, search
+    appearance: Appearance | None = field(default=None, compare=False)
+    explanation: dict[str, Any] | None = field(default=None, compare=False)
+
+    @property
+    def margin(self) -> float | None:
+        """The threshold minus the nearest distance: negative where the nearest item is too far away."""
+        return None if self.nearest_distance is None else self.threshold - self.nearest_distance
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = dict(vars(self))
+        values = {name: value for name, value in vars(self).items() if name != "appearance"} | {"margin": self.margin}
         values["matches"] = [match.to_dict() for match in self.matches]
         values["nearest"] = None if self.nearest is None else self.nearest.to_dict()
         return values

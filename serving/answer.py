@@ -6,10 +6,15 @@ Every text of the catalogue is escaped here, and nothing else writes HTML.
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from urllib.parse import quote
 
-from retrieval.result import LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
+from retrieval.bundle import REPORT
+from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
 from retrieval.retriever import Retriever
+
+from .curves import WhatIf
+from .monitor import Drift
 
 WAITING = (
     '<div class="r-empty"><p><b>Upload, paste or take a photo of one product.</b></p>'
@@ -21,16 +26,18 @@ LEGEND = (
 )
 
 
-def header_html(retriever: Retriever) -> str:
-    """Return the head of the page: what is searched, and what the threshold promises."""
+def header_html(retriever: Retriever, drift: str = "") -> str:
+    """Return the head of the page: what is searched, what the threshold promises, and what speaks against it."""
     point, view = retriever.bundle.operating_point, retriever.outlook()
-    warning = "" if view is None else view.warning()
+    warnings = ["" if view is None else view.warning(), drift]
+    report = REPORT in retriever.bundle.manifest["files"]
+    link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>.' if report else ""
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
         f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of the photos "
-        f"of unknown items still return something (<b>{html.escape(point.status)}</b>).</p>"
-        + (f'<p class="r-warning" role="alert">{html.escape(warning)}.</p>' if warning else "")
+        f"of unknown items still return something (<b>{html.escape(point.status)}</b>).{link}</p>"
+        + "".join(f'<p class="r-warning" role="alert">{html.escape(told)}.</p>' for told in warnings if told)
         + "</header>"
     )
 
@@ -38,7 +45,8 @@ def header_html(retriever: Retriever) -> str:
 def answer_html(result: SearchResult) -> str:
     """Return the answer to one photo."""
     if result.nearest is None:
-        return banner("none", "Not in the catalogue", "The gallery holds no photos yet.")
+        told = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
+        return banner("none", "Not in the catalogue", told)
     scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
     legend = LEGEND.format(threshold=result.threshold)
     if not result.matches:
@@ -63,6 +71,47 @@ def _why_not(result: SearchResult, nearest: Match) -> str:
     if result.reason == OUT_OF_DOMAIN:
         return f"It looks like nothing that this catalogue is about. {away}"
     return away
+
+
+def what_if_html(threshold: float, served: float, curves: WhatIf) -> str:
+    """Return what another threshold would do, beside the served one."""
+    rows = []
+    for name, value in (("this threshold", threshold), ("the served one", served)):
+        fpir, fnir = curves.at(value)
+        rows.append(f"<tr><th scope='row'>{name}, {value:.3f}</th><td>{fpir:.1%}</td><td>{fnir:.1%}</td></tr>")
+    return (
+        "<table class='r-table'><thead><tr><td></td>"
+        "<th scope='col'>unknown items that return something (FPIR)</th>"
+        "<th scope='col'>known items that are missed (FNIR)</th></tr></thead><tbody>"
+        + "".join(rows)
+        + f"</tbody></table><p class='r-small'>On the calibration's photos, {curves.items:,} items. The served one "
+        "does not move: <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
+    )
+
+
+def drift_html(drifts: Sequence[Drift], warning: str) -> str:
+    """Return whether the newest photos look as those did that the threshold was set on."""
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.3g}"
+
+    def told(drift: Drift) -> str:
+        if drift.effect is None:
+            return "too few to tell" if drift.reference else "nothing to compare with"
+        return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as it should be'}"
+
+    rows = "".join(
+        f"<tr><th scope='row'>{drift.statistic.replace('_', ' ')}</th><td>{number(drift.median)}</td>"
+        f"<td>{number(drift.reference_median)}</td><td>{told(drift)}</td></tr>"
+        for drift in drifts
+    )
+    searches = max((drift.searches for drift in drifts), default=0)
+    return (
+        f"<p class='r-small'>{html.escape(warning) or 'Nothing speaks against the promise'}. "
+        f"The newest {searches:,} searches.</p>"
+        "<table class='r-table'><thead><tr><td></td><th scope='col'>median now</th><th scope='col'>as it was</th>"
+        f"<th scope='col'>difference</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
 
 
 def banner(kind: str, title: str, text: str) -> str:

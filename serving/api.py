@@ -2,66 +2,83 @@
 
 from __future__ import annotations
 
-import io
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from anyio import to_thread
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from PIL import Image
-from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
-from retrieval.errors import ImageUnreadable, RetrievalError
-from retrieval.retriever import Retriever
+from retrieval.bundle import REPORT
+from retrieval.errors import RetrievalError
 
-from .limits import BodyLimit, SearchPool
-from .problems import problem, problem_response
-from .settings import ServeSettings
+from .body import decoded, image_of, images_of, is_json, parsed
+from .catalogue_api import item_routes, photo_routes
+from .guard import REPORT_PATH
+from .problems import STATUS, problem, problem_response
+from .result_json import answer_of
+from .schemas import (
+    MOST_IMAGES,
+    Alive,
+    Answer,
+    BatchAnswer,
+    BatchRequest,
+    FeedbackRequest,
+    Info,
+    Problem,
+    Ready,
+    Reloaded,
+    SearchRequest,
+    Verdicted,
+)
+from .service import Service, Swap
 
 log = logging.getLogger("retrieval.serving")
 TopK = Annotated[int, Query(ge=1, le=100, description="Matches at most.")]
-IMAGE_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "image/*": {"schema": {"type": "string", "format": "binary"}},
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["image"],
-                    "properties": {"image": {"type": "string", "format": "binary"}},
-                }
-            },
-        },
-    }
+Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem, "description": text, "content": {"application/problem+json": {}}}
+    for status, text in {
+        400: "Not an image, or a damaged one",
+        401: "A key is needed",
+        403: "The key has another scope",
+        404: "Not there",
+        408: "The body took too long",
+        409: "What should take over was refused",
+        413: "Too many bytes or pixels",
+        415: "A kind of image that is not accepted",
+        422: "A parameter breaks its rule",
+        429: "The key asks too often",
+        500: "The server's fault",
+        503: "No place or no time; come back after Retry-After seconds",
+    }.items()
 }
+FILE = {"type": "string", "format": "binary"}
 
 
-def create_app(
-    retriever: Retriever,
-    *,
-    settings: ServeSettings | None = None,
-    page: bool = True,
-    examples: Sequence[Path] = (),
-) -> FastAPI:
-    """Return the application of one bundle and one gallery, with the page at / unless told otherwise."""
-    settings = settings or ServeSettings()
-    pool = SearchPool(threads=settings.threads, queue=settings.queue)
-    state = {"ready": False}
+def body_of(model: str, field: str, *, several: bool = False, raw: bool = True) -> dict[str, Any]:
+    """Return the OpenAPI of a body that is an image, a form or JSON."""
+    files = {"type": "array", "items": FILE, "maxItems": MOST_IMAGES} if several else FILE
+    content: dict[str, Any] = {"image/*": {"schema": FILE}} if raw else {}
+    form = {"type": "object", "required": [field], "properties": {field: files}}
+    content["multipart/form-data"] = {"schema": form}
+    if model:
+        content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{model}"}}
+    return {"requestBody": {"required": bool(model), "content": content}}
+
+
+def create_api(service: Service) -> FastAPI:
+    """Return the endpoint of a service."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await pool.run(lambda: warm_up(retriever))
-        retriever.gallery.check_in_background()
-        state["ready"] = True
+        await to_thread.run_sync(service.start)
         yield
-        state["ready"] = False
-        pool.close()
+        service.stop()
 
     app = FastAPI(
         title="Retrieval",
@@ -70,116 +87,181 @@ def create_app(
         lifespan=lifespan,
         docs_url=None,  # its scripts would come from elsewhere; /openapi.json is here
         redoc_url=None,
+        responses=REFUSALS,
     )
-    app.add_middleware(BodyLimit, max_bytes=settings.max_bytes)
     _handle_errors(app)
+    app.include_router(search_routes(service))
+    app.include_router(item_routes(service))
+    app.include_router(photo_routes(service))
+    app.include_router(state_routes(service))
+    app.include_router(probe_routes(service))
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
 
-    @app.post("/v1/search", openapi_extra=IMAGE_BODY)
-    async def search(request: Request, top_k: TopK = 10) -> JSONResponse:
-        """Search with a photo: the raw image as the body, or a multipart form with the field `image`."""
-        data = await image_bytes(request)
-        result = await pool.run(lambda: retriever.search(data, top_k=top_k))
-        return JSONResponse(public_answer(result.to_dict()))
 
-    @app.get("/v1/thumbnails/{photo_id:path}")
-    def thumbnail(photo_id: str) -> Response:
-        """Return a gallery photo's thumbnail, at most 256 pixels a side."""
-        jpeg = retriever.gallery.thumbnail(photo_id)
-        if jpeg is None:
-            return problem(404, "no such thumbnail")
-        headers = {"X-Content-Type-Options": "nosniff", "Cache-Control": "private, max-age=3600"}
-        return Response(jpeg, media_type="image/jpeg", headers=headers)
+def search_routes(service: Service) -> APIRouter:
+    """Return the routes that answer photos."""
+    router = APIRouter(prefix="/v1", tags=["search"])
 
-    @app.get("/v1/info")
+    @router.post("/search", response_model=Answer, openapi_extra=body_of("SearchRequest", "image"))
+    async def search(request: Request, top_k: TopK = 10, where: Where = None, explain: bool = False) -> Response:
+        """Search with a photo: the raw image as the body, a form with the file `image`, or JSON with base64."""
+        if is_json(request):
+            asked = await parsed(request, SearchRequest)
+            image, top_k, where, explain = decoded(asked.image), asked.top_k, asked.where, asked.explain
+        else:
+            image = await image_of(request)
+        request_id = request.state.request_id
+        result = await service.search(image, top_k=top_k, where=where, explain=explain, request_id=request_id)
+        return JSONResponse(answer_of(result, request_id))
+
+    @router.post(
+        "/search/batch",
+        response_model=BatchAnswer,
+        openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
+    )
+    async def batch(request: Request, top_k: TopK = 10, where: Where = None, explain: bool = False) -> Response:
+        """Search with several photos: a form with the files `images`, or JSON; a refused photo does not stop others."""
+        images: list[bytes | str]
+        if is_json(request):
+            asked = await parsed(request, BatchRequest)
+            images, top_k, where, explain = list(asked.images), asked.top_k, asked.where, asked.explain
+        else:
+            images = list(await images_of(request, "images"))
+        if not images:
+            return problem(400, "the request holds no image", "Send files in the field `images`, or JSON.")
+        answers: list[dict[str, Any]] = []
+        for number, image in enumerate(images):  # one after another: a batch takes one place in the queue
+            request_id = f"{request.state.request_id}-{number}"
+            try:
+                data = decoded(image) if isinstance(image, str) else image
+                result = await service.search(data, top_k=top_k, where=where, explain=explain, request_id=request_id)
+                answers.append(answer_of(result, request_id))
+            except RetrievalError as error:
+                told = problem_response(error)
+                if told.status_code not in (400, 413, 415):
+                    raise
+                answers.append(told.content)
+        return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+
+    @router.post("/feedback", response_model=Verdicted)
+    def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
+        """Say of an answer that it was right or wrong, or that the item is not in the catalogue."""
+        service.feedback(verdict.request_id, verdict.verdict)
+        return {"recorded": True}
+
+    return router
+
+
+def state_routes(service: Service) -> APIRouter:
+    """Return the routes that say how the server is, and change what it serves."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/v1/info", response_model=Info)
     def info() -> dict[str, Any]:
-        """Say which bundle and gallery answer, and what the threshold promises."""
-        point, view = retriever.bundle.operating_point, retriever.outlook()
-        return {
-            "bundle_id": retriever.bundle.bundle_id,
-            "threshold": point.threshold,
-            "status": point.status,
-            "target_fpir": point.target_fpir,
-            "evidence": dict(point.evidence),
-            "outlook": None if view is None else view.to_dict(),
-            "gallery": {
-                "version": retriever.gallery.version,
-                "photos": len(retriever.gallery),
-                "items": retriever.gallery.items,
-            },
-        }
+        """Say which bundle and gallery answer, what the threshold promises, and whether live photos fit it."""
+        return service.info()
 
-    @app.get("/healthz")
+    @router.post(
+        "/v1/admin/reload", response_model=Reloaded, openapi_extra=body_of("", "images", several=True, raw=False)
+    )
+    async def reload(request: Request, dry_run: bool = False) -> Response:
+        """Open bundle and gallery again and let them take over; files in `images` are asked of both first."""
+        images = await images_of(request, "images")
+        try:
+            swap = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
+        except RetrievalError as error:
+            if STATUS.get(type(error).__name__, 500) < 500 or problem_response(error).status_code == 503:
+                raise
+            log.error("the reload was refused", exc_info=error)
+            return problem(409, "the reload was refused", "What serves now serves on; the server's log says why.")
+        return JSONResponse(_swapped(swap))
+
+    @router.get(REPORT_PATH, response_class=Response)
+    def report() -> Response:
+        """Return the bundle's report: pictures of what its threshold does."""
+        bundle = service.retriever.bundle
+        if REPORT not in bundle.manifest["files"]:
+            return problem(404, "the bundle has no report")
+        return Response((bundle.path / REPORT).read_bytes(), media_type="text/html; charset=utf-8")
+
+    @router.get("/metrics", response_class=Response)
+    def metrics() -> Response:
+        """Return what Prometheus reads."""
+        return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def probe_routes(service: Service) -> APIRouter:
+    """Return the routes that tell an orchestrator how the process is."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/healthz", response_model=Alive)
     async def healthz() -> dict[str, str]:
         """Say that the process answers."""
         return {"status": "alive"}
 
-    @app.get("/readyz")
+    @router.get("/readyz", response_model=Ready)
     def readyz() -> Response:
         """Say whether a search would be answered: the model has run, and the gallery opens."""
-        if not state["ready"]:
+        if not service.ready:
             return problem(503, "not ready")
         try:
-            photos = len(retriever.gallery)
+            len(service.retriever.gallery)
         except RetrievalError as error:
             log.error("the gallery does not open", exc_info=error)
             return problem(503, "not ready", "The gallery does not open; the server's log says why.")
-        if retriever.gallery.damage:
+        if service.retriever.gallery.damage:
             return problem(503, "not ready", "The gallery's files are damaged; `retrieval gallery verify` says which.")
-        return JSONResponse({"status": "ready", "photos": photos})
+        return JSONResponse({"status": "ready"})
 
-    if page:
-        from .page import mount_page
-
-        return mount_page(app, retriever, pool, examples)
-    return app
+    return router
 
 
-async def image_bytes(request: Request) -> bytes:
-    """Return the image of a request: its raw body, or the form's field `image`."""
-    data = await request.body()  # a form too: it is capped, and one that is cut off leaves no file behind
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        async with request.form(max_files=1, max_fields=4) as form:
-            field = form.get("image")
-            if not isinstance(field, UploadFile):
-                raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
-            data = await field.read()
-    if not data:
-        raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
-    return data
+def _swapped(swap: Swap) -> dict[str, Any]:
+    before, after = swap.before, swap.after
+    return {
+        "swapped": swap.swapped,
+        "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
+        "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
+        "threshold": {"before": before.bundle.threshold, "after": after.bundle.threshold},
+        "asked": swap.asked,
+        "changed": [{"query": n, "before": one, "after": other} for n, one, other in swap.changed],
+    }
 
 
-def public_answer(values: dict[str, Any]) -> dict[str, Any]:
-    """Return an answer without the reserved metadata keys, which begin with an underscore."""
-    for match in [*values["matches"], *([values["nearest"]] if values["nearest"] else [])]:
-        match["metadata"] = {k: v for k, v in match["metadata"].items() if not k.startswith("_")}
-    return values
-
-
-def warm_up(retriever: Retriever) -> None:
-    """Answer one search, so that the first client does not wait for what is made once."""
-    file = io.BytesIO()
-    Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
-    retriever.search(file.getvalue(), top_k=1)
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with the JSON bodies that routes parse on their own."""
+    if app.openapi_schema is None:
+        schema = FastAPI.openapi(app)
+        for model in (SearchRequest, BatchRequest):
+            schema["components"]["schemas"][model.__name__] = model.model_json_schema()
+        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        schema["security"] = [{"key": []}, {}]
+    return app.openapi_schema or {}
 
 
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RetrievalError)
-    async def refused(_: Request, error: RetrievalError) -> JSONResponse:
+    async def refused(_: Request, error: RetrievalError) -> Response:
         response = problem_response(error)
         if response.status_code >= 500 and response.status_code != 503:
-            log.error("search failed", exc_info=error)
+            log.error("the request failed", exc_info=error)
         return response
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         return problem(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
-        return problem(error.status_code, str(error.detail))
+    async def http(_: Request, error: HTTPException) -> Response:
+        told = problem(error.status_code, str(error.detail))
+        told.headers.update(error.headers or {})
+        return told
 
     @app.exception_handler(Exception)
-    async def unexpected(_: Request, error: Exception) -> JSONResponse:
+    async def unexpected(_: Request, error: Exception) -> Response:
         log.error("unexpected error", exc_info=error)
-        return problem(500, "the search failed", "The server's log says why.")
+        return problem(500, "the request failed", "The server's log says why.")

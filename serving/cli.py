@@ -1,8 +1,11 @@
-"""The command `retrieval serve`."""
+"""The commands `retrieval serve` and `retrieval keys`."""
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -10,8 +13,13 @@ import click
 from retrieval.errors import InvalidParameter
 from retrieval.places import Place
 
+from .keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
+from .settings import ServeSettings
+from .settings_options import settings_options
+
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # shown on the page at most
+BACKLOG, GRACE_S = 512, 10
 Folder = click.Path(path_type=Path)
 
 
@@ -20,16 +28,19 @@ Folder = click.Path(path_type=Path)
 @click.argument("gallery", type=Place())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=int, default=7860, show_default=True)
-@click.option("--threads", type=int, default=None, help="Searches at a time.  [default: one a core]")
-@click.option("--page/--no-page", default=True, help="Serve the page at / beside the endpoint.")
+@settings_options
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without keys.")
+@click.option("--page/--no-page", default=None, help="Serve the page at /.  [default: on this machine only]")
 @click.option("--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to click on the page.")
 def serve(
     bundle: Path,
     gallery: Path | str,
+    *,
     host: str,
     port: int,
-    threads: int | None,
-    page: bool,
+    settings: ServeSettings,
+    insecure: bool,
+    page: bool | None,
     examples: Sequence[Path],
 ) -> None:
     """Answer searches: POST /v1/search, and a page at /.
@@ -41,15 +52,22 @@ def serve(
       retrieval serve bundles/shop galleries/shop
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
+    check_exposure(host, settings.keys, insecure=insecure)
     import uvicorn
 
     from retrieval.retriever import Retriever
 
-    from .api import create_app
-    from .settings import ServeSettings
+    from .app import create_app
+    from .guard import JsonLines
+    from .protocol import PunctualProtocol
 
-    settings = ServeSettings(threads=threads) if threads is not None else ServeSettings()
-    retriever = Retriever.open(bundle, gallery)
+    if settings.feedback is None and isinstance(gallery, Path):
+        settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
+
+    def reopen() -> Retriever:
+        return Retriever.open(bundle, gallery)  # the names may lead elsewhere by then
+
+    retriever = reopen()
     point = retriever.bundle.operating_point
     click.echo(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
@@ -58,9 +76,50 @@ def serve(
     view = retriever.outlook()
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning()}.")
-    app = create_app(retriever, settings=settings, page=page, examples=example_files(examples))
-    click.echo(f"Search at http://{host}:{port}/v1/search" + (f", page at http://{host}:{port}" if page else ""))
-    uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=10, server_header=False)
+    page = is_loopback(host) if page is None else page
+    app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonLines())
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for noisy in ("httpx", "gradio", "asyncio"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        http=PunctualProtocol,
+        ws="none",
+        backlog=BACKLOG,
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
+def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
+    """Refuse to listen beyond this machine without keys."""
+    if keys is not None and not len(KeyRing(keys)):
+        raise InvalidParameter("--keys", "hold a key", str(keys), remedy=f"retrieval keys add {keys} NAME")
+    if keys is None and not insecure and not is_loopback(host):
+        raise InvalidParameter(
+            "--host",
+            "be of this machine where there are no keys",
+            host,
+            remedy="retrieval keys add keys.json NAME, then --keys keys.json; or --insecure",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def example_files(places: Sequence[Path]) -> list[Path]:
@@ -74,3 +133,57 @@ def example_files(places: Sequence[Path]) -> list[Path]:
     if len(found) > EXAMPLES:
         found = [found[round(i * (len(found) - 1) / (EXAMPLES - 1))] for i in range(EXAMPLES)]
     return found
+
+
+@click.group()
+def keys() -> None:
+    """Make, list and withdraw API keys; a running server follows.
+
+    \b
+    Example:
+      retrieval keys add keys.json shop --scope search
+      retrieval serve bundles/shop galleries/shop --host 0.0.0.0 --keys keys.json
+    """
+
+
+@keys.command()
+@click.argument("file", type=Folder)
+@click.argument("name")
+@click.option(
+    "--scope", type=click.Choice(SCOPES), default="search", show_default=True, help="admin may change things."
+)
+def add(file: Path, name: str, scope: str) -> None:
+    """Write a new key and print it, once. An older one of the same name goes on until it is removed.
+
+    \b
+    Example:
+      retrieval keys add keys.json shop --scope search
+    """
+    click.echo(add_key(file, name, scope))
+
+
+@keys.command("list")
+@click.argument("file", type=Folder)
+def show(file: Path) -> None:
+    """List names, scopes and dates: the keys themselves are not in the file.
+
+    \b
+    Example:
+      retrieval keys list keys.json
+    """
+    for key in read_keys(file):
+        click.echo(f"{key.name}  {key.scope}  {key.created}")
+
+
+@keys.command()
+@click.argument("file", type=Folder)
+@click.argument("name")
+@click.option("--keep-newest", is_flag=True, help="End a rotation: only the newest key of the name goes on.")
+def remove(file: Path, name: str, keep_newest: bool) -> None:
+    """Withdraw the keys of a name.
+
+    \b
+    Example:
+      retrieval keys remove keys.json shop --keep-newest
+    """
+    click.echo(f"{remove_keys(file, name, keep_newest=keep_newest)} keys removed.")

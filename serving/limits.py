@@ -1,11 +1,12 @@
-"""Limits that hold whatever a client sends: bytes of a body, searches at a time, and nothing fetched for it."""
+"""Limits that hold whatever a client sends: bytes and time of a body, and searches at a time."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from threading import BoundedSemaphore
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import TypeVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,82 +15,112 @@ from retrieval.errors import ImageTooLarge, RetrievalError
 
 from .problems import problem, problem_response
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 OVERHEAD = 64 * 1024  # what multipart may add to an image
-REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
+BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+UPLOADS = "/gradio_api/"  # the page looks after its own
 
 
 class Busy(RetrievalError):
-    """As many searches wait as may wait."""
+    """As many searches wait as may wait, or one waited too long."""
 
 
 class BodyLimit:
-    """Refuses a body over the limit while it arrives, whether or not its length was declared."""
+    """Refuses a body over the limit while it arrives, whether or not its length was declared, and one that drips."""
 
-    def __init__(self, app: ASGIApp, *, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_batch_bytes: int, seconds: float) -> None:
         self._app = app
-        self._limit = max_bytes + OVERHEAD
+        self._limit, self._batch_limit, self._seconds = max_bytes, max_batch_bytes, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on with its body counted."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        declared = dict(scope["headers"]).get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > self._limit:
-            await problem_response(self._refusal())(scope, receive, send)
+        headers = dict(scope["headers"])
+        limit = self._batch_limit if scope["path"] in BATCH_PATHS else self._limit
+        if b"json" in headers.get(b"content-type", b""):
+            limit = limit * 4 // 3  # base64
+        limit += OVERHEAD
+        declared = headers.get(b"content-length", b"0")
+        if not declared.isdigit() or int(declared) > limit:
+            await problem_response(_too_large(limit))(scope, receive, send)
             return
-        seen = 0
+        seen, whole, end = 0, False, time.monotonic() + self._seconds
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, whole
+            if whole:  # what comes now is the client hanging up
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), end - time.monotonic())
+            except TimeoutError:
+                raise _Dripping from None
             seen += len(message.get("body", b""))
-            if seen > self._limit:
-                raise self._refusal()
+            whole = not message.get("more_body", False)
+            if seen > limit:
+                raise _too_large(limit)
             return message
 
-        await self._app(scope, counted, send)
+        try:
+            await self._app(scope, counted, send)
+        except _Dripping:
+            told = problem(408, "the body did not arrive in time", "Send it faster, or a smaller image.")
+            told.headers["Connection"] = "close"
+            await told(scope, receive, send)
 
-    def _refusal(self) -> ImageTooLarge:
-        return ImageTooLarge(f"the request has more than {self._limit:,} bytes", remedy="Send a smaller image")
+
+class _Dripping(Exception):
+    """A body that takes too long."""
 
 
-class NothingRemote:
-    """Refuses the page's routes that would make the server fetch an address of the client's choice."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on what stays on this server."""
-        if scope["type"] == "http" and any(mark in scope["path"].lower() for mark in REMOTE):
-            await problem(403, "addresses are not fetched", "Upload the image.")(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+def _too_large(limit: int) -> ImageTooLarge:
+    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image")
 
 
 class SearchPool:
-    """Runs searches on a few threads, one a core, with a bounded queue in front."""
+    """Runs searches on a few threads, one a core, with a bounded queue in front and a deadline for each."""
 
-    def __init__(self, *, threads: int, queue: int) -> None:
+    def __init__(self, *, threads: int, queue: int, deadline_s: float) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
-        self._places = BoundedSemaphore(threads + queue)
+        self._threads, self._places, self._deadline = threads, threads + queue, deadline_s
+        self._taken = 0
+        self._guard = Lock()
 
-    async def run(self, work: Callable[[], Answer]) -> Answer:
-        """Run the work on a thread and return its answer; Busy when the queue is full.
+    @property
+    def waiting(self) -> int:
+        """How many searches wait for a thread."""
+        return max(0, self._taken - self._threads)
 
-        A place is free again when its work has ended, not when its client has gone.
+    async def run(self, work: Callable[[], Result], *, deadline_s: float | None = None) -> tuple[Result, float]:
+        """Run the work on a thread; return its answer and the seconds it waited. Busy when the queue is full.
+
+        Busy also when the deadline passes. A place is free again when its work has ended, not when its client has gone.
         """
-        if not self._places.acquire(blocking=False):
-            raise Busy("every place in the queue is taken", remedy="Try again in a second")
+        with self._guard:
+            if self._taken >= self._places:
+                raise Busy("every place in the queue is taken", remedy="Try again in a second")
+            self._taken += 1
+        asked = time.perf_counter()
+
+        def timed() -> tuple[Result, float]:
+            waited = time.perf_counter() - asked
+            return work(), waited
+
         try:
-            running = self._pool.submit(work)
+            running = self._pool.submit(timed)
         except RuntimeError as error:  # the pool is closed
-            self._places.release()
+            self._leave(None)
             raise Busy("the server is shutting down", remedy="Try again in a second") from error
-        running.add_done_callback(lambda _: self._places.release())
-        return await asyncio.wrap_future(running)
+        running.add_done_callback(self._leave)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(running), deadline_s or self._deadline)
+        except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
+            raise Busy("the search did not end before its deadline", remedy="Try again in a second") from error
+
+    def _leave(self, _: Future[tuple[Result, float]] | None) -> None:
+        with self._guard:
+            self._taken -= 1
 
     def close(self) -> None:
         """Finish what was taken, and take nothing more."""

@@ -15,6 +15,7 @@ STATUS = {
     "ImageUnreadable": HTTPStatus.BAD_REQUEST,
     "ImageTooLarge": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "NoSuchThing": HTTPStatus.NOT_FOUND,
     # what passes
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
@@ -24,6 +25,7 @@ STATUS = {
     "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "KeyFileError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,
     "RunError": HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -34,13 +36,23 @@ HEADERS: dict[int, dict[str, str]] = {
 MEDIA_TYPE = "application/problem+json"
 
 
-def problem(status: int, title: str, detail: str = "", *, kind: str = "about:blank") -> JSONResponse:
+class ProblemResponse(JSONResponse):
+    """A problem document."""
+
+    media_type = MEDIA_TYPE
+
+    def __init__(self, content: dict[str, str | int]) -> None:
+        self.content = content
+        status = int(content["status"])
+        super().__init__(content, status_code=status, headers=HEADERS.get(status))
+
+
+def problem(status: int, title: str, detail: str = "", *, kind: str = "about:blank") -> ProblemResponse:
     """Return a problem document."""
-    body = {"type": kind, "title": title, "status": int(status), "detail": detail}
-    return JSONResponse(body, status_code=int(status), media_type=MEDIA_TYPE, headers=HEADERS.get(status))
+    return ProblemResponse({"type": kind, "title": title, "status": int(status), "detail": detail})
 
 
-def problem_response(error: RetrievalError) -> JSONResponse:
+def problem_response(error: RetrievalError) -> ProblemResponse:
     """Return the document of a refusal; what is not the client's doing keeps its details to the log."""
     name = type(error).__name__
     status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)

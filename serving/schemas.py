@@ -51,7 +51,9 @@ class PhotoRequest(Strict):
 class FeedbackRequest(Strict):
     """What somebody says of an answer."""
 
-    request_id: Annotated[str, Field(max_length=100, description="Of the answer, not older than the last few thousand.")]
+    request_id: Annotated[
+        str, Field(max_length=100, description="Of the answer, not older than the last few thousand.")
+    ]
     verdict: Annotated[
         Verdict, Field(description="right; wrong: another item is right; unknown: it is not in the catalogue.")
     ]
@@ -70,8 +72,8 @@ class Explanation(BaseModel):
     """How an answer came about."""
 
     distance_form: str = Field(description="plain, or how density corrects it.")
-    plain_distance: float | None = Field(description="Of the nearest photo, uncorrected.")
     density: float = Field(description="How crowded it is around the query; 0 where the distance is plain.")
+    plain_nearest: MatchOut | None = Field(description="The nearest item by the plain distance.")
     min_certainty: float = Field(description="Certainty below which nothing is returned.")
     photos: int
     items: int

@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from retrieval.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.embedder import Embedder, Embeddings
 from retrieval.errors import BundleError, InvalidParameter, RunError
 from retrieval.identification import SearchScores
-from retrieval.images import open_image, thumbnail
+from retrieval.images import Appearance, open_image, thumbnail
 from retrieval.pair_protocol import calibrate_pairs
 from retrieval.recalibration import Searches, pack_searches
 from retrieval.report import ReportData, render_report
@@ -88,7 +88,7 @@ def export(
         onnx = Path(folder) / "model.onnx"
         write_onnx(model, onnx, size=settings.size, whitening=choice.whitening)
         embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
-        made = embed_with_onnx(embedder, photos)
+        made, appearances = embed_with_onnx(embedder, photos)
         exported, certainties = made.vectors, made.certainties[scene.queries]
         trained, _ = _embed_with_torch(run, model, photos)
         if choice.whitening is not None:
@@ -142,6 +142,7 @@ def export(
             "validation": (run.progress.get("best") or {}).get("figures", {}),
             "settings": settings.to_dict(),
         }
+        asked_by = (exported[scene.queries], appearances[scene.queries])
         return write_bundle(
             path,
             model=onnx,
@@ -151,7 +152,7 @@ def export(
             measure=measure,
             evidence=evidence,
             files={
-                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties, exported[scene.queries])),
+                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties, *asked_by)),
                 REPORT: _report(point, scores, choice, exported, photos).encode(),
             },
         )
@@ -219,15 +220,19 @@ def _quiet_exporter() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def embed_with_onnx(embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32) -> Embeddings:
-    """Return the embeddings of the photos as the served model sees them."""
-    blocks = []
+def embed_with_onnx(
+    embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32
+) -> tuple[Embeddings, np.ndarray]:
+    """Return the embeddings of the photos as the served model sees them, and their appearances (n, 3)."""
+    blocks, looks = [], []
     for start in tqdm(range(0, len(photos), batch_size), desc="embedding with ONNX", unit="batch"):
-        images = [photo.read() for photo in photos[start : start + batch_size]]
-        blocks.append(embedder.embed(images))
-    return Embeddings(
+        pixels = embedder.read([photo.read() for photo in photos[start : start + batch_size]])
+        blocks.append(embedder.embed_pixels(pixels))
+        looks += [astuple(Appearance.of(square)) for square in pixels]
+    made = Embeddings(
         np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])
     )
+    return made, np.array(looks, dtype=np.float32)
 
 
 def decision_flips(one: SearchScores, other: SearchScores, threshold: float) -> int:

@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
-from serving.api import create_app
+from serving.app import create_app
 
 # the command itself, in a process of its own, with every address it looks up or connects to in its log
 PROGRAM = """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import http.client
 import subprocess
 import sys
@@ -9,7 +10,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,11 +19,10 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from benchmarks.page_screenshot import serving
-from retrieval.bundle import Bundle
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
-from serving.api import create_app
+from serving.app import create_app
 from serving.limits import OVERHEAD, Busy
 from serving.problems import MEDIA_TYPE, STATUS
 from serving.settings import ServeSettings
@@ -47,10 +46,18 @@ def test_an_answer_is_the_retrievers_own(client: TestClient, retriever: Retrieve
         expected = retriever.search(image, top_k=4).to_dict()
         for match in [*expected["matches"], expected["nearest"]]:
             match["metadata"] = {k: v for k, v in match["metadata"].items() if not k.startswith("_")}
-        raw = client.post("/v1/search?top_k=4", content=image, headers=JPEG)
-        form = client.post("/v1/search?top_k=4", files={"image": ("a.jpg", image, "image/jpeg")})
-        assert raw.status_code == form.status_code == 200
-        assert raw.json() == form.json() == expected
+        encoded = {"image": base64.b64encode(image).decode(), "top_k": 4}
+        answers = [
+            client.post("/v1/search?top_k=4", content=image, headers=JPEG),
+            client.post("/v1/search?top_k=4", files={"image": ("a.jpg", image, "image/jpeg")}),
+            client.post("/v1/search", json=encoded),
+        ]
+        assert {answer.status_code for answer in answers} == {200}
+        for answer in answers:
+            told = answer.json()
+            assert told.pop("request_id") == answer.headers["x-request-id"]
+            assert told["timings_ms"].keys() == {"queue", "decode", "embed", "search"}
+            assert told | {"timings_ms": None} == expected | {"timings_ms": None}
     assert expected["decision"] == "no_match"
     assert expected["nearest_distance"] > expected["threshold"]
 
@@ -86,18 +93,17 @@ def test_every_leaf_of_the_error_tree_has_a_status() -> None:
     assert Busy.__name__ in STATUS
 
 
-class StandIn:
-    """A retriever whose search is what the test says."""
+class StandIn(Retriever):
+    """A retriever whose search is what the test says, after the first that warms it up."""
 
-    def __init__(self, bundle: Bundle | None = None) -> None:
-        self.bundle = bundle
-        self.gallery = SimpleNamespace(thumbnail=lambda _: None, check_in_background=lambda: None)
+    def __init__(self, retriever: Retriever) -> None:
+        vars(self).update(vars(retriever))
         self.warm = False
         self.started = threading.Semaphore(0)
         self.go_on = threading.Event()
         self.threads: set[str] = set()
 
-    def search(self, image: bytes, *, top_k: int) -> Any:
+    def search(self, image: Any, *, top_k: int = 10, **_: Any) -> Any:
         if not self.warm:
             self.warm = True
             return None
@@ -107,9 +113,13 @@ class StandIn:
         raise InvalidParameter("top_k", "be what the test wants", top_k)
 
 
-def test_a_full_queue_is_told_to_come_back_and_the_loop_stays_free() -> None:
-    slow = StandIn()
-    app = create_app(slow, settings=ServeSettings(threads=1, queue=1), page=False)  # type: ignore[arg-type]
+@pytest.fixture
+def slow(retriever: Retriever) -> StandIn:
+    return StandIn(retriever)
+
+
+def test_a_full_queue_is_told_to_come_back_and_the_loop_stays_free(slow: StandIn) -> None:
+    app = create_app(slow, settings=ServeSettings(threads=1, queue=1), page=False)
     with serving(app) as address, httpx.Client(base_url=address) as client, ThreadPoolExecutor(2) as others:
         taken = [others.submit(httpx.post, f"{address}/v1/search", content=b"x") for _ in range(2)]
         assert slow.started.acquire(timeout=10)
@@ -123,14 +133,28 @@ def test_a_full_queue_is_told_to_come_back_and_the_loop_stays_free() -> None:
     assert all(name.startswith("search") for name in slow.threads)
 
 
+def test_a_search_has_a_deadline_and_leaves_the_queue_then(slow: StandIn) -> None:
+    app = create_app(slow, settings=ServeSettings(threads=1, queue=2, deadline_s=0.3), page=False)
+    with serving(app) as address:
+        started = time.monotonic()
+        with ThreadPoolExecutor(3) as others:
+            answers = list(others.map(lambda _: httpx.post(f"{address}/v1/search", content=b"x"), range(3)))
+        assert {answer.status_code for answer in answers} == {503}
+        assert all("deadline" in answer.json()["title"] for answer in answers)
+        assert time.monotonic() - started < 5
+        slow.go_on.set()  # the first is still at work; those that waited never began
+        assert slow.started.acquire(timeout=5)
+        time.sleep(0.2)
+        assert not slow.started.acquire(blocking=False)
+
+
 def test_what_the_operator_must_mend_is_not_told_to_the_client(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    slow: StandIn, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand_in = StandIn()
-    app = create_app(stand_in, page=False)  # type: ignore[arg-type]
+    app = create_app(slow, page=False)
     with TestClient(app, raise_server_exceptions=False) as client:
         for error in (GalleryCorrupt("/srv/secret is damaged"), OSError("/srv/secret")):
-            monkeypatch.setattr(stand_in, "search", Mock(side_effect=error))
+            monkeypatch.setattr(slow, "search", Mock(side_effect=error))
             response = client.post("/v1/search", content=b"x")
             assert_problem(response, 500, "log")
             assert "secret" not in response.text
@@ -142,7 +166,7 @@ def test_ready_means_that_a_search_would_be_answered(retriever: Retriever, monke
     app = create_app(retriever, page=False)
     assert_problem(TestClient(app).get("/readyz"), 503, "not ready")  # not started
     with TestClient(app) as client:
-        assert client.get("/readyz").json() == {"status": "ready", "photos": 30}
+        assert client.get("/readyz").json() == {"status": "ready"}
 
         def damaged(_: object) -> int:
             raise GalleryCorrupt("a segment is missing")
@@ -152,11 +176,10 @@ def test_ready_means_that_a_search_would_be_answered(retriever: Retriever, monke
     assert_problem(TestClient(app).get("/readyz"), 503, "not ready")  # stopped
 
 
-def test_a_model_that_does_not_run_never_becomes_ready() -> None:
-    stand_in = StandIn()
-    stand_in.warm = True  # so that the first search is the test's
-    stand_in.go_on.set()
-    with pytest.raises(InvalidParameter), TestClient(create_app(stand_in, page=False)):  # type: ignore[arg-type]
+def test_a_model_that_does_not_run_never_becomes_ready(slow: StandIn) -> None:
+    slow.warm = True  # so that the first search is the test's
+    slow.go_on.set()
+    with pytest.raises(InvalidParameter), TestClient(create_app(slow, page=False)):
         pass
 
 
@@ -209,7 +232,10 @@ def test_a_body_that_declares_too_much_is_not_waited_for(retriever: Retriever) -
 def test_info_states_the_promise(client: TestClient, retriever: Retriever) -> None:
     info = client.get("/v1/info").json()
     assert (info["status"], info["threshold"], info["target_fpir"]) == ("estimated", 0.5, 0.05)
-    assert info["gallery"] == {"version": retriever.gallery.version, "photos": 30, "items": 10}
+    gallery = {name: info["gallery"][name] for name in ("version", "photos", "items")}
+    assert gallery == {"version": retriever.gallery.version, "photos": 30, "items": 10}
+    assert info["gallery"]["index"]["kind"] == "flat"
+    assert info["drift"]["warning"] == ""
 
 
 def test_settings_are_checked() -> None:
@@ -219,9 +245,9 @@ def test_settings_are_checked() -> None:
 
 def test_the_endpoint_alone_needs_neither_gradio_nor_torch(world: Path) -> None:
     program = (
-        "import sys, serving.api, serving.cli, serving.page\n"
+        "import sys, serving.app, serving.cli, serving.page\n"
         "from retrieval.retriever import Retriever\n"
-        f"serving.api.create_app(Retriever.open({str(world / 'bundle')!r}, {str(world / 'gallery')!r}), page=False)\n"
+        f"serving.app.create_app(Retriever.open({str(world / 'bundle')!r}, {str(world / 'gallery')!r}), page=False)\n"
         "assert not {'gradio', 'torch'} & set(sys.modules), 'imported too much'\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

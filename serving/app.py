@@ -1,0 +1,107 @@
+"""Endpoint and page as one application: the endpoint answers at once, the page follows when it is loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retrieval.retriever import Retriever
+
+from .api import create_api
+from .guard import ENDPOINT, PROBES, Guard
+from .keys import KeyRing
+from .limits import BodyLimit
+from .service import Service
+from .settings import ServeSettings
+
+log = logging.getLogger("retrieval.serving")
+LOADING = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>Retrieval</title>"
+    '<body style="font-family:system-ui;margin:4rem auto;max-width:30rem"><p role="status">The page is loading…</p>'
+)
+
+
+class Front:
+    """Sends a request to the endpoint, or to the page once it is there."""
+
+    def __init__(self, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
+        self._endpoint, self._load = endpoint, load_page
+        self.page: ASGIApp | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._opened = AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        elif self._load is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
+            await self._endpoint(scope, receive, send)
+        elif self.page is not None:
+            await self.page(scope, receive, send)
+        else:
+            await HTMLResponse(LOADING, 503, headers={"Retry-After": "1"})(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Start the endpoint, and then the page beside it; end both."""
+
+        async def started(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete" and self._load is not None:
+                self._loading = asyncio.create_task(self._open_page(self._load))
+            await send(message)
+
+        async def ending() -> Any:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                if self._loading is not None:
+                    self._loading.cancel()
+                await self._opened.aclose()
+            return message
+
+        await self._endpoint(scope, ending, started)
+
+    async def _open_page(self, load: Callable[[], Any]) -> None:
+        try:
+            page = await asyncio.to_thread(load)
+            await self._opened.enter_async_context(page.router.lifespan_context(page))
+            self.page = page
+        except Exception as error:
+            log.error("the page could not be loaded", exc_info=error)
+            raise
+
+
+def create_app(
+    retriever: Retriever,
+    *,
+    settings: ServeSettings | None = None,
+    page: bool = True,
+    examples: Sequence[Path] = (),
+    reopen: Callable[[], Retriever] | None = None,
+) -> ASGIApp:
+    """Return the application of one bundle and one gallery, with the page at / unless told otherwise.
+
+    `reopen` opens them again for a reload; by default under the same paths.
+    """
+    settings = settings or ServeSettings()
+    service = Service(retriever, settings, reopen=reopen)
+    keys = None if settings.keys is None else KeyRing(settings.keys)
+    load = None
+    if page:
+
+        def load() -> Any:
+            from .page import load_page
+
+            return load_page(service, examples)
+
+    front = Front(create_api(service), load)
+    limited = BodyLimit(
+        front, max_bytes=settings.max_bytes, max_batch_bytes=settings.max_batch_bytes, seconds=settings.body_s
+    )
+    return Guard(limited, telemetry=service.telemetry, keys=keys, rate=settings.rate)

@@ -1,0 +1,72 @@
+"""The images and wishes of a request, however they were sent."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+
+from retrieval.errors import ImageUnreadable, InvalidParameter
+
+from .schemas import MOST_IMAGES
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def is_json(request: Request) -> bool:
+    """Return whether a request says that it is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def parsed(request: Request, model: type[Model]) -> Model:
+    """Return a JSON body; InvalidParameter names what is wrong with it."""
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(str(part) for part in first["loc"]) or "body"
+        raise InvalidParameter(name, f"be as the API says ({first['msg']})", first["type"]) from None
+
+
+def decoded(text: str) -> bytes:
+    """Return the bytes of base64 text."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ImageUnreadable("the image is no base64", remedy="Encode the file's bytes, without line breaks") from None
+    if not data:
+        raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+    return data
+
+
+async def image_of(request: Request) -> bytes:
+    """Return the image of a request: its raw body, or the form's field `image`."""
+    if not _is_form(request):
+        data = await request.body()
+        if not data:
+            raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+        return data
+    found = await images_of(request, "image", most=1)
+    if not found:
+        raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
+    return found[0]
+
+
+async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
+    """Return the files of a form's field; none where the request is no form."""
+    await request.body()  # first: it is capped, and one that is cut off leaves no file behind
+    if not _is_form(request):
+        return []
+    async with request.form(max_files=most, max_fields=4) as form:
+        found = [await part.read() for part in form.getlist(field) if isinstance(part, UploadFile)]
+    if not all(found):
+        raise ImageUnreadable("a file of the form is empty", remedy="Send images")
+    return found
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")

@@ -1,0 +1,181 @@
+"""What stands before every route: who asks, how often, from where; and what is said and logged of the answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+import math
+import re
+import secrets
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .keys import ADMIN, SEARCH, Key, KeyRing, Rate
+from .problems import problem
+from .telemetry import Telemetry
+
+log = logging.getLogger("retrieval.access")
+PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
+REPORT_PATH = "/v1/report"  # a page too
+READING = ("GET", "HEAD", "OPTIONS")
+REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
+SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
+PAGE_CSP = (  # Gradio writes its scripts and styles into the page
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
+    "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
+)
+
+
+@dataclass
+class _Request:
+    """What is known of a request while it is answered."""
+
+    request_id: str
+    method: str
+    path: str
+    started: float
+    key: str = ""
+    status: int = 500
+
+
+class Guard:
+    """Middleware around endpoint and page."""
+
+    def __init__(self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float) -> None:
+        self._app, self._telemetry, self._keys, self._rate = app, telemetry, keys, Rate(rate)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse what may not pass, and pass the rest on."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks it
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        told = headers.get("x-request-id", "")
+        request = _Request(
+            told if SANE.fullmatch(told) else secrets.token_hex(8), scope["method"], scope["path"], time.perf_counter()
+        )
+        scope.setdefault("state", {})["request_id"] = request.request_id
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.status = message["status"]
+                _add_headers(MutableHeaders(scope=message), request)
+            await send(message)
+
+        try:
+            refusal = self._refusal(request, headers)
+            if refusal is not None:
+                await refusal(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        finally:
+            self._note(request, scope)
+
+    def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        if request.path in PROBES:
+            return None
+        if any(mark in request.path.lower() for mark in REMOTE):
+            return problem(403, "addresses are not fetched", "Upload the image.")
+        origin = headers.get("origin")
+        if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):
+            return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
+        if self._keys is None:
+            return None
+        key = self._keys.find(_secret(headers))
+        if key is None:
+            return _unknown(request)
+        request.key = key.name
+        return self._over(request, key)
+
+    def _over(self, request: _Request, key: Key) -> JSONResponse | None:
+        """Return the refusal of what the key does not cover, or asks too often."""
+        scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
+        if not key.may(scope):
+            return problem(403, f"this key has no scope {scope}", "Ask for one: retrieval keys add --scope admin")
+        if not request.path.startswith("/v1/"):  # the page is many small requests
+            return None
+        wait = self._rate.wait(key.name)
+        if wait <= 0:
+            return None
+        told = problem(429, "this key asks too often", f"Wait {wait:.1f} seconds.")
+        told.headers["Retry-After"] = str(math.ceil(wait))
+        return told
+
+    def _note(self, request: _Request, scope: Scope) -> None:
+        """Count and log a request, by the route that answered: a client cannot invent names."""
+        route = getattr(scope.get("route"), "path", "") or "page"
+        if request.path in PROBES:
+            route = request.path
+        seconds = time.perf_counter() - request.started
+        self._telemetry.request(route, request.status, seconds)
+        level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
+        facts = {"method": request.method, "route": route, "status": request.status, "ms": round(1e3 * seconds, 2)}
+        log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
+
+
+class JsonLines(logging.Formatter):
+    """Log records as JSON, a line each."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return one line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "facts", {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _add_headers(headers: MutableHeaders, request: _Request) -> None:
+    headers["X-Request-ID"] = request.request_id
+    for name, value in HEADERS.items():
+        headers[name] = value
+    endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
+    headers["Content-Security-Policy"] = ENDPOINT_CSP if endpoint and request.path != REPORT_PATH else PAGE_CSP
+    if endpoint:
+        headers.setdefault("Cache-Control", "no-store")
+
+
+def _unknown(request: _Request) -> JSONResponse:
+    told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
+    page = not request.path.startswith(ENDPOINT)  # a browser asks for it, as a password
+    told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
+    return told
+
+
+def _secret(headers: Headers) -> str:
+    """Return the key that a request brings: as bearer, as a header of its own, or as a password."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return headers.get("x-api-key", "")

@@ -1,0 +1,66 @@
+// A box drawn on the photo moves the four sliders of "Search a part of it", and they draw the box.
+(() => {
+  const SIDES = ["left", "right", "top", "bottom"];
+  const input = (side) => document.querySelector(`#part-${side} input[type=range]`);
+  const image = () => document.querySelector("#photo img");
+  const value = (side) => Number(input(side)?.value ?? (side === "left" || side === "top" ? 0 : 100));
+
+  function set(side, percent) {
+    const field = input(side);
+    if (!field) return;
+    Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, Math.round(percent));
+    for (const kind of ["input", "change", "pointerup"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+  }
+
+  // where the pixels of a picture are that is fitted into its element
+  function area(picture) {
+    const box = picture.getBoundingClientRect();
+    const scale = Math.min(box.width / picture.naturalWidth, box.height / picture.naturalHeight);
+    const width = picture.naturalWidth * scale, height = picture.naturalHeight * scale;
+    return { x: box.x + (box.width - width) / 2, y: box.y + (box.height - height) / 2, width, height };
+  }
+
+  function draw() {
+    const picture = image();
+    let frame = document.querySelector("#part-box");
+    const whole = SIDES.every((side) => value(side) === (side === "left" || side === "top" ? 0 : 100));
+    if (!picture || !picture.naturalWidth || whole) { frame?.remove(); return; }
+    const holder = picture.parentElement;
+    if (!frame || frame.parentElement !== holder) {
+      frame?.remove();
+      frame = Object.assign(document.createElement("div"), { id: "part-box" });
+      holder.style.position = "relative";
+      holder.append(frame);
+    }
+    const shown = area(picture), from = holder.getBoundingClientRect();
+    const at = (percent, start, length) => start + (length * percent) / 100;
+    const left = at(value("left"), shown.x - from.x, shown.width), right = at(value("right"), shown.x - from.x, shown.width);
+    const top = at(value("top"), shown.y - from.y, shown.height), bottom = at(value("bottom"), shown.y - from.y, shown.height);
+    Object.assign(frame.style, { left: `${left}px`, top: `${top}px`,
+      width: `${Math.max(0, right - left)}px`, height: `${Math.max(0, bottom - top)}px` });
+  }
+
+  let start = null;
+  const percentOf = (event, shown) => [
+    Math.min(100, Math.max(0, (100 * (event.clientX - shown.x)) / shown.width)),
+    Math.min(100, Math.max(0, (100 * (event.clientY - shown.y)) / shown.height)),
+  ];
+  document.addEventListener("pointerdown", (event) => {
+    const open = document.querySelector("#part-left input[type=range]");
+    if (event.target !== image() || !open || !open.offsetParent) return;
+    start = percentOf(event, area(event.target));
+    event.preventDefault();
+  });
+  document.addEventListener("pointermove", (event) => {
+    const picture = image();
+    if (!start || !picture) return;
+    const [x, y] = percentOf(event, area(picture));
+    set("left", Math.min(start[0], x)); set("right", Math.max(start[0], x));
+    set("top", Math.min(start[1], y)); set("bottom", Math.max(start[1], y));
+    draw();
+  });
+  for (const kind of ["pointerup", "pointercancel"]) document.addEventListener(kind, () => { start = null; });
+  document.addEventListener("input", (event) => { if (event.target.closest?.("#part")) draw(); });
+  document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
+  window.addEventListener("resize", draw);
+})();

@@ -1,0 +1,472 @@
+"""Items and photos over HTTP, batches, feedback, reload, keys, drift: each as a client or an operator meets it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+from index.gallery import Gallery
+from retrieval.calibration import OperatingPoint
+from retrieval.embedder import Embedder
+from retrieval.feedback import read_feedback
+from retrieval.images import Appearance
+from retrieval.result import SearchResult
+from retrieval.retriever import Retriever
+from serving.app import create_app
+from serving.batching import BatchingEmbedder
+from serving.guard import JsonLines
+from serving.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+from serving.monitor import EFFECT, FIRST, LEAST, Monitor, largest_difference
+from serving.settings import ServeSettings
+from serving.telemetry import METRICS
+
+from ..world import draw, encode, make_bundle
+
+MINE = encode(draw(3, 5))
+STRANGER = encode(draw(77, 0))
+
+
+@pytest.fixture
+def shop(world: Path, tmp_path: Path) -> Path:
+    """Return a copy of the world that may be changed."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture
+def client(shop: Path) -> Iterator[TestClient]:
+    settings = ServeSettings(feedback=shop / "feedback.jsonl")
+    with TestClient(create_app(Retriever.open(shop / "bundle", shop / "gallery"), settings=settings, page=False)) as it:
+        yield it
+
+
+def search(client: TestClient, image: bytes = MINE, **parameters: Any) -> dict[str, Any]:
+    answer = client.post("/v1/search", params=parameters, content=image)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None:
+    assert search(client, STRANGER)["decision"] == "no_match"
+    version = client.get("/v1/info").json()["gallery"]["version"]
+    body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new/item", "metadata": {"brand": "x"}}
+    stored = client.put("/v1/photos/new%2F1.jpg", json=body).json()
+    assert stored == {"photo_id": "new/1.jpg", "item_id": "new/item", "replaced": False, "gallery_version": version + 1}
+    found = search(client, STRANGER)
+    assert (found["decision"], found["matches"][0]["item_id"]) == ("match", "new/item")
+    assert found["gallery_version"] == version + 1
+    assert found["margin"] == found["threshold"] - found["nearest_distance"]
+    photo = {"photo_id": "new/1.jpg", "item_id": "new/item", "metadata": {"brand": "x"}}
+    assert client.get("/v1/photos/new%2F1.jpg").json() == photo
+    assert client.get("/v1/items/new%2Fitem").json() == {"item_id": "new/item", "photos": [photo]}
+    assert client.get("/v1/thumbnails/new%2F1.jpg").headers["content-type"] == "image/jpeg"
+    again = client.put("/v1/photos/new%2F1.jpg?item_id=other", content=STRANGER, headers={"content-type": "image/jpeg"})
+    assert again.json()["replaced"] is True
+    assert search(client, STRANGER)["matches"][0]["item_id"] == "other"
+    assert client.delete("/v1/photos/new%2F1.jpg").json()["photos"] == 1
+    assert client.get("/v1/photos/new%2F1.jpg").status_code == 404
+    assert search(client, STRANGER)["decision"] == "no_match"
+    assert client.delete("/v1/items/item-03").json()["photos"] == 3
+    assert client.delete("/v1/items/item-03").status_code == 404
+    assert search(client)["decision"] == "no_match"
+
+
+def test_items_are_listed_page_by_page(client: TestClient) -> None:
+    first = client.get("/v1/items?limit=7").json()
+    assert (first["items"][0], len(first["items"]), first["next"]) == ("item-00", 7, "item-06")
+    rest = client.get("/v1/items", params={"limit": 7, "after": first["next"]}).json()
+    assert rest == {"items": ["item-07", "item-08", "item-09"], "next": None}
+
+
+def test_what_cannot_be_stored_changes_nothing(client: TestClient) -> None:
+    before = client.get("/v1/info").json()["gallery"]["version"]
+    encoded = base64.b64encode(STRANGER).decode()
+    for body, status in (
+        ({"image": "no base64!", "item_id": "i"}, 400),
+        ({"image": base64.b64encode(b"no image").decode(), "item_id": "i"}, 400),
+        ({"image": encoded, "item_id": ""}, 422),
+        ({"image": encoded, "item_id": "i", "metadata": {"_hidden": 1}}, 422),
+        ({"image": encoded, "item_id": "i", "threshold": 9}, 422),
+    ):
+        assert client.put("/v1/photos/p", json=body).status_code == status, body
+    assert client.put("/v1/photos/p", content=STRANGER).status_code == 422  # of which item?
+    assert client.get("/v1/info").json()["gallery"]["version"] == before
+
+
+def test_another_writer_is_told_apart_from_a_failure(client: TestClient, shop: Path) -> None:
+    with Gallery.open(shop / "gallery") as other:
+        other.remove(photo_ids=["nothing"])  # it is the writer until it closes
+        busy = client.delete("/v1/items/item-01")
+    assert (busy.status_code, busy.headers["retry-after"]) == (503, "1")
+    assert client.delete("/v1/items/item-01").status_code == 200
+
+
+def test_a_batch_answers_each_photo_and_refuses_each(client: TestClient) -> None:
+    images = [MINE, b"no image", STRANGER]
+    form = client.post("/v1/search/batch", files=[("images", (f"{i}.jpg", data)) for i, data in enumerate(images)])
+    encoded = [base64.b64encode(image).decode() for image in images]
+    told = client.post("/v1/search/batch", json={"images": encoded})
+    for answer in (form, told):
+        one, two, three = answer.json()["answers"]
+        assert (one["decision"], two["status"], three["decision"]) == ("match", 400, "no_match")
+    assert client.post("/v1/search/batch", json={"images": []}).status_code == 422
+    assert client.post("/v1/search/batch", content=b"x").status_code == 400
+    too_many = [("images", (f"{i}", MINE)) for i in range(65)]
+    assert client.post("/v1/search/batch", files=too_many).status_code == 400
+
+
+def test_a_filter_and_an_explanation(client: TestClient, shop: Path) -> None:
+    with Gallery.open(shop / "gallery") as gallery:
+        gallery.declare({"source": "text"})
+    told = search(client, where="source = 'nowhere'", explain=True)
+    assert (told["reason"], told["nearest"], told["margin"]) == ("filtered_out", None, None)
+    assert told["explanation"]["plain_nearest"] is None
+    explained = search(client, explain=True)["explanation"]
+    assert explained["plain_nearest"]["item_id"] == "item-03"
+    assert (explained["distance_form"], explained["photos"], explained["index"]) == ("plain", 30, "flat")
+    refused = client.post("/v1/search?where=colour = 'x'", content=MINE)
+    assert refused.status_code == 422
+    assert search(client)["explanation"] is None
+
+
+def test_feedback_is_kept_for_recalibrate(client: TestClient, shop: Path) -> None:
+    request_id = search(client)["request_id"]
+    assert client.post("/v1/feedback", json={"request_id": request_id, "verdict": "wrong"}).json() == {"recorded": True}
+    assert client.post("/v1/feedback", json={"request_id": "other", "verdict": "wrong"}).status_code == 404
+    assert client.post("/v1/feedback", json={"request_id": request_id, "verdict": "nice"}).status_code == 422
+    (line,) = read_feedback(shop / "feedback.jsonl")
+    assert (line.verdict, line.decision, line.item_id, line.gallery_items) == ("wrong", "match", "item-03", 10)
+
+
+def test_the_clients_own_request_id_is_taken_over_where_it_is_sane(client: TestClient) -> None:
+    for told, kept in (("abc-1.2_3", True), ("a b", False), ("x" * 65, False)):
+        answer = client.post("/v1/search", content=MINE, headers={"X-Request-ID": told})
+        assert (answer.headers["x-request-id"] == told) is kept
+        assert answer.json()["request_id"] == answer.headers["x-request-id"]
+
+
+# another bundle
+
+
+@pytest.fixture
+def changing(shop: Path) -> Iterator[tuple[TestClient, Path]]:
+    """Return a client of a server whose bundle is a link that may lead elsewhere."""
+    make_bundle(shop, threshold=0.01, name="strict", files={})
+    link = shop / "current"
+    link.symlink_to(shop / "bundle")
+    app = create_app(
+        Retriever.open(link, shop / "gallery"), page=False, reopen=lambda: Retriever.open(link, shop / "gallery")
+    )
+    with TestClient(app) as client:
+        yield client, link
+
+
+def lead(link: Path, to: str) -> None:
+    link.unlink()
+    link.symlink_to(link.parent / to)
+
+
+def test_a_reload_says_what_would_change_and_changes_it(changing: tuple[TestClient, Path]) -> None:
+    client, link = changing
+    lead(link, "strict")
+    assert search(client)["threshold"] == 0.5  # nothing happens by itself
+    files = [("images", ("a", MINE)), ("images", ("b", STRANGER))]
+    tried = client.post("/v1/admin/reload?dry_run=true", files=files).json()
+    assert tried["changed"] == [{"query": 0, "before": ["item-03"], "after": []}]
+    assert (tried["swapped"], tried["asked"], tried["threshold"]) == (False, 2, {"before": 0.5, "after": 0.01})
+    assert search(client)["threshold"] == 0.5
+    assert client.post("/v1/admin/reload").json()["swapped"] is True
+    now = search(client)
+    assert (now["threshold"], now["decision"]) == (0.01, "no_match")
+    assert now["bundle_id"] == client.get("/v1/info").json()["bundle_id"]
+
+
+def test_what_does_not_verify_never_takes_over(
+    changing: tuple[TestClient, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    client, link = changing
+    manifest = link.parent / "strict" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace("0.01", "0.9"))  # somebody edits a threshold
+    lead(link, "strict")
+    refused = client.post("/v1/admin/reload")
+    assert (refused.status_code, str(link.parent) in refused.text) == (409, False)
+    assert "was changed after it was written" in caplog.text
+    lead(link, "nothing")
+    assert client.post("/v1/admin/reload").status_code == 409
+    assert search(client)["threshold"] == 0.5
+    metrics = client.get("/metrics").text
+    assert 'retrieval_reloads_total{outcome="refused"} 2.0' in metrics
+
+
+def test_no_answer_mixes_two_bundles(changing: tuple[TestClient, Path]) -> None:
+    client, link = changing
+    answers: list[dict[str, Any]] = []
+    done = threading.Event()
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(search(client))
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    for number in range(20):
+        lead(link, "strict" if number % 2 == 0 else "bundle")
+        assert client.post("/v1/admin/reload").status_code == 200
+    done.set()
+    for thread in asking:
+        thread.join()
+    seen = {(answer["bundle_id"], answer["threshold"], answer["decision"]) for answer in answers}
+    assert {(threshold, decision) for _, threshold, decision in seen} == {(0.5, "match"), (0.01, "no_match")}
+    assert len(seen) == 2
+
+
+# keys
+
+
+@pytest.fixture
+def keyed(shop: Path) -> Iterator[tuple[TestClient, dict[str, str], Path]]:
+    file = shop / "keys.json"
+    keys = {scope: add_key(file, scope, scope) for scope in ("search", "admin")}
+    settings = ServeSettings(keys=file, rate=100)
+    with TestClient(create_app(Retriever.open(shop / "bundle", shop / "gallery"), settings=settings, page=False)) as it:
+        yield it, keys, file
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_every_route_but_the_probes_asks_for_a_key(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
+    client, keys, _ = keyed
+    routes = client.get("/openapi.json", headers=bearer(keys["search"])).json()["paths"]
+    asked = 0
+    for path, methods in routes.items():
+        for method in methods:
+            answer = client.request(method, path.replace("{", "").replace("}", ""))
+            assert (answer.status_code == 401) is (path not in ("/healthz", "/readyz")), path
+            asked += 1
+    assert asked > 15
+    for path in ("/openapi.json", "/metrics", "/", "/nothing"):
+        assert client.get(path).status_code == 401
+
+
+def test_a_key_opens_what_its_scope_covers(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
+    client, keys, file = keyed
+    basic = base64.b64encode(f"any:{keys['search']}".encode()).decode()
+    for headers in (bearer(keys["search"]), {"X-API-Key": keys["search"]}, {"Authorization": f"Basic {basic}"}):
+        assert client.post("/v1/search", content=MINE, headers=headers).status_code == 200
+    for headers in (bearer("rk_wrong"), bearer(""), {"Authorization": "Basic !"}, {"X-API-Key": "é".encode()}):
+        assert client.post("/v1/search", content=MINE, headers=headers).status_code == 401  # type: ignore[arg-type]
+    for method, path in (("DELETE", "/v1/items/item-01"), ("PUT", "/v1/photos/p"), ("POST", "/v1/admin/reload")):
+        assert client.request(method, path, headers=bearer(keys["search"])).status_code == 403
+    assert client.delete("/v1/items/item-01", headers=bearer(keys["admin"])).status_code == 200
+    assert keys["search"] not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_keys_rotate_while_the_server_runs(keyed: tuple[TestClient, dict[str, str], Path]) -> None:
+    client, keys, file = keyed
+    new = add_key(file, "search", "search")
+    for key in (keys["search"], new):
+        assert client.get("/v1/items", headers=bearer(key)).status_code == 200
+    assert remove_keys(file, "search", keep_newest=True) == 1
+    assert client.get("/v1/items", headers=bearer(keys["search"])).status_code == 401
+    assert client.get("/v1/items", headers=bearer(new)).status_code == 200
+    file.write_text("{")  # half a file, for a moment
+    assert client.get("/v1/items", headers=bearer(new)).status_code == 200
+    with pytest.raises(KeyFileError):
+        read_keys(file)
+    with pytest.raises(KeyFileError):
+        KeyRing(file.with_name("none.json"))
+
+
+def test_a_key_over_its_rate_waits(shop: Path) -> None:
+    file = shop / "keys.json"
+    fast, slow = add_key(file, "a", "search"), add_key(file, "b", "search")
+    settings = ServeSettings(keys=file, rate=2)
+    app = create_app(Retriever.open(shop / "bundle", shop / "gallery"), settings=settings, page=False)
+    with TestClient(app) as client:
+        answers = [client.get("/v1/items", headers=bearer(fast)) for _ in range(8)]
+        assert [answer.status_code for answer in answers[:4]] == [200] * 4
+        assert answers[-1].status_code == 429
+        assert int(answers[-1].headers["retry-after"]) >= 1
+        assert client.get("/v1/items", headers=bearer(slow)).status_code == 200  # each key has its own
+
+
+def test_pages_of_other_origins_change_nothing(client: TestClient) -> None:
+    for origin, status in (("http://evil.example", 403), ("null", 403), ("http://testserver", 200)):
+        answer = client.post("/v1/search", content=MINE, headers={"Origin": origin})
+        assert answer.status_code == status
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert client.options("/v1/search", headers={"Origin": "http://evil.example"}).status_code == 405
+
+
+def test_every_answer_has_its_headers(client: TestClient) -> None:
+    for path in ("/healthz", "/nothing", "/v1/info", "/metrics"):
+        headers = client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "default-src" in headers["content-security-policy"]
+
+
+# what operators see
+
+
+def test_metrics_count_what_happens(client: TestClient) -> None:
+    search(client)
+    search(client, STRANGER)
+    client.post("/v1/search", content=b"no image")
+    client.get("/v1/thumbnails/nothing")
+    text = client.get("/metrics").text
+    for line in (
+        'retrieval_requests_total{route="/v1/search",status="200"} 2.0',
+        'retrieval_requests_total{route="/v1/search",status="400"} 1.0',
+        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:path}",status="404"} 1.0',
+        'retrieval_decisions_total{decision="match",reason=""} 1.0',
+        'retrieval_decisions_total{decision="no_match",reason="no_match"} 1.0',
+        'retrieval_stage_seconds_count{stage="embed"} 2.0',
+        "retrieval_nearest_distance_count 2.0",
+        "retrieval_gallery_items 10.0",
+        "retrieval_threshold 0.5",
+        'retrieval_drift_alarm{statistic="certainty"} 0.0',
+    ):
+        assert line in text
+    named = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    optional = {"retrieval_expected_fpir", "retrieval_gallery_outgrown"}  # this bundle keeps no calibration
+    created = {name for name in named if name.endswith("_created")}
+    assert {name.removesuffix("_total") for name in named - created} == set(METRICS) - optional
+
+
+def test_the_log_is_a_json_line_a_request(client: TestClient, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="retrieval.access"):
+        client.post("/v1/search?top_k=0", content=MINE, headers={"X-Request-ID": "mine"})
+    (record,) = [record for record in caplog.records if record.name == "retrieval.access"]
+    line = json.loads(JsonLines().format(record))
+    assert {"request_id": "mine", "method": "POST", "route": "/v1/search", "status": 422}.items() <= line.items()
+    assert line["ms"] > 0
+
+
+def answer(certainty: float, distance: float, brightness: float) -> SearchResult:
+    made = SearchResult((), "no_match", "no_match", 0.5, distance, certainty, None, "b", 1)
+    return replace(made, appearance=Appearance(brightness, 0.2, 0.1))
+
+
+def test_drift_alarms_for_what_matters_and_not_before(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    monitor = Monitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
+    usual = {"certainty": generator.normal(10, 1, 500), "brightness": generator.uniform(0.3, 0.7, 500)}
+    monkeypatch.setattr(monitor, "_calibration", usual)
+    for _ in range(LEAST - 1):
+        monitor.observe(answer(float(generator.normal(10, 1)), 0.3, 0.05))  # too dark
+    assert monitor.warning() == ""  # too few to tell
+    monitor.observe(answer(10.0, 0.3, 0.05))
+    assert "brightness" in monitor.warning()
+    assert "certainty" not in monitor.warning()
+    alarms = {drift.statistic: drift.alarm for drift in monitor.state()}
+    assert alarms == {
+        "certainty": False,
+        "brightness": True,
+        "contrast": False,  # nothing to compare with
+        "sharpness": False,
+        "nearest_distance": False,
+    }
+
+
+def test_nearest_distances_are_compared_with_the_first_of_the_gallery(shop: Path) -> None:
+    generator = np.random.default_rng(1)
+    monitor = Monitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
+    for _ in range(FIRST):
+        monitor.observe(answer(1.0, float(generator.uniform(0.2, 0.8)), 0.5))
+    assert "nearest distance" not in monitor.warning()
+    for _ in range(1000):
+        monitor.observe(answer(1.0, float(generator.uniform(0.5, 1.1)), 0.5))
+    assert "nearest distance" in monitor.warning()
+
+
+def test_the_statistic_is_the_largest_difference_of_shares() -> None:
+    assert largest_difference(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == 1.0
+    assert largest_difference(np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 2.0, 3.0, 9.0])) == 0.25
+    generator = np.random.default_rng(2)
+    by_chance = [largest_difference(*generator.normal(size=(2, LEAST))) for _ in range(300)]
+    assert max(by_chance) < EFFECT
+
+
+# company for a GPU
+
+
+def test_photos_of_several_requests_are_embedded_together(world: Path) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    runs: list[int] = []
+
+    class Counting(Embedder):
+        def embed_pixels(self, pixels: Any) -> Any:
+            runs.append(len(pixels))
+            if len(runs) == 1:
+                started.set()
+                assert go_on.wait(10)
+            return super().embed_pixels(pixels)
+
+    started, go_on = threading.Event(), threading.Event()
+    retriever.embedder.__class__ = Counting
+    batching = BatchingEmbedder(retriever.embedder, most=4)
+    pixels = [batching.read([encode(draw(item, 1))]) for item in range(6)]
+    answers: list[Any] = [None] * 6
+
+    def ask(number: int) -> None:
+        answers[number] = batching.embed_pixels(pixels[number])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
+    threads[0].start()
+    assert started.wait(10)
+    for thread in threads[1:]:
+        thread.start()
+    while batching._asked.qsize() < 5:
+        pass
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert runs == [1, 4, 1]
+    alone = Embedder((world / "bundle" / "model.onnx").read_bytes(), retriever.embedder.preprocessing)
+    for number in range(6):
+        assert np.allclose(answers[number].vectors, alone.embed_pixels(pixels[number]).vectors, atol=1e-6)
+    batching.close()
+
+
+def test_a_failing_model_is_told_to_every_caller(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = Retriever.open(world / "bundle", world / "gallery")
+    batching = BatchingEmbedder(retriever.embedder, most=4)
+    monkeypatch.setattr(retriever.embedder, "embed_pixels", lambda _: 1 / 0)
+    with pytest.raises(Exception, match="division"):
+        batching.embed_pixels(batching.read([MINE]))
+    batching.close()
+
+
+def test_settings_and_thresholds_are_no_parameters(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RETRIEVAL_THRESHOLD", "9")
+    told = client.post("/v1/search?threshold=9", content=STRANGER, headers={"X-Threshold": "9"}).json()
+    assert (told["threshold"], told["decision"]) == (0.5, "no_match")
+    body = {"image": base64.b64encode(STRANGER).decode(), "threshold": 9}
+    assert client.post("/v1/search", json=body).status_code == 422
+    with pytest.raises(TypeError):
+        ServeSettings(threshold=9)  # type: ignore[call-arg]
+
+
+def test_a_certain_bundle_says_so(shop: Path) -> None:
+    make_bundle(shop, name="certain", point=OperatingPoint(0.4, "certified", 0.01, {"fpir": 0.002}), files={})
+    with TestClient(create_app(Retriever.open(shop / "certain", shop / "gallery"), page=False)) as client:
+        info = client.get("/v1/info").json()
+    assert (info["status"], info["target_fpir"], info["evidence"]) == ("certified", 0.01, {"fpir": 0.002})
