@@ -28,6 +28,7 @@ METRICS = (  # their names, without what Prometheus appends
     "retrieval_gallery_items",
     "retrieval_gallery_version",
     "retrieval_threshold",
+    "retrieval_target_fpir",
     "retrieval_expected_fpir",
     "retrieval_gallery_outgrown",
     "retrieval_drift_effect",
@@ -99,6 +100,7 @@ class _State(Collector):
             "gallery_items": ("Items in the gallery.", retriever.gallery.items),
             "gallery_version": ("Changes so far.", retriever.gallery.version),
             "threshold": ("Distance up to which an item matches.", point.threshold),
+            "target_fpir": ("FPIR promised.", point.target_fpir),
         }
         if view is not None:
             numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", view.fpir)

@@ -56,7 +56,7 @@ class Served:
 
 
 def start(world: Path, folder: Path, *options: str) -> Served:
-    """Start `retrieval serve` on a free port, and wait until it is ready."""
+    """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -77,8 +77,11 @@ def start(world: Path, folder: Path, *options: str) -> Served:
     address = f"http://127.0.0.1:{port}"
     for _ in range(600):
         try:
-            if process.poll() is not None or httpx.get(f"{address}/readyz").is_success:
+            if process.poll() is not None:
                 break
+            if all(httpx.get(f"{address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
+                break
+            time.sleep(0.1)
         except httpx.TransportError:
             time.sleep(0.1)
     assert process.poll() is None, log.read_text()
