@@ -108,7 +108,7 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
     searches = max((drift.searches for drift in drifts), default=0)
     return (
         f"<p class='r-small'>{html.escape(warning) or 'Nothing speaks against the promise'}. "
-        f"The newest {searches:,} searches.</p>"
+        f"Searches looked at: {searches:,}.</p>"
         "<table class='r-table'><thead><tr><td></td><th scope='col'>median now</th><th scope='col'>as it was</th>"
         f"<th scope='col'>difference</th></tr></thead><tbody>{rows}</tbody></table>"
     )

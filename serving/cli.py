@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -85,6 +87,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn hands back once it has finished
     uvicorn.run(
         app,
         host=host,

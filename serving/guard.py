@@ -124,9 +124,11 @@ class Guard:
 
     def _note(self, request: _Request, scope: Scope) -> None:
         """Count and log a request, by the route that answered: a client cannot invent names."""
-        route = getattr(scope.get("route"), "path", "") or "page"
+        route = "page"
         if request.path in PROBES:
             route = request.path
+        elif request.path.startswith(ENDPOINT):
+            route = getattr(scope.get("route"), "path", "refused")
         seconds = time.perf_counter() - request.started
         self._telemetry.request(route, request.status, seconds)
         level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO

@@ -9,7 +9,7 @@
     const field = input(side);
     if (!field) return;
     Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, Math.round(percent));
-    for (const kind of ["input", "change", "pointerup"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+    for (const kind of ["input", "change"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
   }
 
   // where the pixels of a picture are that is fitted into its element
@@ -63,4 +63,11 @@
   document.addEventListener("input", (event) => { if (event.target.closest?.("#part")) draw(); });
   document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
   window.addEventListener("resize", draw);
+
+  // Gradio names neither the buttons of the examples nor some of its own
+  new MutationObserver(() => {
+    document.querySelectorAll("button.gallery-item:not([aria-label])").forEach((button, number) => {
+      button.setAttribute("aria-label", `Example ${number + 1}`);
+    });
+  }).observe(document.documentElement, { childList: true, subtree: true });
 })();

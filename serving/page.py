@@ -6,6 +6,7 @@ Gradio carries the photo as a file and nothing more: every byte of it goes throu
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import tempfile
@@ -176,9 +177,10 @@ def _what_if(service: Service) -> None:
     gradio, curves = _gradio(), WhatIf.of(service.retriever.bundle)
     if curves is None:
         return
-    served, most = service.retriever.bundle.threshold, float(curves.thresholds[-1])
+    served = service.retriever.bundle.threshold
+    most = math.ceil(100 * float(curves.thresholds[-1])) / 100
     with gradio.Accordion("What if the threshold were another one?", open=False, elem_id="what-if"):
-        slider = gradio.Slider(0, most, served, step=most / 200, label="Threshold, to look at only", buttons=[])
+        slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold, to look at only", buttons=[])
         shown = gradio.HTML(what_if_html(served, served, curves), elem_id="what-if-rates")
     slider.input(
         lambda value: what_if_html(float(value), service.retriever.bundle.threshold, curves),

@@ -75,9 +75,7 @@ def png_of(chunks: Sequence[bytes]) -> bytes:
 def claimed_png(width: int, height: int, *, depth: int = 8, colour: int = 2, pixels: bytes = b"\0" * 100) -> bytes:
     """Return a PNG file that claims any size."""
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    return png_of(
-        [png_chunk(b"IHDR", head), png_chunk(b"IDAT", zlib.compress(pixels, 9)), png_chunk(b"IEND", b"")]
-    )
+    return png_of([png_chunk(b"IHDR", head), png_chunk(b"IDAT", zlib.compress(pixels, 9)), png_chunk(b"IEND", b"")])
 
 
 def claimed_jpeg(width: int, height: int, data: bytes = b"") -> bytes:

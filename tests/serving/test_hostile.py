@@ -1,0 +1,647 @@
+"""Hostile input over HTTP: whatever is sent, the server refuses it in kind, in time and in little memory."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import os
+import re
+import select
+import shutil
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from PIL import Image
+from schemathesis import checks
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from retrieval.images import MAX_BYTES
+from retrieval.retriever import Retriever
+from serving.app import create_app
+from serving.problems import MEDIA_TYPE
+
+from ..world import draw, encode
+from .conftest import Served, start, stop
+from .corpus import corpus, picture, png_chunks, png_of, saved
+
+FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
+EXAMPLES = 15  # that schemathesis draws of an operation, beside its own
+SEARCH = "/v1/search"
+MB = 2**20
+JPEG = {"content-type": "image/jpeg"}
+LEAK = re.compile(r"Traceback|File \"|site-packages|\.py\b|0x[0-9a-f]{6}|root:|/tmp/|/home/|/usr/")
+THREADS = 4
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder where the server would put temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def server(world: Path, temporary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Return a server of its own, warm, that nothing else asks."""
+    folder = tmp_path_factory.mktemp("hostile")
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, folder / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        running = start(folder, folder, "--no-page")
+    with httpx.Client(base_url=running.address) as client:
+        for kind in ("JPEG", "PNG", "WEBP") * 10:
+            assert client.post(SEARCH, content=encode(picture(), kind), headers=JPEG).status_code == 200
+    yield running
+    stop(running)
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=20) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def unharmed(server: Served, client: httpx.Client, temporary: Path) -> Iterator[None]:
+    """Check after each test that the server serves on, asked nobody, and left no file behind."""
+    known = files_around(server)
+    yield
+    answer = client.post(SEARCH, content=encode(draw(3, 5)), headers=JPEG)
+    assert (answer.status_code, answer.json()["matches"][0]["item_id"]) == (200, "item-03")
+    assert server.strangers() == []
+    assert list(temporary.iterdir()) == []
+    assert files_around(server) == known
+
+
+def files_around(server: Served) -> set[Path]:
+    return set(server.log.parent.rglob("*"))
+
+
+def peak(server: Served) -> int:
+    """Return the most memory that the server ever held, in bytes."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
+
+
+def faults_of(status: int, kind: str, text: str) -> list[str]:
+    """Return what is wrong with an answer, whatever was asked."""
+    faults = [f"it tells {found[0]!r}"] if (found := LEAK.search(text)) else []
+    if status >= 500:
+        faults.append(f"answered {status}")
+    if status >= 400:
+        if kind != MEDIA_TYPE:
+            return [*faults, f"refused as {kind}"]
+        problem = json.loads(text)
+        if problem.keys() != {"type", "title", "status", "detail"} or problem["status"] != status:
+            faults.append(f"refused with {problem}")
+    return faults
+
+
+def faults(response: httpx.Response, statuses: frozenset[int]) -> list[str]:
+    """Return what is wrong with an answer that must have one of these statuses."""
+    found = faults_of(response.status_code, response.headers.get("content-type", ""), response.text)
+    if response.status_code not in statuses:
+        found.append(f"{response.status_code} is none of {sorted(statuses)}: {response.text[:200]}")
+    return found
+
+
+# images
+
+
+def test_each_odd_image_is_searched_and_each_hostile_one_refused(server: Served, client: httpx.Client) -> None:
+    cases, before = corpus(), peak(server)
+    assert len(cases) >= 40
+    wrong: list[str] = []
+    for case in cases:
+        started = time.perf_counter()
+        response = client.post(SEARCH, content=case.data, headers={"content-type": case.kind})
+        seconds = time.perf_counter() - started
+        found = faults(response, case.statuses)
+        if seconds > 2:
+            found.append(f"took {seconds:.1f} s")
+        if response.status_code == 200 and case.like:
+            plain = client.post(SEARCH, content=case.like, headers=JPEG).json()
+            told = response.json()
+            if told["nearest"]["item_id"] != plain["nearest"]["item_id"] or told["decision"] != plain["decision"]:
+                found.append(f"seen as {told['nearest']}, not {plain['nearest']}")
+            if abs(told["nearest_distance"] - plain["nearest_distance"]) > 0.02:
+                found.append(f"distance {told['nearest_distance']}, not {plain['nearest_distance']}")
+        wrong += [f"{case.name}: {fault}" for fault in found]
+    grown = peak(server) - before
+    assert not wrong, "\n".join(wrong)
+    assert grown < 150 * MB, f"{grown / MB:.0f} MB"
+
+
+def test_the_largest_image_takes_a_bounded_amount_of_memory(server: Served, client: httpx.Client) -> None:
+    glass = Image.new("P", (5000, 5000))
+    large = saved(glass, "PNG", transparency=0)
+    assert len(large) < 100_000  # a small file is enough
+    before = peak(server)
+    started = time.perf_counter()
+    assert faults(client.post(SEARCH, content=large, headers=JPEG), frozenset({200})) == []
+    assert time.perf_counter() - started < 5
+    grown = peak(server) - before
+    assert grown < 500 * MB, f"{grown / MB:.0f} MB"
+
+
+def test_the_same_images_are_refused_where_they_would_be_stored(server: Served, client: httpx.Client) -> None:
+    wrong: list[str] = []
+    version = client.get("/v1/info").json()["gallery"]["version"]
+    for case in corpus():
+        if 200 in case.statuses:
+            continue
+        response = client.put("/v1/photos/hostile?item_id=x", content=case.data, headers={"content-type": case.kind})
+        wrong += [f"{case.name}: {fault}" for fault in faults(response, case.statuses)]
+    assert not wrong, "\n".join(wrong)
+    assert client.get("/v1/photos/hostile").status_code == 404
+    assert client.get("/v1/info").json()["gallery"]["version"] == version
+
+
+def test_a_batch_refuses_the_bad_ones_alone(client: httpx.Client) -> None:
+    good = encode(picture())
+    bad = [case for case in corpus() if 200 not in case.statuses and 0 < len(case.data) < 100_000][:30]
+    files = [("images", ("a.jpg", data, "image/jpeg")) for case in bad for data in (case.data, good)]
+    answers = client.post("/v1/search/batch", files=files).json()["answers"]
+    assert [answer["decision"] for answer in answers[1::2]] == ["match"] * len(bad)
+    told = [(case.name, answer["status"]) for case, answer in zip(bad, answers[::2], strict=True)]
+    assert [fact for fact, case in zip(told, bad, strict=True) if fact[1] not in case.statuses] == []
+
+
+# mutations
+
+
+def originals() -> list[bytes]:
+    """Return small files of every accepted kind."""
+    image = draw(3, 5)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return [
+        saved(image, "JPEG"),
+        saved(image, "JPEG", progressive=True, exif=exif),
+        saved(image.convert("CMYK"), "JPEG"),
+        saved(image, "PNG"),
+        saved(image.quantize(16), "PNG", transparency=0),
+        saved(image.convert("RGBA"), "PNG", exif=exif),
+        saved(Image.fromarray(np.asarray(image.convert("L")).astype(np.uint16) * 257), "PNG"),
+        saved(image, "WEBP", exif=exif),
+        saved(image.convert("RGBA"), "WEBP", lossless=True),
+    ]
+
+
+def flip_bits(data: bytes, generator: np.random.Generator) -> bytes:
+    changed = bytearray(data)
+    for at in generator.integers(0, len(data), generator.integers(1, 9)):
+        changed[at] ^= 1 << int(generator.integers(8))
+    return bytes(changed)
+
+
+def overwrite(data: bytes, generator: np.random.Generator) -> bytes:
+    """Write extreme numbers, as lengths and sizes are."""
+    at = int(generator.integers(0, len(data)))
+    extreme = [b"\xff\xff\xff\xff", bytes(4), b"\x7f\xff\xff\xff", b"\0\0\0\x01", generator.bytes(8)]
+    new = extreme[int(generator.integers(len(extreme)))]
+    return data[:at] + new + data[at + len(new) :]
+
+
+def truncate(data: bytes, generator: np.random.Generator) -> bytes:
+    return data[: int(generator.integers(0, len(data)))]
+
+
+def insert(data: bytes, generator: np.random.Generator) -> bytes:
+    at = int(generator.integers(0, len(data)))
+    return data[:at] + generator.bytes(int(generator.integers(1, 5000))) + data[at:]
+
+
+def move_chunks(data: bytes, generator: np.random.Generator) -> bytes:
+    """Leave a part out, or write it twice: a chunk of a PNG, else any."""
+    if data.startswith(b"\x89PNG"):
+        chunks = png_chunks(data)
+        at = int(generator.integers(len(chunks)))
+        return png_of([*chunks[:at], *[chunks[at]] * (2 * int(generator.integers(2))), *chunks[at + 1 :]])
+    first, last = sorted(int(n) for n in generator.integers(0, len(data), 2))
+    return data[:first] + data[first:last] * (2 * int(generator.integers(2))) + data[last:]
+
+
+def splice(data: bytes, generator: np.random.Generator) -> bytes:
+    """Go on with another file."""
+    others = originals()
+    other = others[int(generator.integers(len(others)))]
+    return data[: int(generator.integers(len(data)))] + other[int(generator.integers(len(other))) :]
+
+
+def noise(data: bytes, generator: np.random.Generator) -> bytes:
+    """Keep the first bytes alone, by which a kind is known."""
+    return data[: int(generator.integers(0, 16))] + generator.bytes(int(generator.integers(0, 5000)))
+
+
+MUTATIONS: Sequence[Callable[[bytes, np.random.Generator], bytes]] = (
+    flip_bits,
+    flip_bits,
+    overwrite,
+    truncate,
+    insert,
+    move_chunks,
+    splice,
+    noise,
+)
+
+
+def mutants(count: int, seed: int) -> Iterator[bytes]:
+    """Yield files that were changed in one way or two."""
+    generator, files = np.random.default_rng(seed), originals()
+    for _ in range(count):
+        data = files[int(generator.integers(len(files)))]
+        for _ in range(int(generator.integers(1, 3))):
+            data = MUTATIONS[int(generator.integers(len(MUTATIONS)))](data, generator) or b"\0"
+        yield data
+
+
+@pytest.mark.slow
+def test_no_mutated_file_fails_or_hangs(server: Served) -> None:
+    before = peak(server)
+
+    def upload(seed: int) -> tuple[Counter[int], list[str]]:
+        statuses: Counter[int] = Counter()
+        wrong: list[str] = []
+        connection = http.client.HTTPConnection(server.address.removeprefix("http://"), timeout=10)
+        for number, data in enumerate(mutants(FUZZ // THREADS, seed)):
+            started = time.perf_counter()
+            connection.request("POST", SEARCH, data, JPEG)
+            response = connection.getresponse()
+            text = response.read().decode()
+            found = faults_of(response.status, response.headers["content-type"], text)
+            if response.status not in (200, 400, 413, 415):
+                found.append(f"answered {response.status}")
+            if (seconds := time.perf_counter() - started) > 5:
+                found.append(f"took {seconds:.1f} s")
+            wrong += [f"mutant {seed}/{number}: {fault}" for fault in found]
+            statuses[response.status] += 1
+        connection.close()
+        return statuses, wrong
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        done = list(pool.map(upload, range(THREADS)))
+    statuses = sum((counted for counted, _ in done), Counter[int]())
+    wrong = [fault for _, faults in done for fault in faults]
+    assert not wrong, "\n".join(wrong[:20])
+    assert statuses.total() == FUZZ // THREADS * THREADS
+    assert min(statuses[200], statuses[400]) > FUZZ // 20  # both ways were gone
+    grown = peak(server) - before
+    assert grown < 150 * MB, f"{grown / MB:.0f} MB"
+
+
+# forms and JSON
+
+
+def form(*parts: tuple[str, bytes], boundary: str = "b", end: bool = True) -> bytes:
+    """Return a form of parts: what stands behind `form-data`, and the content."""
+    head = "--{}\r\nContent-Disposition: form-data{}\r\n\r\n"
+    body = b"".join(head.format(boundary, told).encode() + content + b"\r\n" for told, content in parts)
+    return body + (f"--{boundary}--\r\n".encode() if end else b"")
+
+
+def test_odd_forms_are_searched_or_refused(client: httpx.Client) -> None:
+    image = encode(picture())
+    file = '; name="image"; filename="a.jpg"'
+    kind = "multipart/form-data; boundary=b"
+    refused, either = frozenset({400, 413, 415, 422}), frozenset({200, 400})
+    good = form((file, image))
+    cases: dict[str, tuple[str, bytes, frozenset[int]]] = {
+        "well": (kind, good, frozenset({200})),
+        "other fields beside": (kind, form(('; name="note"', b"x"), (file, image)), frozenset({200})),
+        "path as name": (kind, form(('; name="image"; filename="../../../../tmp/x.jpg"', image)), frozenset({200})),
+        "absolute path as name": (kind, form(('; name="image"; filename="/etc/cron.d/x"', image)), frozenset({200})),
+        "NUL in the name": (kind, form(('; name="image"; filename="a\0.jpg"', image)), either),
+        "name of 50 kB": (kind, form((f'; name="image"; filename="{"a" * 50_000}"', image)), either),
+        "encoded name": (kind, form(("; name=image; filename*=UTF-8''..%2F..%2Fx", image)), either),
+        "no file name": (kind, form(('; name="image"', image)), refused),
+        "no field name": (kind, form(('; filename="a.jpg"', image)), refused),
+        "other field": (kind, form(('; name="picture"; filename="a.jpg"', image)), refused),
+        "two files": (kind, form((file, image), (file, image)), refused),
+        "empty file": (kind, form((file, b"")), refused),
+        "no parts": (kind, form(), refused),
+        "empty body": (kind, b"", refused),
+        "wrong boundary": ("multipart/form-data; boundary=c", good, refused),
+        "no boundary": ("multipart/form-data", good, refused),
+        "empty boundary": ("multipart/form-data; boundary=", good, refused),
+        "boundary of 8 kB": (f"multipart/form-data; boundary={'b' * 8000}", good, refused),
+        "cut off": (kind, good[: len(good) // 2], refused),
+        "no end": (kind, form((file, image), end=False), either),
+        "5,000 parts": (kind, form(*[('; name="x"', b"")] * 5000), refused),
+        "5,000 files": (kind, form(*[(file, b"x")] * 5000), refused),
+        "field of 2 MB": (kind, form(('; name="x"', bytes(2 * MB)), (file, image)), refused),
+        "field name of 1 MB": (kind, form((f'; name="{"x" * MB}"', b"x"), (file, image)), refused),
+        "1,000 headers": (kind, form((file + "\r\nX: y" * 1000, image)), either),
+        "form in a form": (kind, form((file, form((file, image)))), refused),
+        "charset that is none": (f"{kind}; charset=nothing", good, either),
+        "not a form": ("application/x-www-form-urlencoded", b"image=http://192.0.2.1/", refused),
+    }
+    wrong: list[str] = []
+    for name, (told, body, statuses) in cases.items():
+        started = time.perf_counter()
+        response = client.post(SEARCH, content=body, headers={"content-type": told})
+        wrong += [f"{name}: {fault}" for fault in faults(response, statuses)]
+        if time.perf_counter() - started > 2:
+            wrong.append(f"{name}: took {time.perf_counter() - started:.1f} s")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_odd_json_is_refused(client: httpx.Client) -> None:
+    image = base64.b64encode(encode(picture())).decode()
+    refused = frozenset({400, 422})
+    bodies: dict[str, str] = {
+        "not JSON": "{",
+        "nothing": "",
+        "null": "null",
+        "a list": "[]",
+        "a number": "1",
+        "no image": "{}",
+        "not base64": '{"image": "%%%"}',
+        "base64 of text": json.dumps({"image": base64.b64encode(b"no image").decode()}),
+        "broken base64": json.dumps({"image": image[:-3]}),
+        "base64 in lines": json.dumps({"image": image[:40] + "\n" + image[40:]}),
+        "an address": '{"image": "http://192.0.2.1/x.jpg"}',
+        "a data address": json.dumps({"image": f"data:image/jpeg;base64,{image}"}),
+        "a path": '{"image": "file:///etc/passwd"}',
+        "umlauts": '{"image": "äöü"}',
+        "half a surrogate": '{"image": "\\ud800"}',
+        "empty image": '{"image": ""}',
+        "image is a list": '{"image": [1, 2]}',
+        "unknown field": json.dumps({"image": image, "url": "http://192.0.2.1/x.jpg"}),
+        "threshold": json.dumps({"image": image, "threshold": 9}),
+        "huge number": f'{{"image": "{image}", "top_k": {"9" * 5000}}}',
+        "huge power": f'{{"image": "{image}", "top_k": 1e999}}',
+        "NaN": f'{{"image": "{image}", "top_k": NaN}}',
+        "top_k of none": json.dumps({"image": image, "top_k": 0}),
+        "long filter": json.dumps({"image": image, "where": "x" * 3000}),
+        "filter of an unknown column": json.dumps({"image": image, "where": "nothing = 1"}),
+        "filter that injects": json.dumps({"image": image, "where": "1=1; DROP TABLE photos"}),
+        "deep filter": json.dumps({"image": image, "where": "(" * 1900}),
+        "deep filter of not": json.dumps({"image": image, "where": "not " * 480 + "x = 1"}),
+        "deep list": "[" * 100_000,
+        "deep objects": '{"image":' * 100_000,
+        "Latin-1": "\xe4",
+    }
+    wrong: list[str] = []
+    for name, text in bodies.items():
+        body = text.encode("latin-1" if name == "Latin-1" else "utf-8")
+        response = client.post(SEARCH, content=body, headers={"content-type": "application/json"})
+        wrong += [f"{name}: {fault}" for fault in faults(response, refused)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_odd_photos_for_the_gallery_are_refused_or_come_back_as_they_were(client: httpx.Client) -> None:
+    image = base64.b64encode(encode(draw(5, 7))).decode()
+    wrong: list[str] = []
+    ids = [
+        "../../x",
+        "/etc/passwd",
+        "a\0b",
+        "a\nb",
+        "ä\u202e",
+        "\U0001f34c",
+        "x" * 500,
+        "%2e%2e",
+        "a?b#c",
+        "-",
+        " ",
+        ".",
+    ]
+    for photo_id in ids:
+        path = "/v1/photos/" + "".join(f"%{byte:02X}" for byte in photo_id.encode())
+        put = client.put(path, json={"image": image, "item_id": "odd", "metadata": {}})
+        wrong += [f"{photo_id[:20]!r}: {fault}" for fault in faults(put, frozenset({200, 422}))]
+        if put.status_code == 200:
+            if client.get(path).json() != {"photo_id": photo_id, "item_id": "odd", "metadata": {}}:
+                wrong.append(f"{photo_id[:20]!r} came back as {client.get(path).text[:200]}")
+            wrong += [f"{photo_id[:20]!r}: {fault}" for fault in faults(client.delete(path), frozenset({200}))]
+    metadata: dict[str, str] = {
+        "NaN": '{"x": NaN}',
+        "infinity": '{"x": Infinity}',
+        "huge power": '{"x": 1e999}',
+        "huge number": f'{{"x": {"9" * 400}}}',
+        "larger than 64 bits": f'{{"x": {2**63}}}',
+        "deep": '{"x": ' + "[" * 150 + "]" * 150 + "}",
+        "half a surrogate": '{"x": "\\ud800"}',
+        "NUL": '{"x": "\\u0000", "\\u0000": 1}',
+        "own fields": '{"item_id": 1, "photo_id": [], "distance": 0, "__class__": "x"}',
+        "1 MB": json.dumps({"x": "y" * MB}),
+        "10,000 keys": json.dumps({f"k{n}": n for n in range(10_000)}),
+        "no object": "[1]",
+        "a page": '{"x": "<script>alert(1)</script>"}',
+    }
+    for name, text in metadata.items():
+        body = f'{{"image": "{image}", "item_id": "odd", "metadata": {text}}}'
+        headers = {"content-type": "application/json"}
+        put = client.put("/v1/photos/odd", content=body.encode(), headers=headers)
+        found = faults(put, frozenset({200, 413, 422}))
+        if put.status_code == 200:
+            for response in (
+                client.get("/v1/photos/odd"),
+                client.get("/v1/items/odd"),
+                client.post(SEARCH, content=encode(draw(5, 7)), headers=JPEG),
+                client.delete("/v1/photos/odd"),
+            ):
+                found += [f"then {response.request.method}: {fault}" for fault in faults(response, frozenset({200}))]
+        wrong += [f"{name}: {fault}" for fault in found]
+    assert not wrong, "\n".join(wrong)
+
+
+# bodies and heads
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
+@pytest.mark.parametrize(
+    ("kind", "head"),
+    [
+        ("image/jpeg", b""),
+        ("multipart/form-data; boundary=b", form(('; name="image"; filename="a"', b""), end=False)),
+        ("application/json", b'{"image": "'),
+    ],
+    ids=["raw", "form", "JSON"],
+)
+def test_300_megabytes_are_not_taken(server: Served, kind: str, head: bytes, chunked: bool) -> None:
+    before = peak(server)
+    answer, sent = flood(server, kind, head, 300 * MB, chunked=chunked)
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert MEDIA_TYPE.encode() in answer
+    assert b"connection: close" in answer.lower()
+    assert sent < 4 * MAX_BYTES
+    grown = peak(server) - before
+    assert grown < 20 * MB + (MAX_BYTES if kind != "image/jpeg" else 0), f"{grown / MB:.0f} MB"
+
+
+def flood(server: Served, kind: str, head: bytes, size: int, *, chunked: bool) -> tuple[bytes, int]:
+    """Send a body until the server answers; return the answer, and the bytes that it took."""
+    length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
+    sent = 0
+    with connected(server) as connection:
+        connection.sendall(f"POST {SEARCH} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode())
+        piece = head or b"\xff" * MB
+        while sent < size and not select.select([connection], [], [], 0)[0]:
+            try:
+                connection.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+            except ConnectionError:
+                break
+            sent += len(piece)
+            piece = b"a" * MB
+        return received(connection), sent
+
+
+def connected(server: Served) -> socket.socket:
+    host, port = server.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def received(connection: socket.socket) -> bytes:
+    """Return what comes until the server hangs up."""
+    answer = b""
+    with suppress(ConnectionError):
+        while piece := connection.recv(65_536):
+            answer += piece
+    return answer
+
+
+IMAGE = encode(draw(3, 5))
+LENGTH = b"Content-Length: %d\r\n" % len(IMAGE)
+HEADS: dict[str, bytes] = {
+    "length is a word": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
+    "length below zero": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "length with a sign": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde",
+    "length of 30 digits": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
+    "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
+    "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: x\r\n"
+    + LENGTH
+    + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunk of no size": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
+    "chunk of a huge size": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20,
+    "unknown coding": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: bogus\r\n\r\n",
+    "unknown method": b"BREW /v1/search HTTP/1.1\r\nHost: x\r\n\r\n",
+    "unknown version": b"GET /v1/search HTTP/9.9\r\nHost: x\r\n\r\n",
+    "not HTTP": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(300),
+    "bytes in the path": b"GET /v1/items/\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "NUL in a header": b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n",
+    "space before a colon": b"GET /v1/info HTTP/1.1\r\nHost : x\r\n\r\n",
+    "path of 100 kB": b"GET /v1/items/" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "header of 1 MB": b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: " + b"a" * MB + b"\r\nConnection: close\r\n\r\n",
+    "100,000 headers": b"GET /v1/info HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100_000 + b"Connection: close\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_odd_heads_are_refused(server: Served, name: str) -> None:
+    with connected(server) as connection:
+        with suppress(ConnectionError):
+            connection.sendall(HEADS[name])
+        answer = received(connection)
+    assert not answer or re.match(rb"HTTP/1\.1 4\d\d ", answer), answer[:300]
+    assert not LEAK.search(answer.decode("latin-1"))
+
+
+def test_a_header_of_64_kilobytes_does_no_harm(server: Served) -> None:
+    head = (
+        b"POST /v1/search HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"a" * 65_536 + b"\r\n" + LENGTH + b"\r\n"
+    )
+    with connected(server) as connection:
+        connection.sendall(head + IMAGE)
+        answer = received(connection)
+    assert re.match(rb"HTTP/1\.1 (200|400|431) ", answer), answer[:300]
+
+
+def test_an_endless_header_is_not_kept(server: Served) -> None:
+    before, sent = peak(server), 0
+    with connected(server) as connection, suppress(ConnectionError):
+        connection.sendall(b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: ")
+        while sent < 200 * MB:
+            connection.sendall(b"a" * 65_536)
+            sent += 65_536
+    assert sent < 20 * MB, f"{sent / MB:.0f} MB were taken"
+    assert peak(server) - before < 20 * MB
+
+
+@pytest.mark.parametrize(
+    "told", ["\r\nSet-Cookie: a=b", "<script>", "a" * 500, "a b", "../../x", "{{7*7}}", "%0d%0aX-Evil: 1"]
+)
+def test_a_request_id_is_taken_over_only_where_it_is_sane(server: Served, told: str) -> None:
+    with connected(server) as connection:
+        head = f"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-ID: {told}\r\n\r\n"
+        connection.sendall(head.encode())
+        answer = received(connection).decode("latin-1").lower()
+    found = re.search(r"x-request-id: (.*)\r\n", answer)
+    assert found
+    assert re.fullmatch(r"[0-9a-f]{16}", found[1])
+    assert "set-cookie" not in answer
+    assert "x-evil" not in answer
+
+
+def test_no_address_is_ever_fetched(client: httpx.Client) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bait:
+        bait.settimeout(1)
+        url = f"http://127.0.0.1:{bait.getsockname()[1]}/x.jpg"
+        svg = f'<svg xmlns="http://www.w3.org/2000/svg"><image href="{url}"/></svg>'.encode()
+        headers = {"content-location": url, "referer": url, "x-forwarded-host": url, "forwarded": f"for={url}"}
+        asked: list[httpx.Response] = [
+            client.post(SEARCH, json={"image": url}),
+            client.post(SEARCH, json={"url": url}),
+            client.post("/v1/search/batch", json={"images": [url]}),
+            client.post(SEARCH, content=url.encode(), headers={"content-type": "text/plain"}),
+            client.post(SEARCH, content=url.encode(), headers={"content-type": "text/uri-list"}),
+            client.post(SEARCH, data={"image": url}),
+            client.post(SEARCH, data={"image": url}, files={"image": ("a.jpg", url.encode(), "text/uri-list")}),
+            client.post(f"{SEARCH}?url={url}&image={url}", content=b""),
+            client.post(SEARCH, content=svg, headers={"content-type": "image/svg+xml"}),
+            client.post(SEARCH, content=b"", headers=headers),
+            client.put("/v1/photos/x?item_id=x", content=url.encode()),
+            client.put("/v1/photos/x", json={"image": url, "item_id": "x"}),
+            client.get(f"/v1/thumbnails/{url}"),
+            client.get(f"/v1/photos/{url}"),
+        ]
+        with pytest.raises(TimeoutError):
+            bait.accept()
+    assert [(r.request.url, r.status_code) for r in asked if not 400 <= r.status_code < 500] == []
+
+
+# the OpenAPI document
+
+
+@pytest.fixture(scope="module")
+def documented(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the operations of an application whose gallery may be changed."""
+    folder = tmp_path_factory.mktemp("documented")
+    shutil.copytree(world / "gallery", folder / "gallery")
+    app = create_app(Retriever.open(world / "bundle", folder / "gallery"), page=False)
+    return schemathesis.openapi.from_asgi("/openapi.json", app)
+
+
+operations = schemathesis.pytest.from_fixture("documented")
+
+
+@pytest.mark.slow
+@operations.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_every_operation_is_as_the_document_says(case: Any) -> None:
+    case.call_and_validate(
+        checks=[
+            checks.not_a_server_error,
+            status_code_conformance,
+            content_type_conformance,
+            response_schema_conformance,
+        ]
+    )
