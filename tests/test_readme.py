@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from retrieval.cli import main
 
 from .conftest import ROOT
-from .world import draw, write_folder
+from .serving.conftest import start, stop
+from .world import draw, encode, write_folder
 
 README = (ROOT / "README.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+ADDRESS = "http://127.0.0.1:7860"
 QUICK = ["--epochs", "1", "--size", "96", "--items-per-batch", "4", "--dim", "16"]  # so that training takes seconds
 TINY = {"0.05": "0.3"}  # four calibration items cannot tell 5 %
 
@@ -41,7 +48,36 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
         words = [TINY.get(word, word) for word in line] + (QUICK if line[1] == "train" else [])
         monkeypatch.setattr(sys, "argv", words)
         main()
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    snippet = SNIPPETS[0]
     names: dict[str, object] = {}
     exec(snippet, names)  # noqa: S102 - the README's own lines
     assert getattr(names["result"], "decision", None) in ("match", "no_match")
+
+
+@pytest.mark.slow
+def test_what_clients_type_is_answered(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "query.jpg").write_bytes(encode(draw(3, 5)))
+    (tmp_path / "other.jpg").write_bytes(encode(draw(70, 1)))
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    lines = [line for line in README.splitlines() if line.startswith("curl ")]
+    assert len(lines) == 7
+    running = start(tmp_path, tmp_path, "--no-page")
+    try:
+        told = []
+        if shutil.which("curl"):
+            for line in lines:
+                command = shlex.split(line.replace(ADDRESS, running.address))
+                done = subprocess.run([*command, "-sS", "--fail-with-body"], capture_output=True, check=False)
+                assert done.returncode == 0, (line, done.stdout, done.stderr)
+                told.append(json.loads(done.stdout))
+            assert told[0]["matches"][0]["item_id"] == told[1]["explanation"]["plain_nearest"]["item_id"] == "item-03"
+            assert [answer["decision"] for answer in told[2]["answers"]] == ["match", "no_match"]
+            assert told[4]["photos"][0]["photo_id"] == "new.jpg"
+            assert told[5]["photos"] == 1
+        names: dict[str, Any] = {}
+        exec(SNIPPETS[1].replace(ADDRESS, running.address), names)  # noqa: S102 - the README's own lines
+        assert names["answer"].matches[0].item_id == "item-03"
+    finally:
+        stop(running)
