@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import check_vectors
+from .database import Change
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .snapshot import Filter, Neighbour, Snapshot
-from .store import Change, Store
+from .store import Store
 from .verification import check_files, check_rows
 from .where import parse_where, to_sql
 

@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError
-from .store import RESTORE, Segment
+from .store import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .candidates import Candidates
+from .database import RESTORE
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
 from .errors import GalleryCorrupt
 from .kinds import APPROXIMATE, FLAT
 from .segments import OpenSegment, open_segment
-from .store import RESTORE, IndexFile, Store
+from .store import IndexFile, Store
 
 FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have
 MOST_FETCHED = 4096  # at first: an item may have very many photos

@@ -1,53 +1,24 @@
-"""The facts of a gallery in SQLite: photos, items, metadata, thumbnails, and which files are in force.
+"""What a gallery's database says of photos, items, metadata, thumbnails, and of the files in force.
 
-Every change is one transaction (write-ahead log, full sync). Photos are numbered in the order of adding (`seq`), for
-ever; a segment holds the vectors of a range of these numbers, and says of each row which it is. A removed photo's row
-is gone; its number stays under `removed` until a merge drops its vector.
+Photos are numbered in the order of adding (`seq`), for ever; a segment holds the vectors of a range of these numbers,
+and says of each row which it is. A removed photo's row is gone; its number stays under `removed` until a merge drops
+its vector.
 """
 
 from __future__ import annotations
 
-import getpass
 import json
-import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .kinds import AUTO
+from .database import Database
+from .errors import GalleryError, InvalidParameter
 from .where import Value, column_sql
 
-FORMAT = 2
-RESTORE = "Restore the gallery from a copy, or index the photos again"
-SCHEMA = """
-CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE segments (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL UNIQUE, rows INTEGER NOT NULL, first INTEGER NOT NULL,
-    sha256 TEXT NOT NULL
-);
-CREATE TABLE indexes (
-    name TEXT PRIMARY KEY, kind TEXT NOT NULL, settings TEXT NOT NULL, sha256 TEXT NOT NULL
-);
-CREATE TABLE items (number INTEGER PRIMARY KEY, item_id TEXT NOT NULL UNIQUE, photos INTEGER NOT NULL);
-CREATE TABLE photos (
-    seq INTEGER PRIMARY KEY, photo_id TEXT NOT NULL UNIQUE, item INTEGER NOT NULL REFERENCES items (number),
-    metadata TEXT NOT NULL
-);
-CREATE INDEX photos_by_item ON photos (item);
-CREATE TABLE removed (seq INTEGER PRIMARY KEY);
-CREATE TABLE thumbnails (photo_id TEXT PRIMARY KEY, jpeg BLOB NOT NULL);
-CREATE TABLE columns (name TEXT PRIMARY KEY, kind TEXT NOT NULL);
-CREATE TABLE changes (
-    version INTEGER PRIMARY KEY, time TEXT NOT NULL, author TEXT NOT NULL, action TEXT NOT NULL, photos INTEGER NOT NULL
-);
-"""
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -83,17 +54,6 @@ class IndexFile:
 
 
 @dataclass(frozen=True)
-class Change:
-    """One line of the log."""
-
-    version: int
-    time: str  # ISO 8601, UTC
-    author: str
-    action: str
-    photos: int
-
-
-@dataclass(frozen=True)
 class Entry:
     """A photo that is to be added."""
 
@@ -102,133 +62,8 @@ class Entry:
     metadata: str  # JSON
 
 
-class Store:
-    """One connection to a gallery's database."""
-
-    def __init__(self, path: Path, *, read_only: bool) -> None:
-        if not path.exists():
-            raise GalleryError(f"{path.parent} is not a gallery", remedy="`retrieval index` makes one")
-        self._path = path
-        self._connect(path, read_only=read_only)
-        try:
-            found = self.fact("format")
-            if found != str(FORMAT):
-                raise GalleryError(
-                    f"{path.parent} has format {found}, this program reads {FORMAT}",
-                    remedy="Index the photos again",
-                )
-        except BaseException:
-            self.close()
-            raise
-
-    @classmethod
-    def create(cls, path: Path, facts: Mapping[str, object]) -> None:
-        """Write an empty database."""
-        connection = sqlite3.connect(path)
-        start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = FULL")
-            with connection:
-                connection.executescript(SCHEMA)
-                rows = [(key, str(value)) for key, value in (start | dict(facts)).items()]
-                connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
-        finally:
-            connection.close()
-
-    def _connect(self, path: Path, *, read_only: bool) -> None:
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
-        if read_only:
-            self._connection.execute("PRAGMA query_only = ON")
-        else:
-            self._connection.execute("PRAGMA synchronous = FULL")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
-
-    @contextmanager
-    def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """Commit what happens inside as one change, or nothing of it; DEFERRED gives one consistent view."""
-        with self._explained():
-            self._connection.execute(f"BEGIN {kind}")
-            try:
-                yield
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn what SQLite says into an error of ours: what fails now and may work later, or damage."""
-        try:
-            yield
-        except sqlite3.OperationalError as error:  # locked, full, not readable
-            raise GalleryError(
-                f"the database {self._path} cannot be used: {error}",
-                remedy="Check disk space and permissions, and that no other program holds it; then try again",
-            ) from error
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise GalleryCorrupt(f"the database {self._path} is damaged: {error}", remedy=RESTORE) from error
-
-    def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        with self._explained():
-            return self._connection.execute(query, values).fetchall()
-
-    # what is true of the gallery as a whole
-
-    def facts(self) -> dict[str, str]:
-        """Return the facts: format, version, layout, dim, embedding_id, created, photos, items, next_seq."""
-        return {str(key): str(value) for key, value in self._query("SELECT key, value FROM facts")}
-
-    def fact(self, key: str) -> str:
-        """Return one of the facts."""
-        rows = self._query("SELECT value FROM facts WHERE key = ?", (key,))
-        if not rows:
-            raise GalleryCorrupt(f"the database {self._path} lacks the fact {key}", remedy=RESTORE)
-        return str(rows[0][0])
-
-    def number(self, key: str) -> int:
-        """Return a fact that is a whole number."""
-        return self._whole(key, self.fact(key))
-
-    def state(self) -> tuple[int, int]:
-        """Return the version (changes so far) and the layout (rewrites of files so far)."""
-        rows = self._query("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")
-        if len(rows) != 2:
-            raise GalleryCorrupt(f"the database {self._path} lacks its version", remedy=RESTORE)
-        return self._whole("version", rows[1][0]), self._whole("layout", rows[0][0])
-
-    def _whole(self, key: str, value: object) -> int:
-        if not str(value).isdecimal():
-            raise GalleryCorrupt(f"the fact {key} of {self._path} is {value!r}, not a number", remedy=RESTORE)
-        return int(str(value))
-
-    def set_fact(self, key: str, value: object) -> None:
-        """Write one of the facts."""
-        self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, str(value)))
-
-    def increase(self, key: str, by: int = 1) -> None:
-        """Add to a fact that is a number."""
-        self._connection.execute("UPDATE facts SET value = value + ? WHERE key = ?", (by, key))
-
-    def log(self, action: str, photos: int) -> None:
-        """Count a change and write it down; readers see from it that they must look again."""
-        self.increase("version")
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self._connection.execute(
-            "INSERT INTO changes SELECT value, ?, ?, ?, ? FROM facts WHERE key = 'version'",
-            (now, _author(), action, photos),
-        )
-
-    def changes(self, limit: int) -> list[Change]:
-        """Return the newest changes, newest first."""
-        rows = self._query("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
-        return [Change(*row) for row in rows]
-
-    # photos
+class Store(Database):
+    """One connection to a gallery's database, and every question that is asked of it."""
 
     def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
         """Insert photos; return the first seq, and the number of each one's item."""
@@ -408,12 +243,6 @@ class Store:
             return [error.message]
         return [f"database: {problem}" for problem in problems]
 
-    def _each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
-        for start in range(0, len(values), 500):
-            chunk = values[start : start + 500]
-            marks = ", ".join("?" * len(chunk))
-            yield from self._query(f"{query} ({marks})", chunk)  # marks only
-
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
     """Return metadata as JSON text with sorted keys."""
@@ -423,10 +252,3 @@ def encode_metadata(metadata: Mapping[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
     return text
-
-
-def _author() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container without a user database
-        return "unknown"
