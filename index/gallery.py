@@ -24,8 +24,9 @@ from .merging import build_index, crowded, remove_stranger_indexes, rewrite, wor
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader, StoredPhoto
 from .recall import Probe, Recall
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
-from .snapshot import TAIL, Neighbour
+from .snapshot import Neighbour
 from .store import Entry, Store, encode_metadata
+from .versions import TAIL
 from .where import check_columns
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]

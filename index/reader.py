@@ -23,6 +23,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .snapshot import Filter, Neighbour, Snapshot
 from .store import Store
 from .verification import check_files, check_rows
+from .versions import read_snapshot
 from .where import parse_where, to_sql
 
 DATABASE = "gallery.sqlite"
@@ -271,7 +272,7 @@ class Reader:
                 if last is not None and state == (last.version, last.layout):
                     return last
                 try:
-                    self._snapshot = Snapshot.read(
+                    self._snapshot = read_snapshot(
                         self._store, self.path / SEGMENTS, self.path / INDEXES, dim=self.dim, last=last
                     )
                 except GalleryCorrupt:

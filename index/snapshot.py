@@ -13,25 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .candidates import Candidates
-from .database import RESTORE
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
-from .errors import GalleryCorrupt
-from .kinds import APPROXIMATE, FLAT
-from .segments import OpenSegment, open_segment
-from .store import IndexFile, Store
+from .kinds import APPROXIMATE
+from .segments import OpenSegment
 
 FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have
 MOST_FETCHED = 4096  # at first: an item may have very many photos
-TAIL = 8192  # photos that are scanned without a base
-GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
 SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
 FILTERS = 32  # that are kept ready
 BLOCK = 4096  # photos read at a time
@@ -88,39 +82,6 @@ class Snapshot:
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
     _filters: dict[str, Filter] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
-
-    @classmethod
-    def read(cls, store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None) -> Snapshot:
-        """Read the newest version, keeping what the last one has open.
-
-        GalleryCorrupt also when a merge takes a listed file away meanwhile.
-        """
-        with store.transaction("DEFERRED"):
-            (version, layout), listed, index = store.state(), store.segments(), store.index()
-            removed, photos, items = store.removed(), store.number("photos"), store.number("items")
-        opened = {} if last is None else {segment.id: segment for segment in last.segments}
-        segments = [opened.get(s.id) or open_segment(folder, s, dim=dim) for s in listed]
-        if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
-            seqs, numbers = last.seqs, last.items
-        else:
-            seqs = _together([segment.seqs for segment in segments], np.int64)
-            numbers = _together([segment.items for segment in segments], np.int32)
-        live = np.ones(len(seqs), dtype=bool)
-        places = np.searchsorted(seqs, removed)
-        inside = places < len(seqs)
-        places = places[inside][seqs[places[inside]] == removed[inside]]
-        live[places] = False
-        if int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
-            raise GalleryCorrupt(
-                f"the segments hold {int(live.sum())} live photos, the database says {photos}", remedy=RESTORE
-            )
-        base = _base(last, index, indexes)
-        if base is None or _is_worn(base, seqs, live):
-            base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
-        positions, start = _positions(base, seqs)
-        same = last is not None and last.tail_start == start and last.seqs is seqs and last.base is base
-        tail = last.tail if same and last is not None else Candidates.flat(_gather(segments, start, len(seqs), dim))
-        return cls(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start)
 
     @cached_property
     def _starts(self) -> list[int]:
@@ -298,73 +259,3 @@ class Snapshot:
     def _tail_lives(self) -> bool:
         """Whether there is a live photo that is not of the base."""
         return bool(self.live[self.tail_start :].any())
-
-
-def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:
-    """Return the base in force: the one at hand, or from its file."""
-    if index is None:
-        return last.base if last is not None and last.base is not None and not last.base.name else None
-    if last is not None and last.base is not None and last.base.name == index.name:
-        return last.base
-    try:
-        seqs = np.load(indexes / f"{index.name}.npy", mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
-    candidates = Candidates.read(indexes / f"{index.name}.faiss", index.kind, index.settings, count=len(seqs))
-    return Base(candidates, seqs, index.name)
-
-
-def _is_worn(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
-    """Return whether too many photos came or went since the base was made."""
-    last = int(base.seqs[-1]) if len(base.seqs) else -1
-    newer = len(seqs) - int(np.searchsorted(seqs, last, side="right"))
-    alive = int(live[: len(seqs) - newer].sum())
-    return newer > max(TAIL, len(base.seqs) // GROWTH) or alive < len(base.seqs) * (1 - 1 / GROWTH)
-
-
-def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_], dim: int) -> Base | None:
-    """Return an exact base over all live photos, None where they are few."""
-    if len(seqs) <= TAIL:
-        return None
-
-    def blocks() -> Iterator[NDArray[np.float32]]:
-        place = 0
-        for segment in segments:
-            for start in range(0, len(segment.seqs), BLOCK):
-                block = np.asarray(segment.vectors[start : start + BLOCK])
-                chosen = live[place + start : place + start + len(block)]
-                yield block if chosen.all() else block[chosen]
-            place += len(segment.seqs)
-
-    candidates = Candidates.build(FLAT, blocks, int(live.sum()), dim, threads=1)
-    return Base(candidates, seqs if live.all() else seqs[live], "")
-
-
-def _together(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
-    """Return arrays one after another; a single one stays mapped from its file."""
-    return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, kind), *parts])
-
-
-def _positions(base: Base | None, seqs: Rows) -> tuple[NDArray[np.integer], int]:
-    """Return the position of each photo of the base, and the first position after them."""
-    if base is None or not len(base.seqs):
-        return np.zeros(0, np.int32), 0
-    start = int(np.searchsorted(seqs, base.seqs[-1], side="right"))
-    places = np.searchsorted(seqs[:start], base.seqs)
-    there = np.zeros(len(places), dtype=bool)
-    inside = places < start
-    there[inside] = seqs[places[inside]] == base.seqs[inside]
-    return np.where(there, places, -1).astype(np.int32), start
-
-
-def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDArray[np.float32]:
-    """Return the vectors from one position up to another."""
-    found = np.empty((max(0, stop - start), dim), dtype=np.float32)
-    place = 0
-    for segment in segments:
-        rows = len(segment.seqs)
-        first, last = max(start, place), min(stop, place + rows)
-        if first < last:
-            found[first - start : last - start] = segment.vectors[first - place : last - place]
-        place += rows
-    return found

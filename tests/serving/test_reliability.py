@@ -1,0 +1,629 @@
+"""What an operator counts on: slow clients, load, stops, kills, swaps and keys, on the real process."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from serving.guard import PROBES
+from serving.keys import add_key, remove_keys
+from serving.problems import MEDIA_TYPE
+
+from ..world import draw, encode, make_bundle
+from .conftest import Served, start, stop
+
+SECONDS = float(os.environ.get("RETRIEVAL_SECONDS", "5"))  # that the long tests run for, more or less
+SEARCH = "/v1/search"
+MB = 2**20
+JPEG = {"content-type": "image/jpeg"}
+QUERY = encode(draw(3, 5))
+REQUEST = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 5000\r\n\r\n"
+
+
+@pytest.fixture
+def own(world: Path, tmp_path: Path) -> Path:
+    """Return a folder with a bundle and a gallery that the test may change."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    return tmp_path
+
+
+@contextmanager
+def running(world: Path, folder: Path, *options: str) -> Iterator[Served]:
+    """Serve, and end it whatever happens."""
+    served = start(world, folder, *options)
+    try:
+        yield served
+    finally:
+        if served.process.poll() is None:
+            served.process.kill()
+            served.process.wait()
+
+
+def search(served: Served, **options: Any) -> httpx.Response:
+    """Search on a connection of its own."""
+    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=JPEG, timeout=20, **options)
+
+
+def connected(served: Served) -> socket.socket:
+    host, port = served.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=30)
+
+
+@contextmanager
+def load(work: Callable[[], None], *, threads: int) -> Iterator[None]:
+    """Do some work again and again on threads, until the block ends; its errors are raised then."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        while not ended.is_set():
+            work()
+
+    with ThreadPoolExecutor(threads) as pool:
+        tasks = [pool.submit(repeat) for _ in range(threads)]
+        try:
+            yield
+        finally:
+            ended.set()
+        for task in tasks:
+            task.result()
+
+
+def memory(served: Served, kind: str = "VmRSS") -> int:
+    """Return the memory that the server holds, or held at most (VmHWM), in bytes."""
+    found = re.search(rf"{kind}:\s+(\d+) kB", Path(f"/proc/{served.process.pid}/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def open_files(served: Served) -> int:
+    return len(list(Path(f"/proc/{served.process.pid}/fd").iterdir()))
+
+
+# slow clients
+
+
+@pytest.mark.slow
+def test_slow_clients_are_cut_off_and_others_do_not_notice(world: Path, tmp_path: Path) -> None:
+    limit = 16.0  # 15, and a second for a busy machine
+    drips = [(b"/v1/search", b"image/jpeg")] * 4
+    drips += [(b"/v1/search", b"application/json"), (b"/v1/search/batch", b"multipart/form-data; boundary=b")] * 2
+    drips += [(b"/v1/feedback", b"application/json"), (b"/v1/photos/x", b"image/jpeg")]
+    times: list[float] = []
+
+    def healthy() -> None:
+        asked = time.perf_counter()
+        assert search(served).status_code == 200
+        times.append(time.perf_counter() - asked)
+        time.sleep(0.05)
+
+    with running(world, tmp_path, "--no-page") as served, ExitStack() as stack:
+        files = open_files(served)
+        silent = [stack.enter_context(connected(served)) for _ in range(10)]
+        halves = [stack.enter_context(connected(served)) for _ in range(50)]
+        dripping = [stack.enter_context(connected(served)) for _ in drips]
+        for connection in halves:
+            connection.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Half: ")
+        for connection, (path, kind) in zip(dripping, drips, strict=True):
+            connection.sendall(
+                (REQUEST if path != b"/v1/photos/x" else REQUEST.replace(b"POST", b"PUT")) % (path, kind)
+            )
+        begun = time.monotonic()
+        waiting = {connection: b"" for connection in [*silent, *halves, *dripping]}
+        closed: dict[socket.socket, float] = {}
+        with load(healthy, threads=1):
+            while len(closed) < len(waiting) and time.monotonic() < begun + limit + 4:
+                for connection in waiting.keys() - closed.keys():
+                    if is_closed(connection, waiting):
+                        closed[connection] = time.monotonic() - begun
+                time.sleep(0.5)
+        answers = [waiting[connection] for connection in dripping]
+        time.sleep(0.2)
+        assert open_files(served) <= files + 5
+    late = [seconds for seconds in closed.values() if seconds > limit]
+    assert (len(closed), late) == (70, [])
+    assert len(times) > 50
+    assert max(times) < 1.5
+    told = [(path, kind, answer.partition(b"\r\n")[0]) for (path, kind), answer in zip(drips, answers, strict=True)]
+    assert [one for one in told if not one[2].startswith(b"HTTP/1.1 408 ")] == []
+    assert all(MEDIA_TYPE.encode() in answer for answer in answers)
+
+
+def is_closed(connection: socket.socket, received: dict[socket.socket, bytes]) -> bool:
+    """Send one more byte and take what came; return whether the server has hung up."""
+    connection.settimeout(0.001)
+    try:
+        connection.sendall(b"a")
+        piece = connection.recv(65_536)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+    received[connection] += piece
+    return not piece
+
+
+# load
+
+
+@pytest.mark.slow
+def test_under_four_times_the_load_every_request_is_answered_in_time(world: Path, tmp_path: Path) -> None:
+    threads, queue, deadline = 1, 4, 2.0
+    large = encode(draw(3, 5).resize((2000, 2000), Image.Resampling.NEAREST), "PNG")
+    answers: list[tuple[int, str | None, float]] = []
+
+    def ask() -> None:
+        asked = time.perf_counter()
+        response = httpx.post(f"{served.address}{SEARCH}", content=large, headers=JPEG, timeout=20)
+        answers.append((response.status_code, response.headers.get("retry-after"), time.perf_counter() - asked))
+        if response.status_code == 503:
+            time.sleep(0.02)
+
+    options = ("--threads", str(threads), "--queue", str(queue), "--deadline", str(deadline), "--no-page")
+    with running(world, tmp_path, *options) as served:
+        for _ in range(5):
+            ask()
+        alone = sorted(seconds for _, _, seconds in answers)[2]
+        with load(ask, threads=4 * (threads + queue)):
+            time.sleep(0.4 * SECONDS)
+            warm, files = memory(served), open_files(served)
+            time.sleep(1.2 * SECONDS)
+            grown = memory(served) - warm
+            assert open_files(served) <= files + 30
+        counted = Counter(status for status, _, _ in answers)
+        assert set(counted) == {200, 503}
+        assert min(counted.values()) > 10
+        assert all(int(wait or 0) >= 1 for status, wait, _ in answers if status == 503)
+        assert max(seconds for _, _, seconds in answers) < deadline + 1.5
+        assert grown < 40 * MB, f"{grown / MB:.0f} MB"
+        answers.clear()
+        for _ in range(10):
+            ask()
+        assert {status for status, _, _ in answers} == {200}
+        assert sorted(seconds for _, _, seconds in answers)[5] < 3 * alone + 0.05
+        metrics = httpx.get(f"{served.address}/metrics").text
+        assert "retrieval_queue_depth 0.0" in metrics
+        assert float(re.findall(r"^retrieval_busy_total (.*)$", metrics, re.MULTILINE)[0]) == counted[503]
+
+
+# stops and kills
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", range(3))
+def test_a_server_that_is_told_to_end_finishes_what_it_took(world: Path, tmp_path: Path, again: int) -> None:
+    told = math.inf
+    wrong: list[str] = []
+    answered: Counter[int] = Counter()
+
+    def ask() -> None:
+        asked = time.monotonic()
+        try:
+            answer = search(served)
+            assert answer.content
+            answered[answer.status_code] += 1
+            if answer.status_code not in (200, 503) or (answer.status_code == 503 and time.monotonic() < told):
+                wrong.append(f"answered {answer.status_code}")
+        except httpx.TransportError as error:
+            if time.monotonic() < told:
+                wrong.append(f"asked {told - asked:.2f} s before the end: {error!r}")
+            time.sleep(0.05)
+
+    with running(world, tmp_path, "--no-page") as served, ExitStack() as stack:
+        head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(QUERY)
+        with load(ask, threads=4):
+            time.sleep(0.5 + 0.1 * again)
+            taken = [stack.enter_context(connected(served)) for _ in range(8)]
+            for connection in taken:
+                connection.sendall(head)
+            for connection in taken:  # the server has the request, and waits for its body
+                assert connection.recv(100).startswith(b"HTTP/1.1 100 ")
+            told = time.monotonic()
+            served.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+            with suppress(httpx.TransportError):
+                assert httpx.get(f"{served.address}/readyz").status_code == 503
+            for connection in taken:
+                connection.sendall(QUERY)
+            answers = [whole(connection) for connection in taken]
+            assert served.process.wait(timeout=12) == 0
+    assert wrong == []
+    assert answered[200] > 20
+    assert [answer.partition(b"\r\n")[0] for answer in answers] == [b"HTTP/1.1 200 OK"] * 8
+    assert {json.loads(answer.partition(b"\r\n\r\n")[2])["matches"][0]["item_id"] for answer in answers} == {"item-03"}
+    assert "Traceback" not in served.log.read_text()
+
+
+def whole(connection: socket.socket) -> bytes:
+    """Return what comes until the server hangs up."""
+    answer = b""
+    while piece := connection.recv(65_536):
+        answer += piece
+    return answer
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_outlives_kills(own: Path) -> None:
+    stored: dict[str, str] = {}
+    removed: set[str] = set()
+    numbers = iter(range(100_000))
+    guard = threading.Lock()
+    answered: Counter[int] = Counter()
+
+    def write() -> None:
+        with guard:
+            number = next(numbers)
+        photo_id, item_id = f"live/{number}", f"live-{number % 7}"
+        address = f"{served.address}/v1/photos/live%2F{number}"
+        with suppress(httpx.TransportError):
+            image = encode(draw(100 + number % 7, number))
+            response = httpx.put(f"{address}?item_id={item_id}", content=image, headers=JPEG, timeout=20)
+            answered[response.status_code] += 1
+            if response.status_code == 200:
+                stored[photo_id] = item_id
+                if number % 5 == 0:
+                    stored.pop(photo_id)  # from here on it is there or not
+                    if httpx.delete(address, timeout=20).status_code == 200:
+                        removed.add(photo_id)
+
+    def ask() -> None:
+        with suppress(httpx.TransportError):
+            answered[search(served).status_code] += 1
+
+    for again in range(3):
+        begun = time.monotonic()
+        with running(own, own, "--no-page") as served:
+            assert time.monotonic() - begun < 20
+            assert missing(served, stored, removed) == []
+            with load(write, threads=2), load(ask, threads=1):
+                time.sleep(0.3 * SECONDS + 0.13 * again)
+                served.process.kill()
+                served.process.wait()
+    with running(own, own, "--no-page") as served:
+        assert missing(served, stored, removed) == []
+        assert search(served).json()["matches"][0]["item_id"] == "item-03"
+        photo = encode(draw(102, 9))
+        found = httpx.post(f"{served.address}{SEARCH}", content=photo, headers=JPEG).json()
+        assert found["matches"][0]["item_id"] == "live-2"
+        assert stop(served) == 0
+    assert set(answered) <= {200, 503}
+    assert len(stored) > 20
+    assert len(removed) > 3
+
+
+def missing(served: Served, stored: dict[str, str], removed: set[str]) -> list[str]:
+    """Return the acknowledged changes that the server does not know of."""
+    with httpx.Client(base_url=f"{served.address}/v1/photos/", timeout=20) as client:
+        lost = []
+        for photo_id, item_id in stored.items():
+            response = client.get(photo_id.replace("/", "%2F"))
+            if response.status_code != 200 or response.json()["item_id"] != item_id:
+                lost.append(f"{photo_id}: {response.text}")
+        back = [photo_id for photo_id in removed if client.get(photo_id.replace("/", "%2F")).status_code != 404]
+    return lost + [f"{photo_id} is back" for photo_id in back]
+
+
+# swaps
+
+
+@pytest.mark.slow
+def test_bundles_are_swapped_under_load_without_a_failed_or_mixed_answer(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "gallery", tmp_path / "gallery")
+    bundles = [make_bundle(tmp_path, threshold=threshold, name=f"of-{threshold}") for threshold in (0.5, 0.01)]
+    thresholds = {bundle.bundle_id: bundle.threshold for bundle in bundles}
+    assert len(thresholds) == 2
+    wrong: list[str] = []
+    seen: Counter[str] = Counter()
+
+    def ask() -> None:
+        with httpx.Client(base_url=served.address, timeout=20) as client:
+            for _ in range(20):
+                response = client.post(f"{SEARCH}?explain=true", content=QUERY, headers=JPEG)
+                if response.status_code != 200:
+                    wrong.append(response.text)
+                    continue
+                told = response.json()
+                seen[told["bundle_id"]] += 1
+                distance, threshold = told["nearest_distance"], told["threshold"]
+                match = distance <= threshold
+                if (
+                    thresholds[told["bundle_id"]] != threshold
+                    or told["decision"] != ("match" if match else "no_match")
+                    or bool(told["matches"]) != match
+                    or any(found["distance"] > threshold for found in told["matches"])
+                    or abs(told["margin"] - (threshold - distance)) > 1e-9
+                ):
+                    wrong.append(response.text)
+                info = client.get("/v1/info").json()
+                if thresholds[info["bundle_id"]] != info["threshold"]:
+                    wrong.append(json.dumps(info))
+
+    point(tmp_path, bundles[0].path)
+    with running(tmp_path, tmp_path, "--no-page") as served, load(ask, threads=3):
+        swaps, files, warm = 0, open_files(served), 0
+        ends = time.monotonic() + SECONDS
+        while time.monotonic() < ends or swaps < 4:
+            swaps += 1
+            bundle = bundles[swaps % 2]
+            point(tmp_path, bundle.path)
+            told = httpx.post(f"{served.address}/v1/admin/reload", timeout=20).json()
+            assert (told["swapped"], told["bundle_id"]["after"]) == (True, bundle.bundle_id)
+            assert search(served).json()["bundle_id"] == bundle.bundle_id
+            warm = warm or memory(served)
+            time.sleep(0.5)
+        assert open_files(served) <= files + 20
+        assert memory(served) - warm < 60 * MB
+    assert wrong == []
+    assert min(seen[bundle.bundle_id] for bundle in bundles) > 20
+
+
+def point(folder: Path, bundle: Path) -> None:
+    """Let `bundle` lead to another one, at once."""
+    (folder / "next").symlink_to(bundle, target_is_directory=True)
+    (folder / "next").replace(folder / "bundle")
+
+
+def test_a_bundle_that_does_not_open_is_not_swapped_in(own: Path) -> None:
+    with running(own, own, "--no-page") as served:
+        before = search(served).json()["bundle_id"]
+        (own / "bundle" / "notes.txt").write_bytes(b"changed")
+        for query in ("", "?dry_run=true"):
+            refused = httpx.post(f"{served.address}/v1/admin/reload{query}", timeout=20)
+            assert (refused.status_code, refused.headers["content-type"]) == (409, MEDIA_TYPE)
+            assert str(own) not in refused.text
+        assert search(served).json()["bundle_id"] == before
+        assert httpx.get(f"{served.address}/readyz").status_code == 200
+
+
+# keys
+
+
+@pytest.fixture(scope="module")
+def locked(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path, str, str]]:
+    """Return a server with its file of keys, a key that may search, and one that may do all."""
+    folder = tmp_path_factory.mktemp("locked")
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, folder / name)
+    keys = folder / "keys.json"
+    searching, admin = add_key(keys, "shop", "search"), add_key(keys, "operator", "admin")
+    with running(folder, folder, "--keys", str(keys)) as served:
+        yield served, keys, searching, admin
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def operations(served: Served, key: str = "") -> list[tuple[str, str]]:
+    """Return method and address of all operations of the document, but of the probes."""
+    document = httpx.get(f"{served.address}/openapi.json", headers=bearer(key) if key else {}).json()
+    found = [(method.upper(), path) for path, known in document["paths"].items() for method in known]
+    assert len(found) > 12
+    return [(method, re.sub(r"{.*?}", "x", path)) for method, path in found if path not in PROBES]
+
+
+def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]) -> None:
+    served, _, searching, admin = locked
+    routes = [*operations(served, admin), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs")]
+    routes += [("POST", "/gradio_api/upload"), ("POST", "/gradio_api/queue/join"), ("GET", "/gradio_api/info")]
+    routes += [("GET", "//v1/info"), ("GET", "/v1/../v1/info"), ("OPTIONS", SEARCH), ("HEAD", "/v1/info")]
+    wrong_keys: list[dict[str, str]] = [
+        {},
+        bearer(""),
+        bearer("x"),
+        bearer(searching[:-1]),
+        bearer(searching + "x"),
+        bearer(searching.upper()),
+        {"authorization": searching},
+        {"authorization": "Basic %%%"},
+        {"authorization": "Digest x"},
+        {"x-api-key": ""},
+        {"x-api-key": "x"},
+        {"cookie": f"key={searching}"},
+    ]
+    with httpx.Client(base_url=served.address) as client:
+        for method, path in routes:
+            for headers in wrong_keys if (method, path) == ("POST", SEARCH) else wrong_keys[:3]:
+                response = client.request(method, path, headers=headers)
+                assert response.status_code == 401, (method, path, headers, response.text)
+                assert response.headers["www-authenticate"]
+                assert response.headers["content-type"] == MEDIA_TYPE
+        assert client.get(f"/v1/info?key={searching}&api_key={searching}").status_code == 401
+        for probe in PROBES:
+            assert client.get(probe).status_code == 200
+
+
+def test_a_key_opens_what_its_scope_covers(locked: tuple[Served, Path, str, str]) -> None:
+    served, _, searching, admin = locked
+    changing = [(m, p) for m, p in operations(served, admin) if m in ("PUT", "DELETE") or p.startswith("/v1/admin/")]
+    assert len(changing) >= 4
+    with httpx.Client(base_url=served.address) as client:
+        for method, path in changing:
+            refused = client.request(method, path, headers=bearer(searching))
+            assert (refused.status_code, refused.headers["content-type"]) == (403, MEDIA_TYPE)
+            assert client.request(method, path, headers=bearer(admin)).status_code not in (401, 403)
+        for key in (searching, admin):
+            for headers in (bearer(key), {"x-api-key": key}, {"authorization": f"BEARER {key}"}):
+                assert client.post(SEARCH, content=QUERY, headers={**JPEG, **headers}).status_code == 200
+            assert client.get("/metrics", headers=bearer(key)).status_code == 200
+            assert client.get("/v1/info", auth=("anybody", key)).status_code == 200
+    told = served.log.read_text()
+    assert searching not in told
+    assert admin not in told
+
+
+def test_keys_are_rotated_without_a_restart(locked: tuple[Served, Path, str, str]) -> None:
+    served, keys, searching, _ = locked
+    assert (keys.stat().st_mode & 0o777) == 0o600
+    first = add_key(keys, "rotated", "search")
+
+    def status(key: str) -> int:
+        return search_with(served, key).status_code
+
+    assert status(first) == 200
+    second = add_key(keys, "rotated", "search")
+    assert (status(first), status(second)) == (200, 200)
+    assert remove_keys(keys, "rotated", keep_newest=True) == 1
+    assert (status(first), status(second)) == (401, 200)
+    kept = keys.read_bytes()
+    keys.write_bytes(kept[:50])  # half a file is no reason to let nobody in, or everybody
+    assert (status(first), status(second)) == (401, 200)
+    keys.write_bytes(kept)
+    assert remove_keys(keys, "rotated") == 1
+    assert (status(first), status(second), status(searching)) == (401, 401, 200)
+
+
+def search_with(served: Served, key: str) -> httpx.Response:
+    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers={**JPEG, **bearer(key)})
+
+
+def test_a_key_that_asks_too_often_waits_and_others_do_not(world: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    greedy, modest = add_key(keys, "greedy", "search"), add_key(keys, "modest", "search")
+    with running(world, tmp_path, "--keys", str(keys), "--rate", "2", "--no-page") as served:
+        answers = [search_with(served, greedy) for _ in range(20)]
+        assert search_with(served, modest).status_code == 200
+        counted = Counter(answer.status_code for answer in answers)
+        assert set(counted) == {200, 429}
+        assert 4 <= counted[200] <= 10  # a burst of 4, and 2 a second
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert refused.headers["content-type"] == MEDIA_TYPE
+        assert 1 <= int(refused.headers["retry-after"]) <= 2
+        time.sleep(int(refused.headers["retry-after"]))
+        assert search_with(served, greedy).status_code == 200
+        assert [httpx.get(f"{served.address}/healthz").status_code for _ in range(20)] == [200] * 20
+
+
+def test_beyond_this_machine_there_is_no_server_without_keys(world: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.json"
+    add_key(empty, "x", "search")
+    remove_keys(empty, "x")
+    command = [sys.executable, "-c", "from retrieval.cli import main; main()", "serve"]
+    command += [str(world / "bundle"), str(world / "gallery"), "--port", "1"]
+    cases = [["--host", host] for host in ("0.0.0.0", "::", "192.0.2.1", "", "localhost.example")]  # noqa: S104
+    cases += [["--host", "0.0.0.0", "--keys", str(file)] for file in (empty, tmp_path / "none.json")]  # noqa: S104
+    cases += [["--keys", str(empty)]]
+    for options in cases:
+        done = subprocess.run([*command, *options], check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0, options
+        assert "keys" in done.stderr, (options, done.stderr)
+        assert "Traceback" not in done.stderr, (options, done.stderr)
+    keys = tmp_path / "keys.json"
+    key = add_key(keys, "x", "search")
+    with running(world, tmp_path, "--host", "0.0.0.0", "--keys", str(keys)) as served:  # noqa: S104
+        assert search(served).status_code == 401
+        assert search_with(served, key).status_code == 200
+        assert httpx.get(served.address, headers=bearer(key)).status_code == 404  # no page
+
+
+# what a browser is told
+
+
+@pytest.fixture(scope="module")
+def paged(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    """Return a server with its page, and the folder that it was started in, which holds secrets."""
+    folder = tmp_path_factory.mktemp("paged")
+    (folder / ".env").write_text("PASSWORD=a secret")
+    (folder / "secret.jpg").write_text("a secret")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        served = start(world, folder)
+    for _ in range(300):
+        if httpx.get(served.address).status_code == 200:
+            break
+        time.sleep(0.1)
+    yield served, folder
+    stop(served)
+
+
+def test_the_page_gives_no_file_away(paged: tuple[Served, Path], world: Path) -> None:
+    served, folder = paged
+    model = next((world / "bundle").glob("*.onnx"))
+    secrets = {
+        "/etc/passwd": "root:",
+        str(model): model.read_bytes().decode("latin-1")[:40],
+        str(world / "bundle" / "manifest.json"): "bundle_id",
+        str(folder / ".env"): "secret",
+        str(folder / "secret.jpg"): "secret",
+        ".env": "secret",
+        "secret.jpg": "secret",
+        str(next((world / "gallery").glob("*.*"))): "SQLite",
+    }
+    routes = ("/gradio_api/file=", "/file=", "/gradio_api/file/", "/gradio_api/stream/", "/static/", "/assets/")
+    with httpx.Client(base_url=served.address) as client:
+        for path, content in secrets.items():
+            for route in routes:
+                for told in (path, f"../../../../../..{path}", path.replace("/", "%2F"), f"%2e%2e%2f{path}"):
+                    response = client.get(route + told)
+                    assert response.status_code in (403, 404, 405, 422), (route, told, response.status_code)
+                    assert content not in response.text, (route, told)
+        bait = f"{served.address}/healthz"
+        for route in ("/gradio_api/proxy=", "/gradio_api/file=", "/proxy="):
+            assert client.get(route + bait).status_code in (403, 404), route
+        assert client.get("/").status_code == 200  # and not only because there is no page
+    assert served.strangers() == []
+
+
+def test_every_answer_says_what_a_browser_may_do(paged: tuple[Served, Path]) -> None:
+    served, _ = paged
+    origins = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", served.address]
+    asked = [*operations(served), ("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]
+    asked += [("GET", "/nothing"), ("GET", "/config"), ("GET", "/gradio_api/info"), ("OPTIONS", SEARCH)]
+    asked += [("OPTIONS", "/gradio_api/upload"), ("POST", "/gradio_api/upload"), ("GET", "/gradio_api/file=x")]
+    asked += [("GET", "/v1/thumbnails/item-00%2F0.png"), ("POST", f"{SEARCH}?top_k=0")]
+    statuses: Counter[int] = Counter()
+    with httpx.Client(base_url=served.address) as client:
+        for method, path in asked:
+            for origin in ("", *origins):
+                headers = {"origin": origin, "access-control-request-method": "POST"} if origin else {}
+                response = client.request(method, path, headers=headers)
+                statuses[response.status_code] += 1
+                told, where = response.headers, (method, path, origin, response.status_code)
+                assert [name for name in told if name.startswith("access-control-")] == [], where
+                assert told["x-content-type-options"] == "nosniff", where
+                assert told["x-frame-options"] == "DENY", where
+                assert told["referrer-policy"] == "no-referrer", where
+                assert "frame-ancestors 'none'" in told["content-security-policy"], where
+                assert re.fullmatch(r"[\w.-]+", told["x-request-id"]), where
+                assert "server" not in told, where
+                if path.startswith("/v1/") and "thumbnails" not in path:
+                    assert told["cache-control"] == "no-store", where
+    assert {200, 400, 403, 404, 422} <= set(statuses)
+
+
+def test_a_page_of_another_origin_may_change_nothing(paged: tuple[Served, Path]) -> None:
+    served, _ = paged
+    port = served.address.rpartition(":")[2]
+    foreign = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", f"http://127.0.0.1.x:{port}"]
+    changing = [(m, p) for m, p in operations(served) if m not in ("GET", "HEAD")]
+    changing += [
+        ("POST", "/gradio_api/upload"),
+        ("POST", "/gradio_api/queue/join"),
+        ("POST", "/gradio_api/run/predict"),
+    ]
+    with httpx.Client(base_url=served.address) as client:
+        for method, path in changing:
+            for origin in foreign:
+                refused = client.request(method, path, headers={"origin": origin}, content=QUERY)
+                assert (refused.status_code, refused.headers["content-type"]) == (403, MEDIA_TYPE), (path, origin)
+        answer = client.post(SEARCH, content=QUERY, headers={**JPEG, "origin": served.address})
+        assert answer.json()["matches"][0]["item_id"] == "item-03"
