@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import snapshot
+from index import versions
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
@@ -265,13 +265,13 @@ def test_a_reader_whose_files_are_merged_away_meanwhile_looks_again(
         nonlocal merges
         if merges:
             merges -= 1
-            monkeypatch.setattr(snapshot, "open_segment", open_segment)
+            monkeypatch.setattr(versions, "open_segment", open_segment)
             writer.add([f"n{merges}"], ["new"], unit(1, merges))
             writer.merge()
-            monkeypatch.setattr(snapshot, "open_segment", merge_first)
+            monkeypatch.setattr(versions, "open_segment", merge_first)
         return open_segment(folder, segment, dim=dim)
 
-    monkeypatch.setattr(snapshot, "open_segment", merge_first)
+    monkeypatch.setattr(versions, "open_segment", merge_first)
     assert len(reader) == 43
     assert merges == 0
 
