@@ -55,5 +55,11 @@ bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TES
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
-reliability: $(VENV)/.installed  ## hostile input, kill -9, overload
-	$(BIN)/python -m pytest tests/index tests/retrieval/test_images.py tests/serving -m "not browser"
+# hostile input, kills, overload, swaps, damage: in minutes; FULL=1 for the hours that a release deserves
+reliability: export RETRIEVAL_FUZZ := 10000
+reliability: export RETRIEVAL_FLIPS := 1000
+reliability: export RETRIEVAL_SECONDS := $(if $(FULL),600,60)
+reliability: $(VENV)/.installed
+	$(BIN)/python -m pytest -p no:xdist --timeout 4000 tests/index tests/retrieval/test_images.py \
+		tests/retrieval/test_bundle.py tests/retrieval/test_interrupted.py tests/retrieval/test_malicious.py \
+		tests/serving -m "not browser"

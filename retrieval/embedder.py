@@ -19,6 +19,8 @@ from .images import Preprocessing, Source, open_image, see, to_tensor
 if TYPE_CHECKING:
     import onnxruntime
 
+NO_FOLDER = "/nonexistent"  # where weights outside of a model would lie: its hash says nothing of them
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -94,6 +96,7 @@ def _open_session(model: Path | bytes, threads: int, providers: Sequence[str] | 
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave idle cores to others
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
     available = onnxruntime.get_available_providers()
     preferred = providers or [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in available]
     for provider in preferred:

@@ -1,0 +1,148 @@
+"""Artefacts that somebody made or damaged: found when they are loaded, and nothing else is run, read or written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from index.errors import GalleryError
+from index.gallery import Gallery
+from index.recall import Probe
+from retrieval.bundle import Bundle, write_bundle
+from retrieval.calibration import OperatingPoint
+from retrieval.embedder import Embedder
+from retrieval.errors import BundleError, RetrievalError
+from retrieval.images import Preprocessing
+from retrieval.retriever import Retriever
+
+from ..world import DIM, SIZE, make_bundle, write_model
+
+FLIPS = int(os.environ.get("RETRIEVAL_FLIPS", "60"))  # of each artefact; 1,000 in `make reliability`
+
+
+def damage(data: bytes, generator: np.random.Generator) -> bytes:
+    """Return other bytes: one bit flipped, or cut off somewhere."""
+    place = int(generator.integers(len(data)))
+    if generator.random() < 0.2:
+        return data[:place]
+    changed = bytearray(data)
+    changed[place] ^= 1 << int(generator.integers(8))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "model.onnx", "notes.txt"])
+def test_no_damage_of_a_bundle_is_served(tmp_path: Path, name: str) -> None:
+    bundle = make_bundle(tmp_path)
+    file, generator = bundle.path / name, np.random.default_rng(0)
+    whole = file.read_bytes()
+    for number in range(FLIPS):
+        file.write_bytes(damage(whole, generator))
+        try:
+            opened = Bundle.open(bundle.path)
+        except BundleError:
+            continue
+        assert opened.manifest == bundle.manifest, f"damage {number} was not found"  # the last line's end is missing
+        assert name == "manifest.json"
+    file.write_bytes(whole)
+    Bundle.open(bundle.path)
+
+
+@pytest.mark.parametrize("pattern", ["segments/*.npy", "segments/*.rows", "indexes/*.faiss", "indexes/*.npy"])
+def test_no_damage_of_a_gallery_passes_verify(tmp_path: Path, pattern: str) -> None:
+    vectors = np.random.default_rng(1).normal(size=(200, 16))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
+        gallery.add([f"p{i}" for i in range(200)], [f"i{i % 50}" for i in range(200)], vectors)
+        gallery.merge(kind="ivf", probe=Probe(0.8))
+    (file,) = (tmp_path / "g").glob(pattern)
+    whole, generator = file.read_bytes(), np.random.default_rng(2)
+    for number in range(FLIPS):
+        file.write_bytes(damage(whole, generator))
+        try:
+            with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+                assert gallery.verify(), f"damage {number} was not found"
+        except GalleryError:
+            pass  # it does not even open
+    file.write_bytes(whole)
+    with Gallery.open(tmp_path / "g", read_only=True) as gallery:
+        assert gallery.verify() == []
+
+
+def with_outside_weights(path: Path, location: str) -> bytes:
+    """Return a model whose weights are said to lie in another file."""
+    model = onnx.load(write_model(path))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(64, np.float32), "secret"))
+    tensor = model.graph.initializer[-1]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "0"), ("length", "256")):
+        tensor.external_data.add(key=key, value=value)
+    added = onnx.helper.make_node("ReduceSum", ["secret"], ["leak"], keepdims=0)
+    model.graph.node.append(added)
+    model.graph.output.append(onnx.helper.make_tensor_value_info("leak", onnx.TensorProto.FLOAT, []))
+    return model.SerializeToString()
+
+
+def test_weights_outside_of_a_model_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(np.ones(64, np.float32).tobytes())
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    (inside / "linked.bin").symlink_to(secret)
+    os.link(secret, inside / "hard.bin")
+    monkeypatch.chdir(inside)
+    for location in ("../secret.bin", str(secret), "linked.bin", "hard.bin"):
+        with pytest.raises(RetrievalError):
+            Embedder(with_outside_weights(tmp_path / "m.onnx", location), Preprocessing(size=SIZE))
+
+
+def test_lying_headers_are_refused_and_cost_no_memory(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
+        gallery.add(["p"], ["i"], np.eye(16, dtype=np.float32)[:1])
+    (file,) = (tmp_path / "g" / "segments").glob("*.npy")
+    header = file.read_bytes()
+    file.write_bytes(header.replace(b"(1, 16)", b"(9999999999, 16)").ljust(len(header)))
+    with pytest.raises(GalleryError), Gallery.open(tmp_path / "g") as gallery:
+        len(gallery)
+
+
+def test_objects_in_arrays_are_refused(tmp_path: Path) -> None:
+    class Payload:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return os.mkdir, (str(tmp_path / "owned"),)
+
+    with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
+        gallery.add(["p"], ["i"], np.eye(16, dtype=np.float32)[:1])
+    (file,) = (tmp_path / "g" / "segments").glob("*.npy")
+    with file.open("wb") as out:
+        np.save(out, np.array([Payload()], dtype=object))
+    with pytest.raises(GalleryError), Gallery.open(tmp_path / "g") as gallery:
+        len(gallery)
+    assert not (tmp_path / "owned").exists()
+
+
+def test_names_never_become_paths(tmp_path: Path) -> None:
+    outside = {path.name for path in tmp_path.iterdir()}
+    with Gallery.create(tmp_path / "in" / "g", dim=16, embedding_id="e") as gallery:
+        for number, name in enumerate(("../../evil", "/etc/evil", "a\\b", "nul\0l", "a" * 5000)):
+            gallery.add([name], [name], np.eye(16, dtype=np.float32)[number : number + 1], thumbnails=[b"x"])
+        assert gallery.photo_ids() >= {"../../evil", "/etc/evil"}
+    assert {path.name for path in tmp_path.iterdir()} == outside | {"in"}
+    assert {path.name for path in (tmp_path / "in").iterdir()} == {"g"}
+
+
+def test_builds_that_do_not_belong_together_are_refused(tmp_path: Path, world: Path) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    seen = Preprocessing(size=SIZE, view=0.9)
+    model = write_model(tmp_path / "m.onnx")
+    other = write_bundle(tmp_path / "b", model=model, preprocessing=seen, dim=DIM, operating_point=point)
+    with pytest.raises(BundleError, match="another model"):
+        Retriever.open(other.path, world / "gallery")
+    shutil.copy(world / "bundle" / "manifest.json", other.path / "manifest.json")
+    with pytest.raises(BundleError):
+        Retriever.open(other.path, world / "gallery")
