@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 import uvloop
 from load import closed_loop, ideal_queue, latencies_of, poisson
-from peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, free_port
+from peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, core_times, free_port
 from stress import overload, swap
 from tables import NONE, Row, at_least, at_most, ms, show
 
@@ -278,6 +278,7 @@ def main() -> None:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `retrieval` has it: for everybody
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         bench = Bench(arguments, Path(folder), stack)
+        there, stolen = core_times(bench.core)
         bench.start_all()
         bench.take_turns(arguments.rounds, arguments.requests)
         show("Beside the search in process", inside_rows(bench))
@@ -287,9 +288,9 @@ def main() -> None:
             "Arrivals that do not wait for answers; reference: a perfect queue before the same search", open_rows(bench)
         )
         show("Start", start_rows(bench))
-        capacity = bench.median(attrgetter("rate"), (OURS, MANY))
         if arguments.overload:
             say("overload")
+            capacity = bench.measure((OURS, MANY), 2 * arguments.requests).rate
             told = overload(bench.servers[OURS], bench.images, capacity=capacity, seconds=arguments.overload)
             show(f"Overload: {arguments.overload:.0f} s at four times the capacity", told)
         if arguments.swap:
@@ -297,6 +298,8 @@ def main() -> None:
             start = partial(bench.start, OURS)
             told = swap(start, bench.bundle, bench.gallery, bench.images, bench.folder, arguments.swap)
             show(f"Reloads every two seconds under load, {arguments.swap:.0f} s", told)
+        there, stolen = (now - before for now, before in zip(core_times(bench.core), (there, stolen), strict=True))
+        print(f"\nOf the time, the host gave {stolen / there:.0%} of the servers' core to others.")
 
 
 if __name__ == "__main__":

@@ -27,7 +27,8 @@ from retrieval.targets import Target
 DEADLINE_S, PLACES = 10, 33  # of `retrieval serve` on one core, by default
 OVERLOAD, MIB = 4, 2**20
 NORMAL, IN_A_ROW, PATIENCE_S = 2, 5, 60  # so many answers in a row within so many times the usual
-RELOAD_EVERY_S, OTHER_FPIR, CLIENTS, MOST_PHOTOS = 2.0, 0.3, 2, 100
+RELOAD_EVERY_S, CLIENTS, MOST_PHOTOS = 2.0, 2, 100
+OTHER_FPIRS = (0.2, 0.01)  # one of them gives another threshold than the bundle's
 
 Facts = tuple[object, ...]
 
@@ -107,8 +108,12 @@ def swap(
 ) -> list[Row]:
     """Let two bundles that differ in their threshold take over from one another, and check every answer."""
     images = images[:MOST_PHOTOS]
-    recalibrate(Bundle.open(bundle), folder / "other", target=Target(fpir=OTHER_FPIR), allow_estimate=True)
-    candidates = [candidate(path, gallery, images) for path in (bundle.resolve(), folder / "other")]
+    first = Bundle.open(bundle)
+    for fpir in OTHER_FPIRS:
+        other = recalibrate(first, folder / f"fpir-{fpir}", target=Target(fpir=fpir), allow_estimate=True)
+        if other.threshold != first.threshold:
+            break
+    candidates = [candidate(path, gallery, images) for path in (bundle.resolve(), other.path)]
     link = folder / "current"
     link.symlink_to(candidates[0].path)
     server = start(link)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,8 @@ MIN_SIDE = 8
 MAX_ASPECT = 50
 THUMBNAIL_SIDE = 256
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # our own limit is stricter, and refuses
 
 Source = bytes | str | Path | Image.Image
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 ROWS, COLUMNS = 512, 2048  # of a tile: what stays in a core's cache
 EXACT = 2**24  # pairs n² up to which everything is float64 and exact
 BINS = 2**20  # of the range of cosines beyond that: a pair is placed to about 1e-6
-WINDOW = 2**12  # bins of the range of cosines around a quantile, in which it is interpolated
+WINDOW = 2**16  # bins of the range of cosines around a quantile, in which it is interpolated
 SAMPLE = 2**17  # pairs that tell where a quantile lies, roughly
 
 

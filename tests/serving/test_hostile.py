@@ -475,29 +475,31 @@ def test_odd_photos_for_the_gallery_are_refused_or_come_back_as_they_were(client
 
 @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
 @pytest.mark.parametrize(
-    ("kind", "head"),
+    ("path", "kind", "head"),
     [
-        ("image/jpeg", b""),
-        ("multipart/form-data; boundary=b", form(('; name="image"; filename="a"', b""), end=False)),
-        ("application/json", b'{"image": "'),
+        (SEARCH, "image/jpeg", b""),
+        (SEARCH, "multipart/form-data; boundary=b", form(('; name="image"; filename="a"', b""), end=False)),
+        (SEARCH, "application/json", b'{"image": "'),
+        ("/v1/feedback", "application/json", b'{"request_id": "'),
     ],
-    ids=["raw", "form", "JSON"],
+    ids=["raw", "form", "JSON", "feedback"],
 )
-def test_300_megabytes_are_not_taken(server: Served, kind: str, head: bytes, chunked: bool) -> None:
+def test_300_megabytes_are_not_taken(server: Served, path: str, kind: str, head: bytes, chunked: bool) -> None:
     with growing_less_than(server, 20 * MB):
-        answer, sent = flood(server, kind, head, 300 * MB, chunked=chunked)
+        answer, sent = flood(server, path, kind, head, chunked=chunked)
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert MEDIA_TYPE.encode() in answer
     assert b"connection: close" in answer.lower()
     assert sent < 4 * MAX_BYTES
 
 
-def flood(server: Served, kind: str, head: bytes, size: int, *, chunked: bool) -> tuple[bytes, int]:
-    """Send a body until the server answers; return the answer, and the bytes that it took."""
+def flood(server: Served, path: str, kind: str, head: bytes, *, chunked: bool) -> tuple[bytes, int]:
+    """Send 300 MB until the server answers; return the answer, and the bytes that it took."""
+    size = 300 * MB
     length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
     sent = 0
     with connected(server) as connection:
-        connection.sendall(f"POST {SEARCH} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode())
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode())
         piece = head or b"\xff" * MB
         while sent < size and not select.select([connection], [], [], 0)[0]:
             try:
@@ -578,6 +580,26 @@ def test_an_endless_header_is_not_kept(server: Served) -> None:
             connection.sendall(b"a" * 65_536)
             sent += 65_536
     assert sent < 20 * MB, f"{sent / MB:.0f} MB were taken"
+
+
+def test_requests_that_are_sent_ahead_are_answered_in_order_but_not_piled_up(server: Served) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    with connected(server) as connection:
+        connection.sendall(3 * request + last)
+        statuses = re.findall(rb"HTTP/1\.1 (\d+) ", received(connection))
+    assert statuses == [b"200", b"200", b"200", b"404"]
+    with growing_less_than(server, 20 * MB), connected(server) as connection, ThreadPoolExecutor(1) as reader:
+        answers = reader.submit(received, connection)  # a client that reads, too
+        with suppress(ConnectionError):
+            for _ in range(200):
+                connection.sendall(1000 * request)
+        started = time.perf_counter()
+        assert httpx.get(f"{server.address}/healthz", timeout=20).status_code == 200
+        assert time.perf_counter() - started < 1
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        answers.result()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,7 +19,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -35,6 +35,7 @@ SECONDS = float(os.environ.get("RETRIEVAL_SECONDS", "5"))  # that the long tests
 SEARCH = "/v1/search"
 MB = 2**20
 JPEG = {"content-type": "image/jpeg"}
+ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every connection
 QUERY = encode(draw(3, 5))
 REQUEST = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 5000\r\n\r\n"
 
@@ -61,7 +62,7 @@ def running(world: Path, folder: Path, *options: str) -> Iterator[Served]:
 
 def search(served: Served) -> httpx.Response:
     """Search on a connection of its own."""
-    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=JPEG, timeout=20, verify=False)
+    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=JPEG, timeout=20, verify=ENCRYPTION)
 
 
 def connected(served: Served) -> socket.socket:
@@ -177,7 +178,7 @@ def test_under_four_times_the_load_every_request_is_answered_in_time(world: Path
 
     def ask() -> None:
         asked = time.perf_counter()
-        response = httpx.post(f"{served.address}{SEARCH}", content=large, headers=JPEG, timeout=20)
+        response = httpx.post(f"{served.address}{SEARCH}", content=large, headers=JPEG, timeout=20, verify=ENCRYPTION)
         answers.append((response.status_code, response.headers.get("retry-after"), time.perf_counter() - asked))
         if response.status_code == 503:
             time.sleep(0.02)
@@ -280,7 +281,9 @@ def test_what_was_acknowledged_outlives_kills(own: Path) -> None:
         address = f"{served.address}/v1/photos/live%2F{number}"
         with suppress(httpx.TransportError):
             image = encode(draw(100 + number % 7, number))
-            response = httpx.put(f"{address}?item_id={item_id}", content=image, headers=JPEG, timeout=20)
+            response = httpx.put(
+                f"{address}?item_id={item_id}", content=image, headers=JPEG, timeout=20, verify=ENCRYPTION
+            )
             answered[response.status_code] += 1
             if response.status_code == 200:
                 stored[photo_id] = item_id
@@ -497,24 +500,28 @@ def test_keys_are_rotated_without_a_restart(locked: tuple[Served, Path, str, str
 
 
 def search_with(served: Served, key: str) -> httpx.Response:
-    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers={**JPEG, **bearer(key)})
+    headers = {**JPEG, **bearer(key)}
+    return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=headers, timeout=20, verify=ENCRYPTION)
 
 
 def test_a_key_that_asks_too_often_waits_and_others_do_not(world: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     greedy, modest = add_key(keys, "greedy", "search"), add_key(keys, "modest", "search")
     with running(world, tmp_path, "--keys", str(keys), "--rate", "2", "--no-page") as served:
+        begun = time.monotonic()
         answers = [search_with(served, greedy) for _ in range(20)]
+        most = 5 + 2 * (time.monotonic() - begun)  # a burst of 4, and 2 a second
         assert search_with(served, modest).status_code == 200
         counted = Counter(answer.status_code for answer in answers)
         assert set(counted) == {200, 429}
-        assert 4 <= counted[200] <= 10  # a burst of 4, and 2 a second
+        assert 4 <= counted[200] <= most
         refused = next(answer for answer in answers if answer.status_code == 429)
         assert refused.headers["content-type"] == MEDIA_TYPE
         assert 1 <= int(refused.headers["retry-after"]) <= 2
         time.sleep(int(refused.headers["retry-after"]))
         assert search_with(served, greedy).status_code == 200
-        assert [httpx.get(f"{served.address}/healthz").status_code for _ in range(20)] == [200] * 20
+        with httpx.Client(base_url=served.address) as client:
+            assert [client.get("/healthz").status_code for _ in range(20)] == [200] * 20
 
 
 def test_beyond_this_machine_there_is_no_server_without_keys(world: Path, tmp_path: Path) -> None:
