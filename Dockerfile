@@ -33,7 +33,7 @@ RUN apt-get update && apt-get install -y --no-install-recommends python3.11 \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 retrieval && useradd --uid 10001 --gid 10001 --no-create-home retrieval
 COPY --from=build-cuda /venv /venv
-ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_ANALYTICS_ENABLED=0
+ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_ANALYTICS_ENABLED=0 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 7860
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \
@@ -44,7 +44,7 @@ CMD ["/bundles/current", "/galleries/current", "--host", "0.0.0.0", "--keys", "/
 FROM python:3.11.9-slim-bookworm AS cpu
 RUN groupadd --gid 10001 retrieval && useradd --uid 10001 --gid 10001 --no-create-home retrieval
 COPY --from=build /venv /venv
-ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_ANALYTICS_ENABLED=0
+ENV PATH=/venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 GRADIO_ANALYTICS_ENABLED=0 ORT_DISABLE_TELEMETRY=1
 USER 10001:10001
 EXPOSE 7860
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s --retries=3 \

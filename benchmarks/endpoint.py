@@ -13,7 +13,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -25,17 +24,13 @@ import numpy as np
 import uvloop
 from load import closed_loop, ideal_queue, latencies_of, poisson
 from peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, core_times, free_port
-from stress import overload, swap
+from stress import overload, starts, swap
 from tables import NONE, Row, at_least, at_most, ms, show
-
-from index.gallery import Gallery
-from retrieval.bundle import Bundle
 
 CLIENTS, MANY = (1, 2, 8), 8
 SHARES = {0.5: 5, 0.8: 6}  # load in capacities, and how many times p50 its p99 may be
 OPEN_ROUNDS = 3
 FIGURES = {"p50": "p50", "p99": "p99", "rate": "throughput", "cpu_each": "CPU a photo"}
-STARTS, STARTED_PHOTOS, BLOCK, PHOTOS_PER_ITEM = 3, 100_000, 20_000, 5
 
 Turn = tuple[str, int]  # who, and how many clients
 
@@ -73,6 +68,7 @@ class OpenPhase:
     met: Phase
     ideal: Phase
     late: float  # p99 of what the load itself was late
+    refused: int
 
 
 class Bench:
@@ -150,9 +146,11 @@ class Bench:
                     answers = uvloop.run(coming)
                     cpu = server.cpu() - before
                 ideal = ideal_queue(answers, inside.latencies, self.generator)
-                met = Phase(latencies_of(answers), seconds, cpu)
+                good = [answer.seconds for answer in answers if answer.status == 200]
+                met = Phase(good, seconds, cpu)
                 late = float(np.percentile([answer.sent - answer.due for answer in answers], 99))
-                self.open[share].append(OpenPhase(rate, met, Phase(ideal, seconds, 0), late))
+                refused = len(answers) - len(good)
+                self.open[share].append(OpenPhase(rate, met, Phase(ideal, seconds, 0), late, refused))
 
     def median(self, figure: Callable[[Phase], float], turn: Turn) -> float:
         """Return the median of a figure over the rounds."""
@@ -166,10 +164,8 @@ class Bench:
 def inside_rows(bench: Bench) -> list[Row]:
     """Compare with the search in process."""
     base, one = (INSIDE, 1), (OURS, 1)
-    more, tail = (
-        bench.paired(lambda a, b: a.p50 - b.p50, one, base),
-        bench.paired(lambda a, b: a.p99 / b.p99, one, base),
-    )
+    more = bench.paired(lambda a, b: a.p50 - b.p50, one, base)
+    tail = bench.paired(lambda a, b: a.p99 / b.p99, one, base)
     p50, p99 = ([ms(bench.median(attrgetter(name), turn)) for turn in (one, base)] for name in ("p50", "p99"))
     rows = [
         Row("p50, 1 client", *p50, f"{1e3 * more:+.2f} ms", at_most(1e3 * more, 2, "+2 ms")),
@@ -218,44 +214,13 @@ def open_rows(bench: Bench) -> list[Row]:
         spread, least = (float(np.median([phase.p99 / phase.p50 for phase in some])) for some in (met, ideal))
         bar = at_most(spread, times, f"{times}×")
         rows.append(Row(f"{what}: p99 / p50", f"{spread:.1f}", f"{least:.1f}", f"{spread / least:.2f}", bar))
+        refused = sum(phase.refused for phase in phases)
+        rows.append(Row(f"{what}: not answered 200", f"{refused}", bar=at_most(refused, 0, "0")))
         rows.append(Row(f"{what}: the load itself was late, p99", ms(np.median([phase.late for phase in phases]))))
     for clients in CLIENTS:
         p50, p99 = (bench.median(attrgetter(name), (OURS, clients)) for name in ("p50", "p99"))
         rows.append(Row(f"closed loop, clients: {clients}: p50 / p99", f"{ms(p50)} / {ms(p99)}"))
     return rows
-
-
-def start_rows(bench: Bench) -> list[Row]:
-    """Measure how long a start takes with a large gallery; the bundle's files have been read before."""
-    bundle, path = Bundle.open(bench.bundle), bench.folder / "large"
-    say(f"a gallery of {STARTED_PHOTOS:,} photos")
-    with Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
-        for first in range(0, STARTED_PHOTOS, BLOCK):
-            vectors = bench.generator.normal(size=(BLOCK, bundle.dim)).astype(np.float32)
-            numbers = range(first, first + BLOCK)
-            gallery.add(
-                [f"photo-{number}" for number in numbers],
-                [f"item-{number // PHOTOS_PER_ITEM}" for number in numbers],
-                vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
-            )
-        gallery.merge_if_due()
-    ready, page, searched = [], [], []
-    for number in range(STARTS):
-        say(f"start {number + 1} of {STARTS}")
-        server = bench.start(OURS, gallery=path, page=True)
-        ready.append(server.wait_for("/readyz"))
-        page.append(server.wait_for("/"))
-        server.stop()
-        inside = bench.start(INSIDE, gallery=path)
-        inside.line()
-        searched.append(time.perf_counter() - inside.started)
-        inside.stop()
-    shown, took, least = float(np.median(page)), float(np.median(ready)), float(np.median(searched))
-    what = f"start to the first 200 of /readyz, {STARTED_PHOTOS:,} photos, page on"
-    return [
-        Row(what, f"{took:.2f} s", f"{least:.2f} s to a first search", f"{took / least:.2f}", at_most(took, 3, "3 s")),
-        Row("start to the first 200 of the page", f"{shown:.2f} s"),
-    ]
 
 
 def say(text: str) -> None:
@@ -287,7 +252,8 @@ def main() -> None:
         show(
             "Arrivals that do not wait for answers; reference: a perfect queue before the same search", open_rows(bench)
         )
-        show("Start", start_rows(bench))
+        say("starts with a large gallery")
+        show("Start", starts(bench.start, bench.bundle, bench.folder))
         if arguments.overload:
             say("overload")
             capacity = bench.measure((OURS, MANY), 2 * arguments.requests).rate

@@ -1,4 +1,4 @@
-"""What the endpoint does under more load than it can carry, and while bundles take over from one another."""
+"""How the endpoint starts, what it does under more load than it can carry, and while bundles take over."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 import uvloop
 from load import Answer, Connections, closed_loop, poisson
-from peers import Served
+from peers import INSIDE, OURS, Served
 from tables import NONE, Row, at_least, at_most, ms
 
+from index.gallery import Gallery
 from retrieval.bundle import Bundle
 from retrieval.recalibration import recalibrate
 from retrieval.retriever import Retriever
 from retrieval.targets import Target
 
+STARTS, LARGE, BLOCK, PHOTOS_PER_ITEM = 3, 100_000, 20_000, 5
 DEADLINE_S, PLACES = 10, 33  # of `retrieval serve` on one core, by default
 OVERLOAD, MIB = 4, 2**20
 NORMAL, IN_A_ROW, PATIENCE_S = 2, 5, 60  # so many answers in a row within so many times the usual
@@ -31,6 +33,43 @@ RELOAD_EVERY_S, CLIENTS, MOST_PHOTOS = 2.0, 2, 100
 OTHER_FPIRS = (0.2, 0.01)  # one of them gives another threshold than the bundle's
 
 Facts = tuple[object, ...]
+
+
+def starts(start: Callable[..., Served], bundle: Path, folder: Path) -> list[Row]:
+    """Start with a large gallery, page and all, and in turns only search in it; the files have been read before."""
+    gallery = large_gallery(folder / "large", Bundle.open(bundle))
+    ready, page, searched = [], [], []
+    for _ in range(STARTS):
+        server = start(OURS, gallery=gallery, page=True)
+        ready.append(server.wait_for("/readyz"))
+        page.append(server.wait_for("/"))
+        server.stop()
+        inside = start(INSIDE, gallery=gallery)
+        inside.line()
+        searched.append(time.perf_counter() - inside.started)
+        inside.stop()
+    took, least = float(np.median(ready)), float(np.median(searched))
+    what = f"from the start to the first 200 of /readyz, {LARGE:,} photos, with the page"
+    return [
+        Row(what, f"{took:.2f} s", f"{least:.2f} s to a first search", f"{took / least:.2f}", at_most(took, 3, "3 s")),
+        Row("to the first 200 of the page", f"{np.median(page):.2f} s"),
+    ]
+
+
+def large_gallery(path: Path, bundle: Bundle) -> Path:
+    """Write a gallery of random vectors that a bundle may search."""
+    generator = np.random.default_rng(0)
+    with Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        for first in range(0, LARGE, BLOCK):
+            vectors = generator.normal(size=(BLOCK, bundle.dim)).astype(np.float32)
+            numbers = range(first, first + BLOCK)
+            gallery.add(
+                [f"photo-{number}" for number in numbers],
+                [f"item-{number // PHOTOS_PER_ITEM}" for number in numbers],
+                vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+            )
+        gallery.merge_if_due()
+    return path
 
 
 def overload(server: Served, images: Sequence[bytes], *, capacity: float, seconds: float) -> list[Row]:

@@ -64,9 +64,9 @@ def _guarded(what: str, look: Callable[[], str]) -> Finding:
 
 
 def _providers() -> str:
-    import onnxruntime
+    from .embedder import import_onnxruntime
 
-    return ", ".join(onnxruntime.get_available_providers())
+    return ", ".join(import_onnxruntime().get_available_providers())
 
 
 def _bundle(path: Path) -> str:

@@ -5,10 +5,11 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,11 +87,18 @@ class Embedder:
         return Embeddings(vectors, certainties)
 
 
-def _open_session(model: Path | bytes, threads: int, providers: Sequence[str] | None) -> onnxruntime.InferenceSession:
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime without its telemetry, which would write files and tell its makers."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
     except ImportError as error:
         raise MissingDependency("onnxruntime is not installed", remedy="pip install 'retrieval[serve]'") from error
+    return onnxruntime
+
+
+def _open_session(model: Path | bytes, threads: int, providers: Sequence[str] | None) -> onnxruntime.InferenceSession:
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -95,7 +95,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check_shape(image)
-            if image.format == "JPEG" and min_side:
+            if image.format in ("JPEG", "MPO") and min_side:
                 image.draft(None, (2 * min_side, 2 * min_side))
             image.load()
             return _upright_rgb(image)
@@ -181,7 +181,7 @@ def _check_shape(image: Image.Image) -> None:
         raise ImageUnsupported(f"the image has {width}×{height} pixels, a side needs at least {MIN_SIDE}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
-    if getattr(image, "n_frames", 1) > 1:
+    if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # a phone's JPEG may carry depth or brightness
         raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
 
 

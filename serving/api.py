@@ -29,6 +29,7 @@ from .schemas import (
     BatchRequest,
     FeedbackRequest,
     Info,
+    PhotoRequest,
     Problem,
     Ready,
     Reloaded,
@@ -235,7 +236,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document, with the JSON bodies that routes parse on their own."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
-        for model in (SearchRequest, BatchRequest):
+        for model in (SearchRequest, BatchRequest, PhotoRequest):
             schema["components"]["schemas"][model.__name__] = model.model_json_schema()
         schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         schema["security"] = [{"key": []}, {}]

@@ -104,4 +104,4 @@ def create_app(
     limited = BodyLimit(
         front, max_bytes=settings.max_bytes, max_batch_bytes=settings.max_batch_bytes, seconds=settings.body_s
     )
-    return Guard(limited, telemetry=service.telemetry, keys=keys, rate=settings.rate)
+    return Guard(limited, telemetry=service.telemetry, keys=keys, rate=settings.rate, local=settings.local)

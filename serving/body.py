@@ -62,9 +62,10 @@ async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) ->
     if not _is_form(request):
         return []
     async with request.form(max_files=most, max_fields=4) as form:
-        found = [await part.read() for part in form.getlist(field) if isinstance(part, UploadFile)]
-    if not all(found):
-        raise ImageUnreadable("a file of the form is empty", remedy="Send images")
+        parts = form.getlist(field)
+        found = [await part.read() for part in parts if isinstance(part, UploadFile)]
+    if not all(found) or len(found) < len(parts):
+        raise ImageUnreadable(f"the field `{field}` holds something that is no file, or an empty one")
     return found
 
 

@@ -63,6 +63,7 @@ def serve(
     from .guard import JsonLines
     from .protocol import PunctualProtocol
 
+    settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if settings.feedback is None and isinstance(gallery, Path):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
 

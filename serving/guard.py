@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
@@ -26,6 +27,7 @@ log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
 ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
 REPORT_PATH = "/v1/report"  # a page too
+LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
 READING = ("GET", "HEAD", "OPTIONS")
 REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
 SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
@@ -59,8 +61,10 @@ class _Request:
 class Guard:
     """Middleware around endpoint and page."""
 
-    def __init__(self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float) -> None:
-        self._app, self._telemetry, self._keys, self._rate = app, telemetry, keys, Rate(rate)
+    def __init__(
+        self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float, local: bool = False
+    ) -> None:
+        self._app, self._telemetry, self._keys, self._rate, self._local = app, telemetry, keys, Rate(rate), local
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse what may not pass, and pass the rest on."""
@@ -95,18 +99,25 @@ class Guard:
     def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
         if request.path in PROBES:
             return None
-        if any(mark in request.path.lower() for mark in REMOTE):
-            return problem(403, "addresses are not fetched", "Upload the image.")
-        origin = headers.get("origin")
-        if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):
-            return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
-        if self._keys is None:
-            return None
+        refusal = self._from_elsewhere(request, headers)
+        if refusal is not None or self._keys is None:
+            return refusal
         key = self._keys.find(_secret(headers))
         if key is None:
             return _unknown(request)
         request.key = key.name
         return self._over(request, key)
+
+    def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        """Return the refusal of what another site's page asks, or would have fetched."""
+        if any(mark in request.path.lower() for mark in REMOTE):
+            return problem(403, "addresses are not fetched", "Upload the image.")
+        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOCAL:
+            return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
+        origin = headers.get("origin")
+        if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):
+            return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
+        return None
 
     def _over(self, request: _Request, key: Key) -> JSONResponse | None:
         """Return the refusal of what the key does not cover, or asks too often."""
@@ -128,7 +139,8 @@ class Guard:
         if request.path in PROBES:
             route = request.path
         elif request.path.startswith(ENDPOINT):
-            route = getattr(scope.get("route"), "path", "refused")
+            named = request.path if request.path in ENDPOINT else "refused"
+            route = getattr(scope.get("route"), "path", named)
         seconds = time.perf_counter() - request.started
         self._telemetry.request(route, request.status, seconds)
         level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
@@ -154,6 +166,8 @@ class JsonLines(logging.Formatter):
 
 
 def _add_headers(headers: MutableHeaders, request: _Request) -> None:
+    for name in [name for name in headers if name.startswith("access-control-")]:  # Gradio's, for this machine
+        del headers[name]
     headers["X-Request-ID"] = request.request_id
     for name, value in HEADERS.items():
         headers[name] = value

@@ -9,16 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageTooLarge, RetrievalError
 
-from .problems import problem, problem_response
+from .problems import problem_response
 
 Result = TypeVar("Result")
 OVERHEAD = 64 * 1024  # what multipart may add to an image
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
-UPLOADS = "/gradio_api/"  # the page looks after its own
+CLOSE = {"Connection": "close"}  # the rest is not waited for
 
 
 class Busy(RetrievalError):
@@ -55,23 +56,16 @@ class BodyLimit:
             try:
                 message = await asyncio.wait_for(receive(), end - time.monotonic())
             except TimeoutError:
-                raise _Dripping from None
+                raise HTTPException(408, "the body did not arrive in time", CLOSE) from None
             seen += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if seen > limit:
-                raise _too_large(limit)
+                raise HTTPException(
+                    413, _too_large(limit).message, CLOSE
+                )  # the one kind that every parser lets through
             return message
 
-        try:
-            await self._app(scope, counted, send)
-        except _Dripping:
-            told = problem(408, "the body did not arrive in time", "Send it faster, or a smaller image.")
-            told.headers["Connection"] = "close"
-            await told(scope, receive, send)
-
-
-class _Dripping(Exception):
-    """A body that takes too long."""
+        await self._app(scope, counted, send)
 
 
 def _too_large(limit: int) -> ImageTooLarge:

@@ -1,19 +1,21 @@
-"""HTTP for clients that do not send one: a connection whose request does not arrive is closed."""
+"""HTTP for clients that misuse it: what arrives too slowly, too large or too much at once is hung up on."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-HEADER_S = 10.0  # that a request's head may take, from the connection or from its first byte
+HEAD_S = 10.0  # that a request's head may take, from the connection or from its first byte
+HEAD_BYTES = 128 * 1024  # that it may have; uvicorn has neither limit
+PIPELINED = 16  # requests that may arrive before the first is answered
 
 
 class PunctualProtocol(HttpToolsProtocol):
-    """Uvicorn's protocol with a deadline for the head of every request: it has none of its own."""
+    """Uvicorn's protocol with limits for the heads of requests."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes since the last head ended
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock."""
@@ -21,30 +23,45 @@ class PunctualProtocol(HttpToolsProtocol):
         self._start_clock()
 
     def data_received(self, data: bytes) -> None:
-        """Start the clock again for a further request on the same connection."""
-        if self._deadline is None and (self.cycle is None or self.cycle.response_complete):
+        """Count what may be a head, and start the clock for a further one on the same connection."""
+        in_body = self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
+        if self._deadline is None and not in_body:
             self._start_clock()
+        self._head = 0 if in_body else self._head + len(data)
         super().data_received(data)
+        if self._head > HEAD_BYTES and self._deadline is not None:  # the head has not ended yet
+            self._hang_up()
 
     def on_headers_complete(self) -> None:
         """Stop the clock: bodies have their own (`limits.BodyLimit`)."""
         self._stop_clock()
+        head, self._head = sum(len(name) + len(value) for name, value in self.headers) + len(self.url), 0
+        if len(self.pipeline) >= PIPELINED or head > HEAD_BYTES or self.transport.is_closing():
+            self._hang_up()
+            return
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        """Pass on the end of a request, if its beginning was passed on."""
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clock, and forget what was not answered."""
         self._stop_clock()
+        self.pipeline.clear()
         super().connection_lost(exc)
 
     def _start_clock(self) -> None:
-        self._deadline = self.loop.call_later(HEADER_S, self._hang_up)
+        self._deadline = self.loop.call_later(HEAD_S, self._hang_up)
 
-    def _stop_clock(self, *_: Any) -> None:
+    def _stop_clock(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _hang_up(self) -> None:
-        self._deadline = None
+        self._stop_clock()
+        self.pipeline.clear()
         if not self.transport.is_closing():
             self.transport.abort()

@@ -29,6 +29,7 @@ class ServeSettings:
     batch: int = 0  # photos embedded together, where that pays (a GPU); 0: where there is one
     keys: Path | None = None  # file of API keys; None: no key is needed
     rate: float = math.inf  # requests a second and key
+    local: bool = False  # asked by this machine's own names alone, as nothing else protects it
     feedback: Path | None = None  # file that verdicts are appended to; None: none is taken
 
     def __post_init__(self) -> None:

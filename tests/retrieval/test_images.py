@@ -187,3 +187,11 @@ def test_mutated_files_neither_crash_nor_hang() -> None:
         except ImageRefused:
             outcomes["refused"] += 1
     assert min(outcomes.values()) > 50
+
+
+def test_a_phones_jpeg_with_a_second_picture_is_its_first() -> None:
+    first, second = Image.new("RGB", (64, 48), "red"), Image.new("RGB", (16, 12), "blue")
+    file = io.BytesIO()
+    first.save(file, "MPO", save_all=True, append_images=[second])
+    seen = open_image(file.getvalue(), min_side=8)
+    assert seen.getpixel((5, 5))[0] > 200  # type: ignore[index]

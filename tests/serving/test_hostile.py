@@ -499,7 +499,7 @@ def flood(server: Served, path: str, kind: str, head: bytes, *, chunked: bool) -
     length = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {size}"
     sent = 0
     with connected(server) as connection:
-        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode())
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode())  # noqa: E501
         piece = head or b"\xff" * MB
         while sent < size and not select.select([connection], [], [], 0)[0]:
             try:
@@ -528,27 +528,27 @@ def received(connection: socket.socket) -> bytes:
 IMAGE = encode(draw(3, 5))
 LENGTH = b"Content-Length: %d\r\n" % len(IMAGE)
 HEADS: dict[str, bytes] = {
-    "length is a word": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
-    "length below zero": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    "length with a sign": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\nabcde",
-    "length of 30 digits": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
-    "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
-    "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",
-    "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: x\r\n"
+    "length is a word": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: abc\r\n\r\n",
+    "length below zero": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    "length with a sign": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nabcde",
+    "length of 30 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
+    "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
+    "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",  # noqa: E501
+    "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
     + LENGTH
     + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "chunk of no size": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",
-    "chunk of a huge size": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20,
-    "unknown coding": b"POST /v1/search HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: bogus\r\n\r\n",
-    "unknown method": b"BREW /v1/search HTTP/1.1\r\nHost: x\r\n\r\n",
-    "unknown version": b"GET /v1/search HTTP/9.9\r\nHost: x\r\n\r\n",
+    "chunk of no size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",  # noqa: E501
+    "chunk of a huge size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20,  # noqa: E501
+    "unknown coding": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: bogus\r\n\r\n",
+    "unknown method": b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "unknown version": b"GET /v1/search HTTP/9.9\r\nHost: localhost\r\n\r\n",
     "not HTTP": b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + bytes(300),
-    "bytes in the path": b"GET /v1/items/\xff\xfe HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "NUL in a header": b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n",
+    "bytes in the path": b"GET /v1/items/\xff\xfe HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "NUL in a header": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
     "space before a colon": b"GET /v1/info HTTP/1.1\r\nHost : x\r\n\r\n",
-    "path of 100 kB": b"GET /v1/items/" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-    "header of 1 MB": b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: " + b"a" * MB + b"\r\nConnection: close\r\n\r\n",
-    "100,000 headers": b"GET /v1/info HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 100_000 + b"Connection: close\r\n\r\n",
+    "path of 100 kB": b"GET /v1/items/" + b"a" * 100_000 + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    "header of 1 MB": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * MB + b"\r\nConnection: close\r\n\r\n",
+    "100,000 headers": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 100_000 + b"Connection: close\r\n\r\n",  # noqa: E501
 }
 
 
@@ -564,7 +564,7 @@ def test_odd_heads_are_refused(server: Served, name: str) -> None:
 
 def test_a_header_of_64_kilobytes_does_no_harm(server: Served) -> None:
     head = (
-        b"POST /v1/search HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: " + b"a" * 65_536 + b"\r\n" + LENGTH + b"\r\n"
+        b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: " + b"a" * 65_536 + b"\r\n" + LENGTH + b"\r\n"  # noqa: E501
     )
     with connected(server) as connection:
         connection.sendall(head + IMAGE)
@@ -575,7 +575,7 @@ def test_a_header_of_64_kilobytes_does_no_harm(server: Served) -> None:
 def test_an_endless_header_is_not_kept(server: Served) -> None:
     sent = 0
     with growing_less_than(server, 20 * MB), connected(server) as connection, suppress(ConnectionError):
-        connection.sendall(b"GET /v1/info HTTP/1.1\r\nHost: x\r\nX: ")
+        connection.sendall(b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: ")
         while sent < 200 * MB:
             connection.sendall(b"a" * 65_536)
             sent += 65_536
@@ -583,8 +583,8 @@ def test_an_endless_header_is_not_kept(server: Served) -> None:
 
 
 def test_requests_that_are_sent_ahead_are_answered_in_order_but_not_piled_up(server: Served) -> None:
-    request = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-    last = b"GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    request = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     with connected(server) as connection:
         connection.sendall(3 * request + last)
         statuses = re.findall(rb"HTTP/1\.1 (\d+) ", received(connection))
@@ -607,7 +607,7 @@ def test_requests_that_are_sent_ahead_are_answered_in_order_but_not_piled_up(ser
 )
 def test_a_request_id_is_taken_over_only_where_it_is_sane(server: Served, told: str) -> None:
     with connected(server) as connection:
-        head = f"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-ID: {told}\r\n\r\n"
+        head = f"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Request-ID: {told}\r\n\r\n"
         connection.sendall(head.encode())
         answer = received(connection).decode("latin-1").lower()
     found = re.search(r"x-request-id: (.*)\r\n", answer)

@@ -37,7 +37,7 @@ MB = 2**20
 JPEG = {"content-type": "image/jpeg"}
 ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every connection
 QUERY = encode(draw(3, 5))
-REQUEST = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nContent-Length: 5000\r\n\r\n"
+REQUEST = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 5000\r\n\r\n"
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_slow_clients_are_cut_off_and_others_do_not_notice(world: Path, tmp_path
         halves = [stack.enter_context(connected(served)) for _ in range(50)]
         dripping = [stack.enter_context(connected(served)) for _ in drips]
         for connection in halves:
-            connection.sendall(b"POST /v1/search HTTP/1.1\r\nHost: x\r\nX-Half: ")
+            connection.sendall(b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nX-Half: ")
         for connection, (path, kind) in zip(dripping, drips, strict=True):
             connection.sendall(
                 (REQUEST if path != b"/v1/photos/x" else REQUEST.replace(b"POST", b"PUT")) % (path, kind)
@@ -234,7 +234,7 @@ def test_a_server_that_is_told_to_end_finishes_what_it_took(world: Path, tmp_pat
             time.sleep(0.05)
 
     with running(world, tmp_path, "--no-page") as served, ExitStack() as stack:
-        head = b"POST /v1/search HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(QUERY)
+        head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(QUERY)  # noqa: E501
         with load(ask, threads=4):
             time.sleep(0.5 + 0.1 * again)
             taken = [stack.enter_context(connected(served)) for _ in range(8)]
@@ -638,3 +638,12 @@ def test_a_page_of_another_origin_may_change_nothing(paged: tuple[Served, Path])
                 assert (refused.status_code, refused.headers["content-type"]) == (403, MEDIA_TYPE), (path, origin)
         answer = client.post(SEARCH, content=QUERY, headers={**JPEG, "origin": served.address})
         assert answer.json()["matches"][0]["item_id"] == "item-03"
+
+
+def test_a_name_that_was_made_to_lead_here_is_not_answered(paged: tuple[Served, Path]) -> None:
+    served, _ = paged
+    port = served.address.rpartition(":")[2]
+    for host, status in ((f"evil.example:{port}", 403), (f"localhost:{port}", 200), (f"127.0.0.1:{port}", 200)):
+        headers = {"host": host, "origin": f"http://{host}"}
+        answer = httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers={**JPEG, **headers})
+        assert answer.status_code == status, host
