@@ -152,6 +152,10 @@ class Bench:
                 refused = len(answers) - len(good)
                 self.open[share].append(OpenPhase(rate, met, Phase(ideal, seconds, 0), late, refused))
 
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds that the servers' core has been there, was in use, and was in use by them."""
+        return *core_times(self.core), sum(server.cpu() for server in self.servers.values())
+
     def median(self, figure: Callable[[Phase], float], turn: Turn) -> float:
         """Return the median of a figure over the rounds."""
         return float(np.median([figure(phase) for phase in self.turns[turn]]))
@@ -243,8 +247,8 @@ def main() -> None:
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `retrieval` has it: for everybody
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         bench = Bench(arguments, Path(folder), stack)
-        there, stolen = core_times(bench.core)
         bench.start_all()
+        before = bench.times()
         bench.take_turns(arguments.rounds, arguments.requests)
         show("Beside the search in process", inside_rows(bench))
         show("Beside other servers of the same search", peer_rows(bench))
@@ -252,6 +256,8 @@ def main() -> None:
         show(
             "Arrivals that do not wait for answers; reference: a perfect queue before the same search", open_rows(bench)
         )
+        there, busy, ours = (after - earlier for after, earlier in zip(bench.times(), before, strict=True))
+        print(f"\nOthers than these had the servers' core for {(busy - ours) / there:.0%} of the time.")
         say("starts with a large gallery")
         show("Start", starts(bench.start, bench.bundle, bench.folder))
         if arguments.overload:
@@ -264,8 +270,6 @@ def main() -> None:
             start = partial(bench.start, OURS)
             told = swap(start, bench.bundle, bench.gallery, bench.images, bench.folder, arguments.swap)
             show(f"Reloads every two seconds under load, {arguments.swap:.0f} s", told)
-        there, stolen = (now - before for now, before in zip(core_times(bench.core), (there, stolen), strict=True))
-        print(f"\nOf the time, the host gave {stolen / there:.0%} of the servers' core to others.")
 
 
 if __name__ == "__main__":

@@ -138,11 +138,11 @@ def status_of(port: int, path: str, body: bytes | None = None) -> int:
         connection.close()
 
 
-def core_times(core: int) -> tuple[int, int]:
-    """Return how long a core has been there, and how long of that the host gave it to other guests, in ticks."""
+def core_times(core: int) -> tuple[float, float]:
+    """Return the seconds that a core has been there, and those in which somebody had it, other guests too."""
     lines = Path("/proc/stat").read_text().splitlines()
     (ticks,) = ([int(word) for word in line.split()[1:9]] for line in lines if line.split()[0] == f"cpu{core}")
-    return sum(ticks), ticks[7]
+    return sum(ticks) / TICKS, (sum(ticks) - ticks[3] - ticks[4]) / TICKS
 
 
 def free_port() -> int:

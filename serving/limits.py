@@ -54,7 +54,8 @@ class BodyLimit:
             if whole:  # what comes now is the client hanging up
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), end - time.monotonic())
+                async with asyncio.timeout(end - time.monotonic()):
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the body did not arrive in time", CLOSE) from None
             seen += len(message.get("body", b""))
@@ -108,7 +109,8 @@ class SearchPool:
             raise Busy("the server is shutting down", remedy="Try again in a second") from error
         running.add_done_callback(self._leave)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(running), deadline_s or self._deadline)
+            async with asyncio.timeout(deadline_s or self._deadline):
+                return await asyncio.wrap_future(running)
         except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
             raise Busy("the search did not end before its deadline", remedy="Try again in a second") from error
 

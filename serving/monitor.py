@@ -9,7 +9,7 @@ of their shares below any value. It needs a minimum of searches, and a size that
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from threading import Lock
 
 import numpy as np
@@ -57,7 +57,7 @@ class Monitor:
         """Take note of an answer."""
         values = {CERTAINTY: result.certainty}
         if result.appearance is not None:
-            values |= asdict(result.appearance)
+            values |= vars(result.appearance)
         with self._guard:
             for name, value in values.items():
                 self._seen[name].append(value)

@@ -501,7 +501,7 @@ def flood(server: Served, path: str, kind: str, head: bytes, *, chunked: bool) -
     with connected(server) as connection:
         connection.sendall(
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\n{length}\r\n\r\n".encode()
-        )  # noqa: E501
+        )
         piece = head or b"\xff" * MB
         while sent < size and not select.select([connection], [], [], 0)[0]:
             try:
@@ -541,7 +541,7 @@ HEADS: dict[str, bytes] = {
     + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunk of no size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n",  # noqa: E501
     "chunk of a huge size": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + b"f" * 20,  # noqa: E501
+    + b"f" * 20,
     "unknown coding": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: bogus\r\n\r\n",
     "unknown method": b"BREW /v1/search HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "unknown version": b"GET /v1/search HTTP/9.9\r\nHost: localhost\r\n\r\n",
@@ -553,7 +553,7 @@ HEADS: dict[str, bytes] = {
     "header of 1 MB": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * MB + b"\r\nConnection: close\r\n\r\n",
     "100,000 headers": b"GET /v1/info HTTP/1.1\r\nHost: localhost\r\n"
     + b"X: y\r\n" * 100_000
-    + b"Connection: close\r\n\r\n",  # noqa: E501
+    + b"Connection: close\r\n\r\n",
 }
 
 
@@ -573,7 +573,7 @@ def test_a_header_of_64_kilobytes_does_no_harm(server: Served) -> None:
         + b"a" * 65_536
         + b"\r\n"
         + LENGTH
-        + b"\r\n"  # noqa: E501
+        + b"\r\n"
     )
     with connected(server) as connection:
         connection.sendall(head + IMAGE)

@@ -237,7 +237,7 @@ def test_a_server_that_is_told_to_end_finishes_what_it_took(world: Path, tmp_pat
         head = (
             b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n"
             % len(QUERY)
-        )  # noqa: E501
+        )
         with load(ask, threads=4):
             time.sleep(0.5 + 0.1 * again)
             taken = [stack.enter_context(connected(served)) for _ in range(8)]
