@@ -31,7 +31,7 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
     point, view = retriever.bundle.operating_point, retriever.outlook()
     warnings = ["" if view is None else view.warning(), drift]
     report = REPORT in retriever.bundle.manifest["files"]
-    link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>.' if report else ""
+    link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
