@@ -650,3 +650,28 @@ def test_a_name_that_was_made_to_lead_here_is_not_answered(paged: tuple[Served, 
         headers = {"host": host, "origin": f"http://{host}"}
         answer = httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers={**JPEG, **headers})
         assert answer.status_code == status, host
+
+
+@pytest.mark.slow
+def test_a_long_day_costs_no_memory_and_no_files(world: Path, tmp_path: Path) -> None:
+    answers: Counter[int] = Counter()
+    strange = b"no image"
+
+    def ask() -> None:
+        with httpx.Client(base_url=served.address, timeout=20, verify=ENCRYPTION) as client:
+            for number in range(50):
+                image, expected = (strange, 400) if number % 10 == 0 else (QUERY, 200)
+                status = client.post(SEARCH, content=image, headers=JPEG).status_code
+                answers[status == expected] += 1
+
+    with running(world, tmp_path, "--no-page") as served:
+        with load(ask, threads=2):
+            time.sleep(SECONDS)  # what is remembered fills up: answers, distances, windows
+            while answers[True] < 5000:
+                time.sleep(0.2)
+            before, files, asked = memory(served), open_files(served), answers[True]
+            time.sleep(SECONDS)
+        thousands = max(1.0, (answers[True] - asked) / 1000)
+        assert not answers[False]
+        assert memory(served) - before < thousands * MB + 4 * MB
+        assert open_files(served) <= files
