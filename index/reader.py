@@ -46,6 +46,7 @@ class Reader:
     """What a gallery offers to those who read it."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
+        path = path.resolve()  # a link may lead elsewhere tomorrow
         self.path = path
         self.read_only = read_only
         self._store = Store(path / DATABASE, read_only=read_only)

@@ -58,7 +58,7 @@ class Bundle:
 
         Raises BundleError where there is none or it has another format, BundleCorrupt where something changed.
         """
-        path = Path(path)
+        path = Path(path).resolve()  # a link may lead elsewhere tomorrow
         manifest = _read_manifest(path)
         if verify:
             for name, digest in manifest["files"].items():

@@ -17,11 +17,13 @@ from retrieval.retriever import Retriever
 from .api import create_api
 from .guard import ENDPOINT, PROBES, Guard
 from .keys import KeyRing
-from .limits import BodyLimit
+from .limits import AGAIN, BodyLimit, Busy
+from .problems import problem_response
 from .service import Service
 from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
+SEARCH_PATH = "/v1/search"
 LOADING = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
     "<title>Retrieval</title>"
@@ -30,10 +32,10 @@ LOADING = (
 
 
 class Front:
-    """Sends a request to the endpoint, or to the page once it is there."""
+    """Sends a request to the endpoint, or to the page once it is there; refuses searches at once where all is full."""
 
-    def __init__(self, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
-        self._endpoint, self._load = endpoint, load_page
+    def __init__(self, service: Service, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
+        self._service, self._endpoint, self._load = service, endpoint, load_page
         self.page: ASGIApp | None = None
         self._loading: asyncio.Task[None] | None = None
         self._opened = AsyncExitStack()
@@ -42,6 +44,9 @@ class Front:
         """Answer, or pass on."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
+        elif self._service.pool.is_full and scope["path"] == SEARCH_PATH and scope["method"] == "POST":
+            self._service.telemetry.busy.inc()  # before anything is read or parsed: this must cost next to nothing
+            await problem_response(Busy("every place in the queue is taken", remedy=AGAIN))(scope, receive, send)
         elif self._load is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
             await self._endpoint(scope, receive, send)
         elif self.page is not None:
@@ -100,7 +105,7 @@ def create_app(
 
             return load_page(service, examples)
 
-    front = Front(create_api(service), load)
+    front = Front(service, create_api(service), load)
     limited = BodyLimit(
         front, max_bytes=settings.max_bytes, max_batch_bytes=settings.max_batch_bytes, seconds=settings.body_s
     )

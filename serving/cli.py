@@ -60,7 +60,7 @@ def serve(
     from retrieval.retriever import Retriever
 
     from .app import create_app
-    from .guard import JsonLines
+    from .logs import Lines
     from .protocol import PunctualProtocol
 
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
@@ -83,9 +83,7 @@ def serve(
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[Lines()], force=True)
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn hands back once it has finished

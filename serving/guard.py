@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 import math
+import os
 import re
-import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -44,6 +42,13 @@ PAGE_CSP = (  # Gradio writes its scripts and styles into the page
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
     "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
 )
+FIXED = {  # of the page, and of the endpoint
+    endpoint: [
+        *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+        (b"content-security-policy", csp.encode()),
+    ]
+    for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
+}
 
 
 @dataclass
@@ -65,6 +70,7 @@ class Guard:
         self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float, local: bool = False
     ) -> None:
         self._app, self._telemetry, self._keys, self._rate, self._local = app, telemetry, keys, Rate(rate), local
+        self._ids = _Ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse what may not pass, and pass the rest on."""
@@ -77,14 +83,14 @@ class Guard:
         headers = Headers(scope=scope)
         told = headers.get("x-request-id", "")
         request = _Request(
-            told if SANE.fullmatch(told) else secrets.token_hex(8), scope["method"], scope["path"], time.perf_counter()
+            told if SANE.fullmatch(told) else next(self._ids), scope["method"], scope["path"], time.perf_counter()
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.status = message["status"]
-                _add_headers(MutableHeaders(scope=message), request)
+                message["headers"] = _with_headers(message.get("headers", ()), request)
             await send(message)
 
         try:
@@ -148,33 +154,28 @@ class Guard:
         log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
 
 
-class JsonLines(logging.Formatter):
-    """Log records as JSON, a line each."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
-        line: dict[str, Any] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "facts", {}),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def _add_headers(headers: MutableHeaders, request: _Request) -> None:
-    for name in [name for name in headers if name.startswith("access-control-")]:  # Gradio's, for this machine
-        del headers[name]
-    headers["X-Request-ID"] = request.request_id
-    for name, value in HEADERS.items():
-        headers[name] = value
+def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
+    """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
+    found = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    headers["Content-Security-Policy"] = ENDPOINT_CSP if endpoint and request.path != REPORT_PATH else PAGE_CSP
-    if endpoint:
-        headers.setdefault("Cache-Control", "no-store")
+    found += FIXED[endpoint and request.path != REPORT_PATH]
+    found.append((b"x-request-id", request.request_id.encode()))
+    if endpoint and not any(name == b"cache-control" for name, _ in headers):
+        found.append((b"cache-control", b"no-store"))
+    return found
+
+
+class _Ids:
+    """Random request ids: many are drawn at once, because asking the system for each would let other threads run."""
+
+    def __init__(self) -> None:
+        self._left = ""
+
+    def __next__(self) -> str:
+        if not self._left:
+            self._left = os.urandom(4096).hex()
+        found, self._left = self._left[:16], self._left[16:]
+        return found
 
 
 def _unknown(request: _Request) -> JSONResponse:

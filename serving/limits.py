@@ -19,6 +19,7 @@ from .problems import problem_response
 Result = TypeVar("Result")
 OVERHEAD = 64 * 1024  # what multipart may add to an image
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+AGAIN = "Try again in a second"
 CLOSE = {"Connection": "close"}  # the rest is not waited for
 
 
@@ -87,6 +88,11 @@ class SearchPool:
         """How many searches wait for a thread."""
         return max(0, self._taken - self._threads)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether one more search would be refused."""
+        return self._taken >= self._places
+
     async def run(self, work: Callable[[], Result], *, deadline_s: float | None = None) -> tuple[Result, float]:
         """Run the work on a thread; return its answer and the seconds it waited. Busy when the queue is full.
 
@@ -94,7 +100,7 @@ class SearchPool:
         """
         with self._guard:
             if self._taken >= self._places:
-                raise Busy("every place in the queue is taken", remedy="Try again in a second")
+                raise Busy("every place in the queue is taken", remedy=AGAIN)
             self._taken += 1
         asked = time.perf_counter()
 
@@ -106,13 +112,13 @@ class SearchPool:
             running = self._pool.submit(timed)
         except RuntimeError as error:  # the pool is closed
             self._leave(None)
-            raise Busy("the server is shutting down", remedy="Try again in a second") from error
+            raise Busy("the server is shutting down", remedy=AGAIN) from error
         running.add_done_callback(self._leave)
         try:
             async with asyncio.timeout(deadline_s or self._deadline):
                 return await asyncio.wrap_future(running)
         except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
-            raise Busy("the search did not end before its deadline", remedy="Try again in a second") from error
+            raise Busy("the search did not end before its deadline", remedy=AGAIN) from error
 
     def _leave(self, _: Future[tuple[Result, float]] | None) -> None:
         with self._guard:

@@ -10,7 +10,7 @@ import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from threading import Lock
 from typing import Any
@@ -104,7 +104,7 @@ class Service:
         except Busy:
             self.telemetry.busy.inc()
             raise
-        result = replace(result, timings_ms={"queue": round(1e3 * waited, 3), **result.timings_ms})
+        result.timings_ms["queue"] = round(1e3 * waited, 3)
         self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:

@@ -57,14 +57,20 @@ class Telemetry:
         self.busy = Counter("retrieval_busy", "Searches that found no place or no time.", **made)
         self.reloads = Counter("retrieval_reloads", "Reloads by outcome.", ["outcome"], **made)
 
+        self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
     def watch(self, service: Service) -> None:
         """Read the state of a service whenever Prometheus asks."""
         self.registry.register(_State(service))
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
-        self._requests.labels(route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        known = self._by_route.get((route, status))
+        if known is None:  # routes and statuses are few
+            known = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._by_route[route, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
 
     def answer(self, result: SearchResult) -> None:
         """Count an answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import logging
 import shutil
@@ -25,8 +26,8 @@ from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
-from serving.guard import JsonLines
 from serving.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+from serving.logs import JsonLines, Lines
 from serving.monitor import EFFECT, FIRST, LEAST, Monitor, largest_difference
 from serving.settings import ServeSettings
 from serving.telemetry import METRICS
@@ -358,6 +359,26 @@ def test_the_log_is_a_json_line_a_request(client: TestClient, caplog: pytest.Log
     line = json.loads(JsonLines().format(record))
     assert {"request_id": "mine", "method": "POST", "route": "/v1/search", "status": 422}.items() <= line.items()
     assert line["ms"] > 0
+
+
+def test_lines_are_written_together_and_warnings_at_once() -> None:
+    stream = io.StringIO()
+    handler = Lines(stream)
+    for level, text in ((logging.INFO, "one"), (logging.INFO, "two")):
+        handler.emit(logging.LogRecord("retrieval", level, "", 0, text, None, None))
+    assert stream.getvalue() == ""
+    handler.emit(logging.LogRecord("retrieval", logging.WARNING, "", 0, "three", None, None))
+    assert [json.loads(line)["message"] for line in stream.getvalue().splitlines()] == ["one", "two", "three"]
+    handler.emit(logging.LogRecord("retrieval", logging.INFO, "", 0, "four", None, None))
+    handler.close()
+    assert "four" in stream.getvalue()
+
+
+def test_a_bundle_behind_a_link_stays_the_one_that_was_opened(changing: tuple[TestClient, Path]) -> None:
+    client, link = changing
+    lead(link, "nothing")
+    assert search(client)["decision"] == "match"
+    assert client.get("/v1/info").status_code == 200
 
 
 def answer(certainty: float, distance: float, brightness: float) -> SearchResult:
