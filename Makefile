@@ -9,7 +9,7 @@ DATA = $(or $(RETRIEVAL_TEST_DATA),../shared)
 export GRADIO_ANALYTICS_ENABLED := 0
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: demo test test-fast lint bench reliability
+.PHONY: demo test test-fast lint audit bench reliability
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -36,6 +36,11 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pip --disable-pip-version-check check
+
+audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a service
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
+	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
 bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python benchmarks/step.py
