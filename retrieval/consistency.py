@@ -19,7 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
 from .identification import SearchScores, threshold_at_fpir
-from .pairs import EXACT, PairCounts, Pairs, SampledPairs
+from .pairs import EXACT, PairCounts, Pairs
+from .sampled_pairs import SampledPairs
 
 SPECIFICITY, PRECISION = "specificity", "precision"
 FAR_RANGE = (1e-2, 1e-1)

@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from .errors import InvalidParameter
-
 Floats = NDArray[np.float64]
 Cosines = NDArray[np.floating]
 Counts = NDArray[np.int64]
@@ -112,7 +110,7 @@ class Pairs:
         """Return cosines (N, 2) between which quantiles of the negative pairs surely lie, by a sample of them."""
         first, second = np.random.default_rng(0).integers(len(self._codes), size=(2, SAMPLE))
         apart = self._codes[first] != self._codes[second]
-        distances = np.sort(_between(self._unit, first[apart], second[apart]))
+        distances = np.sort(distances_between(self._unit, first[apart], second[apart]))
         margins = wider * 6 * np.sqrt(np.maximum(shares * (1 - shares), 1 / len(distances)) / len(distances))
         places = (shares[:, None] + margins[:, None] * [1, -1]) * (len(distances) - 1)
         cosines = 1 - distances[np.clip(places, 0, len(distances) - 1).astype(np.int64)] ** 2 / 2
@@ -170,46 +168,7 @@ class Pairs:
         return _Tile(flat, first, second, mixed=bool(first[-1] >= second[0]))
 
 
-class SampledPairs:
-    """All positive pairs, and for each of them `ratio` random negative pairs with one member of its class.
-
-    For sets whose pairs are too many, as the TCM paper does with 10 a positive; a false-accept rate is then one of
-    the sample.
-    """
-
-    def __init__(self, unit: Floats, codes: NDArray[np.int64], *, ratio: int, seed: int = 0) -> None:
-        if ratio < 1:
-            raise InvalidParameter("negatives_per_positive", "be at least 1", ratio)
-        order = np.argsort(codes, kind="stable")
-        sizes = np.bincount(codes)
-        starts = np.concatenate([[0], sizes.cumsum()[:-1]])
-        generator = np.random.default_rng(seed)
-        found: tuple[list[Floats], list[Floats]] = ([], [])
-        for start, size in zip(starts, sizes, strict=True):
-            inside = order[start : start + size]
-            first, second = np.triu_indices(size, 1)
-            found[0].append(_between(unit, inside[first], inside[second]))
-            wanted = ratio * len(first)
-            outside = generator.integers(len(codes) - size, size=wanted)
-            outside = order[outside + size * (outside >= start)]
-            found[1].append(_between(unit, inside[generator.integers(size, size=wanted)], outside))
-        self._positives, self._negatives = ([np.sort(distances) for distances in part] for part in found)
-
-    def within(self, distances: Floats) -> PairCounts:
-        """Return how many of the pairs lie within each of the distances (N,), ascending."""
-        positives, negatives = (
-            np.array([np.searchsorted(mine, distances, side="right") for mine in part])
-            for part in (self._positives, self._negatives)
-        )
-        sizes = (np.array([len(mine) for mine in part]) for part in (self._positives, self._negatives))
-        return PairCounts(positives, negatives, *sizes)
-
-    def negative_quantiles(self, shares: Floats) -> Floats:
-        """Return quantiles of the distances of the sampled negative pairs."""
-        return np.asarray(np.quantile(np.concatenate(self._negatives), shares))
-
-
-def _between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
+def distances_between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
     """Return the distances of pairs (p,), a few thousand pairs at a time."""
     parts = [slice(start, start + 2**12) for start in range(0, len(first), 2**12)]
     cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class WhatIf:
     items: int  # of the calibration's gallery
 
     @classmethod
+    @lru_cache(maxsize=2)  # of the bundle that serves, and the one before
     def of(cls, bundle: Bundle) -> WhatIf | None:
         """Return the curves of a bundle, None where it keeps no calibration."""
         if CALIBRATION not in bundle.manifest["files"]:

@@ -182,8 +182,14 @@ def _what_if(service: Service) -> None:
     with gradio.Accordion("What if the threshold were another one?", open=False, elem_id="what-if"):
         slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold, to look at only", buttons=[])
         shown = gradio.HTML(what_if_html(served, served, curves), elem_id="what-if-rates")
+
+    def rates(value: float) -> str:
+        bundle = service.retriever.bundle  # another one may have taken over
+        now = WhatIf.of(bundle)
+        return "" if now is None else what_if_html(float(value), bundle.threshold, now)
+
     slider.input(
-        lambda value: what_if_html(float(value), service.retriever.bundle.threshold, curves),
+        rates,
         slider,
         shown,
         show_progress="hidden",
