@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 import time
 from pathlib import Path
@@ -46,6 +45,7 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
     (folder / "item-03" / "bad.jpg").write_bytes(b"no image")
     words = [str(tmp_path / name) for name in ("bundle", "photos", "gallery", "log")]
     context, generator = multiprocessing.get_context("spawn"), np.random.default_rng(0)
+    killed = 0
     for _ in range(KILLS):
         child = context.Process(target=_index, args=words)
         child.start()
@@ -54,8 +54,9 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
         while (log.stat().st_size if log.exists() else 0) == size and child.is_alive() and time.monotonic() < until:
             time.sleep(0.005)
         time.sleep(float(generator.uniform(0, 0.1)))
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.join()
+        killed += child.exitcode == -signal.SIGKILL  # a quick machine is done before the last of them
         if Path(words[2]).exists() and (Path(words[2]) / "gallery.sqlite").exists():
             with Gallery.open(words[2], read_only=True) as gallery:
                 assert gallery.verify() == []
@@ -73,3 +74,4 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
         assert one.values("_content_sha256") == other.values("_content_sha256")
     embedded = len(Path(words[3]).read_text().splitlines()) + report.added
     assert embedded <= 120 + KILLS * (THREADS + 2) * BATCH
+    assert killed >= KILLS // 3
