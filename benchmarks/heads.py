@@ -45,10 +45,11 @@ from training.evaluation import (
 )
 from training.losses import Regularized, make_loss
 from training.model import backbone_preprocessing, load_backbone
+from training.parameters import learned_by, learning_rate_factor
+from training.recipe import protocol_photos
 from training.sampler import ItemSampler
 from training.settings import Settings
 from training.splits import Splits, make_protocol, make_splits
-from training.trainer import learned_by, learning_rate_factor, protocol_photos
 
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)
@@ -173,7 +174,7 @@ def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
             head.weight.mul_(factor)
             head.bias.mul_(factor)
     groups = [{"params": list(head.parameters()), "lr": 1e-3 * max(1.0, norm / 5), "weight_decay": 1e-4}]
-    groups += [{"params": p, "lr": 1e-2 * rate, "weight_decay": 0.0} for rate, p in learned_by(loss).items()]
+    groups += [{"params": p, "lr": 1e-2 * rate, "weight_decay": 0.0} for (rate, _), p in learned_by(loss).items()]
     optimizer = torch.optim.AdamW(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=task.seed)

@@ -7,18 +7,27 @@ limited setup" (2021).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from .devices import Team
+
 Chunk = TypeVar("Chunk")
 
 
 def cached_backward(
-    embed: Callable[[Chunk], Tensor], loss: nn.Module, chunks: Sequence[Chunk], labels: Tensor, model: nn.Module
-) -> Tensor:
-    """Add the gradients of a batch to model and loss, and return the scalar loss, detached.
+    embed: Callable[[Chunk], Tensor],
+    loss: Callable[[Tensor, Tensor], Tensor],
+    chunks: Sequence[Chunk],
+    labels: Tensor,
+    model: nn.Module,
+    *,
+    team: Team | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Add the gradients of a batch to model and loss; return the scalar loss and the embeddings (n, d), detached.
 
     First all chunks are embedded without a graph, the loss of the whole batch gives the gradient of every
     embedding, then each chunk is embedded again with a graph that carries its share back. The network runs twice
@@ -35,11 +44,14 @@ def cached_backward(
     loss:
         Of raw embeddings (n, d) and labels (n,), the rows in the order of the chunks.
     chunks:
-        Inputs, each of any type that `embed` takes.
+        Inputs, each of any type that `embed` takes; of several processes each has the chunks of its own share.
     labels:
-        Classes (n,) of all rows.
+        Classes (n,) of all rows of all processes.
     model:
-        What `embed` runs: its buffers are put back after the first pass.
+        What `embed` runs: its buffers are put back after the first pass. Its gradients are averaged over the
+        processes with the last chunk.
+    team:
+        The processes that share the batch; None is one.
     """
     device = labels.device
     states, parts = [], []
@@ -50,19 +62,22 @@ def cached_backward(
             parts.append(embed(chunk))
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-    embeddings = torch.cat(parts).requires_grad_()
+    mine = torch.cat(parts).requires_grad_()
+    embeddings = team.gather(mine, len(labels)) if team is not None else mine
     value = loss(embeddings, labels)
-    value.backward()
+    value.backward()  # type: ignore[no-untyped-call]
     after = _random_state(device)
-    if embeddings.grad is None:  # the loss does not depend on the embeddings
-        return value.detach()  # type: ignore[no-any-return]
+    if mine.grad is None or not any(p.requires_grad for p in model.parameters()):
+        return value.detach(), embeddings.detach()  # the loss does not depend on what could learn
+    alone = getattr(model, "no_sync", nullcontext)
     start = 0
-    for chunk, part, state in zip(chunks, parts, states, strict=True):
+    for number, (chunk, part, state) in enumerate(zip(chunks, parts, states, strict=True)):
         _set_random_state(state, device)
-        torch.autograd.backward(embed(chunk), embeddings.grad[start : start + len(part)])
+        with alone() if number + 1 < len(chunks) else nullcontext():
+            torch.autograd.backward(embed(chunk), mine.grad[start : start + len(part)])
         start += len(part)
     _set_random_state(after, device)
-    return value.detach()  # type: ignore[no-any-return]
+    return value.detach(), embeddings.detach()
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:

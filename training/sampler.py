@@ -1,7 +1,11 @@
-"""P×K batches: P items, K photos of each."""
+"""Which photos a batch shows.
+
+Symbols: P = items of a batch, K = photos of each, C = items, n = photos.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -9,48 +13,208 @@ import numpy as np
 from retrieval.errors import InvalidParameter
 
 
-class ItemSampler:
-    """Deals batches of `items_per_batch` items with `photos_per_item` photos each.
+class Sampler(ABC):
+    """Deals the batches of an epoch as arrays of photo positions.
 
-    An epoch has as many batches as the photos fill. Items come round in random order, so that each is dealt
-    equally often; an item's photos come round in random order too, and repeat only when it has fewer than K.
-    The order depends on (seed, epoch) alone: a resumed run deals what an uninterrupted one would.
+    The order depends on (seed, epoch), and for `HardItemSampler` on what was learned, alone: a resumed run deals what
+    an uninterrupted one would, and every process of a run deals the same.
     """
 
-    def __init__(self, labels: Sequence[int], *, items_per_batch: int, photos_per_item: int, seed: int) -> None:
-        self._photos = [np.flatnonzero(np.asarray(labels) == label) for label in sorted(set(labels))]
-        if len(self._photos) < 2:
-            raise InvalidParameter("labels", "hold at least two items", len(self._photos))
+    def __init__(self, photos: int, *, batch_size: int, steps: int, seed: int) -> None:
+        self.batch_size = batch_size
+        self.batches = steps or max(1, photos // batch_size)
+        self._seed = seed
+
+    @abstractmethod
+    def epoch(self, number: int) -> Iterator[np.ndarray]:
+        """Yield `batches` arrays of photo positions, (batch_size,) int64."""
+
+    def _generator(self, number: int) -> np.random.Generator:
+        return np.random.default_rng((self._seed, number))
+
+
+class PhotoSampler(Sampler):
+    """Deals photos in random order, whatever they show; for losses that need no second photo of an item."""
+
+    def __init__(self, photos: int, *, batch_size: int, seed: int, steps: int = 0) -> None:
+        super().__init__(photos, batch_size=min(batch_size, photos), steps=steps, seed=seed)
+        self._photos = photos
+
+    def epoch(self, number: int) -> Iterator[np.ndarray]:
+        """Yield batches; every photo comes once before any comes again."""
+        generator, pile = self._generator(number), np.zeros(0, np.int64)
+        for _ in range(self.batches):
+            while len(pile) < self.batch_size:
+                pile = np.concatenate([pile, generator.permutation(self._photos)])
+            yield pile[: self.batch_size]
+            pile = pile[self.batch_size :]
+
+
+class ItemSampler(Sampler):
+    """Deals batches of `items_per_batch` items with `photos_per_item` photos each, side by side.
+
+    Items come round in random order, so that each is dealt equally often; an item's photos come round in random
+    order too, and repeat only when it has fewer than K.
+    """
+
+    def __init__(
+        self, labels: Sequence[int], *, items_per_batch: int, photos_per_item: int, seed: int, steps: int = 0
+    ) -> None:
+        self._photos = _positions(labels)
         self._items = min(items_per_batch, len(self._photos))
         self._each = photos_per_item
-        self._seed = seed
-        self.batches = max(1, len(labels) // (self._items * self._each))
+        super().__init__(len(labels), batch_size=self._items * self._each, steps=steps, seed=seed)
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
         """Yield arrays of P·K photo positions, the photos of an item side by side."""
-        generator = np.random.default_rng((self._seed, number))
-        queue: list[int] = []
+        generator = self._generator(number)
         piles: list[list[int]] = [[] for _ in self._photos]
-        for _ in range(self.batches):
-            batch: list[int] = []
-            chosen: set[int] = set()
-            while len(chosen) < self._items:
-                if not queue:
-                    queue = generator.permutation(len(self._photos)).tolist()
-                item = next((i for i in queue if i not in chosen), None)
-                if item is None:  # what is left in this round is in the batch already
-                    queue = queue + generator.permutation(len(self._photos)).tolist()
-                    continue
-                queue.remove(item)
-                chosen.add(item)
-                batch.extend(self._draw(piles, item, generator))
-            yield np.array(batch)
+        for items in self._deal(generator):
+            yield np.concatenate([self._draw(piles, item, generator) for item in items])
 
-    def _draw(self, piles: list[list[int]], item: int, generator: np.random.Generator) -> list[int]:
+    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+        """Yield the items of each batch."""
+        rounds = Rounds(range(len(self._photos)), generator)
+        for _ in range(self.batches):
+            yield rounds.take(self._items)
+
+    def _draw(self, piles: list[list[int]], item: int, generator: np.random.Generator) -> np.ndarray:
         drawn: list[int] = []
         while len(drawn) < self._each:
             if not piles[item]:
                 fresh = generator.permutation(self._photos[item]).tolist()
                 piles[item] = sorted(fresh, key=lambda photo: photo not in drawn)  # drawn ones come last
             drawn.append(piles[item].pop())
-        return drawn
+        return np.array(drawn)
+
+
+class GroupItemSampler(ItemSampler):
+    """Half of each batch comes from one group of items, the other half from another: hard negatives by kind.
+
+    As Cakir et al. (FastAP, CVPR 2019) and arXiv 2210.01908 sample the 12 super-labels of Stanford Online Products.
+    A group that is smaller than half a batch gives all it has. Groups are dealt in proportion to their items.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int],
+        groups: Sequence[str],
+        *,
+        items_per_batch: int,
+        photos_per_item: int,
+        seed: int,
+        steps: int = 0,
+    ) -> None:
+        super().__init__(
+            labels, items_per_batch=items_per_batch, photos_per_item=photos_per_item, seed=seed, steps=steps
+        )
+        if len(groups) != len(labels):
+            raise InvalidParameter("groups", f"hold one name a photo, {len(labels)}", len(groups))
+        names = [groups[positions[0]] for positions in self._photos]
+        members = {name: [item for item, its in enumerate(names) if its == name] for name in sorted(set(names))}
+        if len(members) < 2 or "" in members:
+            raise InvalidParameter(
+                "sampler_group",
+                "name a column that sorts every training item into at least two groups",
+                f"{len(members)} groups" + (", and items without one" if "" in members else ""),
+                remedy="Fill the column, or use --sampler items",
+            )
+        self._members = list(members.values())
+        self._half = self._items // 2
+        if self._half < 1:
+            raise InvalidParameter("items_per_batch", "be at least 2 for the sampler groups", items_per_batch)
+        self.batch_size = 2 * self._half * self._each
+
+    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+        rounds = [Rounds(members, generator) for members in self._members]
+        shares = np.array([len(members) for members in self._members], dtype=float)
+        for _ in range(self.batches):
+            pair = generator.choice(len(rounds), size=2, replace=False, p=shares / shares.sum())
+            yield [item for group in pair for item in rounds[group].take(min(self._half, len(self._members[group])))]
+
+
+class HardItemSampler(ItemSampler):
+    """Each batch is made of families: an item, and those whose photos were embedded nearest to its own.
+
+    The mean embedding of every item is kept as training goes on (`update`), so that nothing is embedded for it. Before
+    any mean is known the items are dealt at random.
+    """
+
+    def __init__(
+        self,
+        labels: Sequence[int],
+        *,
+        items_per_batch: int,
+        photos_per_item: int,
+        seed: int,
+        steps: int = 0,
+        family: int = 4,
+        momentum: float = 0.9,
+    ) -> None:
+        super().__init__(
+            labels, items_per_batch=items_per_batch, photos_per_item=photos_per_item, seed=seed, steps=steps
+        )
+        self._family = min(family, self._items)
+        self._momentum = momentum
+        self.means: np.ndarray | None = None  # (C, d) float32; rows of zeros are not known yet
+
+    def update(self, embeddings: np.ndarray, labels: np.ndarray) -> None:
+        """Take the unit embeddings (n, d) of a batch with labels (n,) in 0 … C-1 into the items' means."""
+        if self.means is None:
+            self.means = np.zeros((len(self._photos), embeddings.shape[1]), np.float32)
+        seen, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        sums = np.zeros((len(seen), embeddings.shape[1]), np.float32)
+        np.add.at(sums, inverse, embeddings)
+        fresh = sums / counts[:, None]
+        old = self.means[seen]
+        known = old.any(axis=1, keepdims=True)
+        self.means[seen] = np.where(known, self._momentum * old + (1 - self._momentum) * fresh, fresh)
+
+    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+        if self.means is None:
+            yield from super()._deal(generator)
+            return
+        unit = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-12)
+        rounds = Rounds(range(len(unit)), generator)
+        for _ in range(self.batches):
+            batch: list[int] = []
+            while len(batch) < self._items:
+                batch += rounds.take(1, without=batch)
+                kin = min(self._family - 1, self._items - len(batch))
+                likeness = unit @ unit[batch[-1]]
+                likeness[batch] = -np.inf
+                batch += np.argsort(-likeness, kind="stable")[:kin].tolist()
+            yield batch
+
+
+class Rounds:
+    """Members in random order, round after round, so that all come equally often."""
+
+    def __init__(self, members: Sequence[int], generator: np.random.Generator) -> None:
+        self._members = np.array(members)
+        self._generator = generator
+        self._queue: list[int] = []
+
+    def take(self, count: int, *, without: Sequence[int] = ()) -> list[int]:
+        """Return the next `count` members, all different and none of `without`; there must be as many."""
+        taken: list[int] = []
+        barred = set(without)
+        while len(taken) < count:
+            position = next((i for i, member in enumerate(self._queue) if member not in barred), None)
+            if position is None:  # what is left of this round was taken already
+                self._queue += self._generator.permutation(self._members).tolist()
+                continue
+            member = self._queue.pop(position)
+            barred.add(member)
+            taken.append(member)
+        return taken
+
+
+def _positions(labels: Sequence[int]) -> list[np.ndarray]:
+    """Return the positions of the photos of each item, items in ascending order."""
+    values = np.asarray(labels)
+    order = np.argsort(values, kind="stable")
+    starts = np.flatnonzero(np.diff(values[order])) + 1
+    if not len(starts):
+        raise InvalidParameter("labels", "hold at least two items", len(np.unique(values)))
+    return np.split(order, starts)

@@ -13,6 +13,11 @@ from typing import Any
 
 from retrieval.errors import InvalidParameter
 
+NOT_NEGATIVE = (
+    *("weight_decay", "regularizer_weight", "colour", "chunk", "initial_norm", "epoch_steps", "clip"),
+    *("frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
+)
+
 
 def setting(default: Any, text: str) -> Any:
     """Declare a setting with its default and the sentence that `--help` shows."""
@@ -37,15 +42,29 @@ class Settings:
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, "its arguments")
     regularizer_weight: float = setting(1.0, "weight of the regularizer beside the base loss")
     epochs: int = setting(8, "passes over as many photos as the training set has")
+    epoch_steps: int = setting(0, "batches of an epoch (0 = as many as the photos fill)")
     chunk: int = setting(0, "photos in the network at a time, for batches beyond the memory (0 = the whole batch)")
     items_per_batch: int = setting(16, "items of a batch (P)")
     photos_per_item: int = setting(4, "photos of each (K)")
+    sampler: str = setting("items", "'items' (P×K), 'groups' (half a batch a group), 'hard' (items alike) or 'random'")
+    sampler_group: str = setting("group", "column that names the groups of the sampler 'groups'")
+    proxy_sample: float = setting(1.0, "share of the proxies that a step compares with; below 1 for very many items")
     learning_rate: float = setting(2e-4, "learning rate of the backbone")
     head_learning_rate: float = setting(1e-3, "learning rate of the embedding layer")
     proxy_learning_rate: float = setting(1e-2, "learning rate of the loss's own parameters, such as proxies")
     initial_norm: float = setting(0.0, "mean norm of embeddings before the first step (0 = leave; vmf_nca: 10 to 50)")
     weight_decay: float = setting(1e-4, "of matrices; biases, norms and proxies are not decayed")
     warmup: float = setting(0.05, "share of the steps over which the learning rates rise")
+    clip: float = setting(0.0, "largest norm of the model's gradient (0 = any)")
+    layer_decay: float = setting(1.0, "factor on the learning rate from each block of the backbone to the one before")
+    frozen: float = setting(0.0, "share of the backbone's blocks that never learns, from the input on (1 = all)")
+    frozen_epochs: int = setting(0, "first epochs in which the backbone does not learn")
+    proxy_warmup: int = setting(0, "first epochs in which nothing but the loss's own parameters learns")
+    projector: int = setting(0, "length of a linear projection that only the loss sees (0 = none)")
+    precompute: int = setting(0, "views of each photo whose features are computed once, to train the head alone")
+    ema: float = setting(0.0, "decay of the average of the weights that is validated and kept (0 = the last weights)")
+    patience: int = setting(0, "epochs without a better checkpoint after which training ends (0 = never)")
+    select: str = setting("fnir", "the checkpoint that is kept: lowest 'fnir', highest 'r@1' or 'map@r', or the 'last'")
     freeze_batch_norm: bool = setting(True, "keep the statistics of a pretrained backbone")
     crop_area: float = setting(0.35, "smallest share of the photo's area that a training crop shows")
     flip: bool = setting(True, "mirror half of the training crops")
@@ -55,8 +74,13 @@ class Settings:
     target_fpir: float = setting(0.05, "the checkpoint with the lowest FNIR at this FPIR on validation items wins")
     seed: int = setting(0, "decides everything random but the splits")
     split_seed: int = setting(0, "decides the class-disjoint splits, apart from `seed`")
-    precision: str = setting("auto", "'fp32', 'bf16', or bf16 where a GPU has it")
+    precision: str = setting("auto", "'fp32', 'bf16', 'fp16' (on a GPU), or bf16 where a GPU has it")
     device: str = setting("auto", "'cpu', 'cuda', or cuda where there is one")
+    devices: int = setting(1, "processes that share each batch, a GPU each where there are any")
+    compile: bool = setting(False, "compile the model with torch.compile")
+    cache_gib: float = setting(4.0, "memory for decoded training photos, in GiB")
+    decoders: int = setting(0, "threads that decode training photos (0 = one a core)")
+    loggers: str = setting("tensorboard", "where figures go, comma-separated: tensorboard, wandb, mlflow")
 
     def __post_init__(self) -> None:
         _check(self)
@@ -78,18 +102,20 @@ class Settings:
 
 
 def _check(settings: Settings) -> None:
-    for name in ("size", "dim", "epochs", "items_per_batch", "photos_per_item"):
+    for name in ("size", "dim", "epochs", "items_per_batch", "photos_per_item", "devices"):
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
     for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
         if not getattr(settings, name) > 0:
             raise InvalidParameter(name, "be positive", getattr(settings, name))
-    for name in ("weight_decay", "regularizer_weight", "colour", "chunk", "initial_norm"):
+    for name in NOT_NEGATIVE:
         if not getattr(settings, name) >= 0:
             raise InvalidParameter(name, "be zero or more", getattr(settings, name))
     for name, allowed in (
         ("pooling", ("average", "gem")),
-        ("precision", ("auto", "fp32", "bf16")),
+        ("precision", ("auto", "fp32", "bf16", "fp16")),
+        ("sampler", ("items", "groups", "hard", "random")),
+        ("select", ("fnir", "r@1", "map@r", "last")),
         ("device", ("auto", "cpu", "cuda")),
     ):
         if getattr(settings, name) not in allowed:
@@ -99,6 +125,10 @@ def _check(settings: Settings) -> None:
         ("crop_area", 0.01, 1.0),
         ("warmup", 0.0, 0.99),
         ("view", 0.1, 1.0),
+        ("frozen", 0.0, 1.0),
+        ("layer_decay", 0.01, 1.0),
+        ("ema", 0.0, 0.99999),
+        ("proxy_sample", 1e-6, 1.0),
     ):
         if not low <= getattr(settings, name) <= high:
             raise InvalidParameter(name, f"lie between {low:g} and {high:g}", getattr(settings, name))

@@ -9,8 +9,10 @@ import torch
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.images import Preprocessing
 from training.data import Augmentation, PhotoReader, ahead
+from training.parameters import learning_rate_factor, make_optimizers
+from training.recipe import build_loss
 from training.run import BEST, LAST, Run
-from training.trainer import Trainer, learning_rate_factor, make_optimizer, train
+from training.trainer import Trainer, train
 
 from .conftest import tiny_settings
 
@@ -90,10 +92,8 @@ def test_an_unknown_loss_is_refused_before_anything_is_written(catalogue: Path, 
 def test_proxies_have_their_own_learning_rate(catalogue: Path, run: Run) -> None:
     trainer = Trainer(run)
     settings = tiny_settings(catalogue, loss="proxy_anchor", proxy_learning_rate=0.5)
-    from training.trainer import build_loss
-
     loss = build_loss(settings, classes=5)
-    groups = make_optimizer(trainer.model, loss, settings).param_groups
+    groups = make_optimizers(trainer.model, loss, settings)[0].param_groups
     proxies = [group for group in groups if group["lr"] == 0.5]
     assert [p.shape for p in proxies[0]["params"]] == [(5, 16)]
     assert proxies[0]["weight_decay"] == 0

@@ -14,8 +14,10 @@ from retrieval.errors import InvalidParameter
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
 from training.losses.registry import loss_arguments
+from training.parameters import make_optimizers
+from training.recipe import build_loss
 from training.run import Run
-from training.trainer import Trainer, build_loss, make_optimizer, train
+from training.trainer import Trainer, train
 
 from ..conftest import tiny_settings
 from .golden import small_batch
@@ -92,7 +94,7 @@ def test_losses_are_chosen_by_options_or_in_a_file(catalogue: Path, tmp_path: Pa
     command = ["train", "--config", str(tmp_path / "settings.toml"), "-o", str(tmp_path / "run"), *chosen]
     result = CliRunner().invoke(group, command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    loss = Trainer(Run.open(tmp_path / "run")).loss
+    loss = Trainer(Run.open(tmp_path / "run")).learner.loss
     assert isinstance(loss, Regularized)
     assert loss.base.ks == (1, 2)
     assert loss.base.similarity_temperature == 0.02
@@ -121,7 +123,7 @@ def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -
     settings = tiny_settings(catalogue, loss="vmf_nca", loss_arguments=arguments, regularizer="proxy_anchor",
                              proxy_learning_rate=0.01, initial_norm=20.0)  # fmt: skip
     trainer = Trainer(train(tiny_settings(catalogue, epochs=1), tmp_path / "run"))
-    groups = make_optimizer(trainer.model, build_loss(settings, classes=5), settings).param_groups
+    groups = make_optimizers(trainer.model, build_loss(settings, classes=5), settings)[0].param_groups
     shapes = {round(group["lr"], 6): sorted(tuple(p.shape) for p in group["params"]) for group in groups[-3:]}
     assert shapes == {0.001: [()], 0.01: [(5, 16), (5, 16)], 0.2: [(5, 16)]}
     assert all(group["weight_decay"] == 0 for group in groups[-3:])
@@ -131,8 +133,8 @@ def test_the_initial_norm_is_what_a_probabilistic_loss_reads(catalogue: Path, tm
     settings = tiny_settings(catalogue, epochs=1, initial_norm=20.0, learning_rate=1e-9, head_learning_rate=1e-9)
     trainer = Trainer(train(settings, tmp_path / "run"))
     trainer._restore()
-    pixels = trainer.reader.pixels(range(64))
+    pixels = trainer.source.reader.pixels(range(64))
     trainer.model.train()  # batch-norm here is not frozen
     with torch.no_grad():
-        norms = trainer._embed(pixels).norm(dim=1)
+        norms = trainer.model(trainer.source.prepare(pixels)).norm(dim=1)
     assert norms.mean().item() == pytest.approx(20.0, rel=0.1)
