@@ -11,7 +11,6 @@ from torch import nn
 from retrieval.catalogue import Photo
 from retrieval.errors import InvalidParameter
 
-from .devices import Team
 from .evaluation import item_labels
 from .learner import half_precision
 from .loggers import check_loggers
@@ -19,6 +18,7 @@ from .losses.registry import LOSSES, Regularized, make_loss
 from .losses.sampled import SampledClasses
 from .model import EmbeddingModel, load_backbone
 from .parameters import check_learning
+from .run import choose_device
 from .sampler import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
 from .settings import Settings
 from .splits import Protocol, Splits, side
@@ -44,12 +44,11 @@ def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     return Regularized(base, extra, settings.regularizer_weight)
 
 
-def check_recipe(settings: Settings, splits: Splits, team: Team | None = None) -> None:
+def check_recipe(settings: Settings, splits: Splits) -> None:
     """Refuse, before anything is written, what could not be trained or would teach nothing."""
     check_loggers(settings.loggers)
     check_learning(settings, build_loss(settings, classes=len(splits.fit)))
-    if team is not None:
-        half_precision(settings.precision, team.device)
+    half_precision(settings.precision, choose_device(settings.device))
     if not splits.validation and settings.select != "last":
         raise InvalidParameter(
             "select", "be last without validation items, since nothing chooses a checkpoint", settings.select

@@ -65,28 +65,37 @@ def train(
     several = settings.devices > 1 and not launched()
     if several and on_epoch is not None:
         raise InvalidParameter("devices", "be 1 where epochs are watched", settings.devices)
-    team = None if several else Team.join(settings.device)
+    team = Team(torch.device("cpu")) if several else Team.join(settings.device)
     photos, model = None, None
     if not resume:
-        photos = read_catalogue(Path(settings.catalogue))
-        splits = splits or make_splits(photos, seed=settings.split_seed)
-        protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
-        if splits.validation:
-            make_scene("validation", photos, splits.validation, protocol)
-        check_recipe(settings, splits, team)
-        make_sampler(settings, protocol_photos(photos, splits.fit, protocol))
-        model, config = initial_model(settings)
-        preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
-        documents: dict[str, Any] = {
-            "settings": settings.to_dict(),
-            "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
-            "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
-        }
-        (team or Team(torch.device("cpu"))).lead(lambda: Run.create(path, **documents))
-    if team is None:
+        photos, model = begin_run(settings, path, splits=splits, team=team)
+    if several:
         launch(_train_in_team, (path,), processes=settings.devices)
         return Run.open(path)
     return Trainer(Run.open(path), photos=photos, model=model, team=team, on_epoch=on_epoch).run_epochs()
+
+
+def begin_run(
+    settings: Settings, path: Path, *, splits: Splits | None = None, team: Team | None = None
+) -> tuple[list[Photo], EmbeddingModel]:
+    """Check that a run can be trained and write its directory, without a step; return its photos and first model."""
+    team = team or Team.join(settings.device)
+    photos = read_catalogue(Path(settings.catalogue))
+    splits = splits or make_splits(photos, seed=settings.split_seed)
+    protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
+    if splits.validation:
+        make_scene("validation", photos, splits.validation, protocol)
+    check_recipe(settings, splits)
+    make_sampler(settings, protocol_photos(photos, splits.fit, protocol))
+    model, config = initial_model(settings)
+    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+    documents: dict[str, Any] = {
+        "settings": settings.to_dict(),
+        "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
+        "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
+    }
+    team.lead(lambda: Run.create(path, **documents))
+    return photos, model
 
 
 def _train_in_team(path: Path) -> None:
