@@ -183,6 +183,25 @@ def test_views_of_features_differ_and_the_first_is_the_plain_one(catalogue: Path
     assert all(any(np.array_equal(row, views[v, i]) for v in range(3)) for i, row in enumerate(first))
 
 
+@pytest.mark.slow
+def test_a_compiled_model_takes_the_same_steps(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(tiny_settings(catalogue, epochs=1), tmp_path / "plain")
+    calls = []
+
+    def compiled(module: torch.nn.Module) -> Any:
+        calls.append(module)
+        return real(module, backend="eager")  # traced as ever; a C++ compiler would take minutes
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", compiled)
+    run = train(tiny_settings(catalogue, epochs=1, compile=True), tmp_path / "run")
+    assert len(calls) == 1
+    assert parts(run).keys() == parts(plain).keys()
+    assert run.progress["best"]["figures"]["loss"] == pytest.approx(plain.progress["best"]["figures"]["loss"], rel=1e-3)
+
+
 def test_fp16_needs_a_gpu_and_an_unknown_logger_is_refused(catalogue: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidParameter, match="without a GPU"):
         train(tiny_settings(catalogue, precision="fp16"), tmp_path / "run")
