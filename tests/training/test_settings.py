@@ -1,3 +1,7 @@
+import dataclasses
+import re
+from pathlib import Path
+
 import pytest
 
 from retrieval.errors import InvalidParameter
@@ -30,3 +34,11 @@ def test_unknown_key_names_the_nearest() -> None:
 def test_a_broken_rule_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidParameter, match=name):
         Settings.from_dict({"catalogue": "x.csv", name: value})
+
+
+def test_the_training_page_names_settings_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {"config", "resume", "help"}
+    known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
+    assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher
+    assert len(named & known) > 20
