@@ -10,7 +10,6 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
-import base64
 import html
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from index.distance import accepts, plain_distance, squared_distance
 from index.gallery import Gallery
 
 from .bundle import Bundle
+from .page_parts import document, picture
 from .retriever import require_match
 
 NEAR_DUPLICATE = 0.02  # plain distance: the same picture, or saved again
@@ -156,17 +156,15 @@ figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3re
 def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
     """Return the audit as one HTML page with pictures."""
 
-    def picture(photo_id: str) -> str:
-        jpeg = thumbnail(photo_id)
-        data = base64.b64encode(jpeg).decode() if jpeg else ""
-        return f'<img alt="{html.escape(photo_id)}" src="data:image/jpeg;base64,{data}">'
+    def shown(photo_id: str) -> str:
+        return picture(thumbnail(photo_id) or b"", alt=photo_id)
 
     def pair(entry: Pair) -> str:
         names = f"{html.escape(entry.item_id)} and {html.escape(entry.other_item_id)}"
-        return _card(picture(entry.photo_id) + picture(entry.other_photo_id), f"{names}, {entry.distance:.3f} apart")
+        return _card(shown(entry.photo_id) + shown(entry.other_photo_id), f"{names}, {entry.distance:.3f} apart")
 
     def single(entry: Stray | Crowd) -> str:
-        return _card(picture(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
+        return _card(shown(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
 
     parts = [
         ("Items closer than the threshold", found.collisions, [pair(p) for p in found.collisions[:SHOWN]]),
@@ -179,11 +177,8 @@ def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
         f'<div class="row">{"".join(cards) or "none"}</div>'
         for title, entries, cards in parts
     )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Gallery audit</title>'
-        f"<style>{STYLE}</style></head><body><h1>Gallery audit</h1><p>{html.escape(summary(found))}</p>{body}"
-        "</body></html>"
-    )
+    head = f"<h1>Gallery audit</h1><p>{html.escape(summary(found))}</p>"
+    return document("Gallery audit", style=STYLE, body=head + body)
 
 
 def summary(found: Audit) -> str:

@@ -1,4 +1,4 @@
-"""The commands `retrieval index`, `search`, `doctor`, `data check` and `synthetic`."""
+"""The commands `retrieval index`, `recalibrate`, `search`, `audit`, `doctor` and `synthetic`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import click
 
 from index.kinds import KINDS
 
-from .catalogue import CatalogueReport, check_catalogue, read_catalogue
+from .catalogue import read_catalogue
 from .gallery_commands import MEMORY, describe_index, describe_merge
 from .places import Place, open_gallery
 from .target_options import target_options
@@ -73,7 +73,7 @@ def index(
         max_memory=max_memory,
         engine=engine,
     )
-    _list("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
     click.echo(
         f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
         f"{done.skipped} there already, {len(done.refused)} refused; "
@@ -237,42 +237,8 @@ def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None) -> Non
         sys.exit(1)
 
 
-@click.group()
-def data() -> None:
-    """Look at a catalogue before training on it.
-
-    \b
-    Example:
-      retrieval data check photos.csv
-    """
-
-
-@data.command()
-@click.argument("catalogue", type=Folder)
-def check(catalogue: Path) -> None:
-    """Report unreadable photos, duplicates, items with one photo, and items in more than one partition.
-
-    \b
-    Example:
-      retrieval data check photos.csv
-    """
-    report = check_catalogue(read_catalogue(catalogue))
-    _show(report)
-    if not report.usable:
-        click.echo("Mend the unreadable photos and the items in several partitions before training.")
-        sys.exit(1)
-    click.echo(f"Next: retrieval train {catalogue} -o runs/{catalogue.stem}")
-
-
-def _show(report: CatalogueReport) -> None:
-    click.echo(f"{report.photos} photos of {report.items} items.")
-    _list("unreadable", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
-    _list("with the same content", [" = ".join(ids) for ids in report.duplicates])
-    _list("items with one photo", report.single_photo_items)
-    _list("items in more than one partition", report.split_items)
-
-
-def _list(title: str, lines: Sequence[str]) -> None:
+def show_lines(title: str, lines: Sequence[str]) -> None:
+    """Print the first lines of a list under its title, and how many more there are."""
     if not lines:
         return
     click.echo(f"{len(lines)} {title}:")

@@ -5,7 +5,6 @@ One file without scripts or anything from elsewhere, so that it opens from a dis
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +17,7 @@ from .calibration import CERTIFIED, OperatingPoint, size_model
 from .consistency import Opis, UtilityCurves, search_curves, search_opis
 from .errors import MissingDependency
 from .identification import SearchScores, det_curve
+from .page_parts import document, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,6 +51,7 @@ class ReportData:
     pair_curves: UtilityCurves | None = None  # of the calibration photos
     pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the usual one first
     photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # a few JPEG of an item
+    beside_fp32: Sequence[Mapping[str, Any]] = ()  # figures of fp32 on the CPU, and of the form that is served
 
 
 def render_report(data: ReportData) -> str:
@@ -107,12 +108,11 @@ def render_report(data: ReportData) -> str:
         for title, picture, caption in figures
     )
     title = "How far this threshold can be believed"
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body><h1>{title}</h1>'
-        f'{_status(data.point)}<div class="pair">{shown}</div>{_worst(data)}{_tried(data.distances_tried)}'
-        f"{_figures(data.point)}</body></html>"
+    body = (
+        f'<h1>{title}</h1>{_status(data.point)}<div class="pair">{shown}</div>{_worst(data)}'
+        f"{_tried(data.distances_tried)}{_beside(data.beside_fp32)}{_figures(data.point)}"
     )
+    return document(title, style=STYLE, body=body)
 
 
 def _status(point: OperatingPoint) -> str:
@@ -163,6 +163,23 @@ def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
+    if not rows:
+        return ""
+    cells = "".join(
+        f"<tr{' class=chosen' if number else ''}><td>{html.escape(str(row['form']))}</td>"
+        f"<td>{row['images_per_second']:.0f}</td><td>{row['opis']:.2e}</td><td>{row['search_opis']:.2e}</td>"
+        f"<td>{row['fpir']:.3f}</td><td>{row['tpir']:.3f}</td></tr>"
+        for number, row in enumerate(rows)
+    )
+    return (
+        "<h2>This form of the model beside fp32</h2><p>Both on the calibration photos, each with its own distance and "
+        "its own threshold: the largest that keeps the target FPIR there. The last is served.</p>"
+        "<table><tr><th>form</th><th>images/s</th><th>OPIS of pairs</th><th>OPIS of searches</th><th>FPIR</th>"
+        f"<th>TPIR</th></tr>{cells}</table>"
+    )
+
+
 def _form(entry: Mapping[str, Any]) -> str:
     words = str(entry["form"]).replace("_", " ") + (f", k = {entry['k']}" if "k" in entry else "")
     return words + (", whitened" if entry.get("whitened") else "")
@@ -174,9 +191,7 @@ def _worst(data: ReportData) -> str:
     rows = []
     for place in order:
         item = str(curves.classes[place])
-        pictures = "".join(
-            f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}">' for jpeg in data.photos(item)
-        )
+        pictures = "".join(picture(jpeg) for jpeg in data.photos(item))
         rows.append(
             f"<h3>{html.escape(item)}</h3><p>{curves.sensitivity[place, 0]:.0%} of its photos find it first; without "
             f"it in the gallery {1 - curves.specificity[place, 0]:.0%} of them return another item.</p>"

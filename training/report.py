@@ -12,6 +12,7 @@ from .data import PhotoReader
 from .density import choose_distance
 from .embedding import embed_photos
 from .evaluation import Distance, evaluate_scenes, item_labels, make_scene, photos_of, scenes_of
+from .extended import extended_figures
 from .run import Run, choose_device
 
 COLUMNS = (
@@ -29,12 +30,12 @@ COLUMNS = (
 )
 
 
-def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any]:
+def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool = False) -> dict[str, Any]:
     """Measure a run's best model on every scene and write `evaluation.json`.
 
     Figures are given with the plain distance, which compares with papers, and under "served" with the one that
     `export` would choose. "trained" holds all items of the training partition; the validation fifth of them chose the
-    checkpoint and the distance but was not seen by the loss.
+    checkpoint and the distance but was not seen by the loss. `extended` adds the further figures of the unseen items.
     """
     settings, splits = run.settings, run.splits
     photos = run.photos()
@@ -58,6 +59,8 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None) -> dict[str, Any
         evaluate_scenes(scenes, labels, distance, calibration=calibration, target_fpir=target)
         for distance in (Distance(vectors), Distance(served, choice.measure))
     )
+    if extended:
+        report["extended"] = extended_figures(scenes[0], photos, vectors, labels, seed=settings.seed)
     report |= {"served": with_density, "distance": choice.tried[0], "protocol": run.protocol.describe()}
     (run.path / "evaluation.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
@@ -74,6 +77,9 @@ def render(report: dict[str, Any]) -> str:
     else:
         lines.append(f"The distance that export chooses ({how}), one threshold {served['threshold']:.4f}:")
         lines += [*_table(served["scenes"]), ""]
+    if "extended" in report:
+        values = [f"{name} {value:.3f}" for name, value in report["extended"].items()]
+        lines += [f"Unseen items, plain distance: {', '.join(values)}.", ""]
     lines.append(
         f"Protocol: {report['protocol']}. Thresholds are set for FPIR {report['target_fpir']:g} on the calibration "
         "items; FPIR, TPIR, FNIR and misidentification are what they do here."
