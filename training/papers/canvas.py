@@ -1,0 +1,27 @@
+"""Where pictures are drawn: figures without a window, saved under the name of their kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def new_figure(panels: int, *, width: float = 5.0, height: float = 4.0) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels side by side; nothing is shown, and no global state touched."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * panels, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, [figure.add_subplot(1, panels, place + 1) for place in range(panels)]
+
+
+def save(figure: Figure, kind: str, folder: Path) -> str:
+    """Write a figure as PNG under the name of its kind, and return the file's name."""
+    name = "".join(c if c.isalnum() else "-" for c in kind.lower()).strip("-") + ".png"
+    figure.savefig(folder / name, dpi=110)
+    return name

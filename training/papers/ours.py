@@ -1,0 +1,18 @@
+"""What was measured on the machine of the project, by configuration: a cell of docs/papers.md each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+OURS: Mapping[str, str] = {
+    "tcm-figure-7": "greatest utility 0.998, 0.914, 0.850 for three pairs of Gaussians; precision at most 0.005 lower",
+    "contextual-figure-4": "the contextual loss has a slope towards the own centre at every point of the way, the "
+    "contrastive one at 84 %",
+    "contextual-figure-8": "at 1,600 photos a batch 2.0 s and 91 MiB, ROADMAP 2.8 s and 83 MiB (one thread of a "
+    "busy machine; larger batches not run)",
+    "contextual-figure-11": "R@1 1.00 at every noise (0, 0.05, 0.1) against 0.96 of the input",
+    "vmf-figure-2": "both densities integrate to 1.000000; greatest 3.18 and 3.47",
+    "vmf-figure-3": "from cosine 1 to -1 L2 rises by 40 at norm 1 and by 800 at norm 20, Bhattacharyya by 0.04 and "
+    "0.78, the cosine by 2 at both",
+    "vmf-figure-8": "greatest error on 10 to 50: ours 1.4e-12, the paper's fit 0.030; at 200: 4e-12 and 2.2",
+}

@@ -1,0 +1,60 @@
+"""docs/papers.md, made of the configurations: paper item, command, our figure, or why there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from .configuration import DRAWN, Configuration
+from .listing import PAPERS
+from .ours import OURS
+
+HEAD = """# The papers' tables and figures
+
+Every table and figure of the four papers that this project builds on has a configuration that `retrieval benchmark run`
+runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
+configurations (`retrieval benchmark list --markdown`); a test keeps both alike.
+
+    retrieval benchmark show NAME                                   what it trains and measures
+    retrieval benchmark run NAME --data DATA -o benchmarks          the paper's protocol; DATA holds cub, cars, sop, ...
+    retrieval benchmark run NAME --data photos.csv -o benchmarks    the same comparison on your photos
+    retrieval benchmark run NAME --data DATA -o try --miniature     minutes: a tiny model, to see that all fits together
+
+`--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
+stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.
+
+*Our figure* is what was measured on the machine of the project, two CPU cores without the benchmark sets. Where it says
+"not run", the reason is the cost: the item needs its data sets and a GPU for hours to weeks.
+"""
+
+
+def render_page() -> str:
+    """Return the page."""
+    lines = [HEAD]
+    for paper in PAPERS.values():
+        lines += [f"## {paper.title}", "", "| item | shows | command | our figure |", "|---|---|---|---|"]
+        rows = [(entry.items, _row(entry)) for entry in paper.configurations]
+        rows += [((item,), f"| {item} | {why} | - | nothing to run |") for item, why in paper.nothing_to_run.items()]
+        lines += [text for _, text in sorted(rows, key=lambda row: _order(row[0]))] + [""]
+        notes: dict[str, list[str]] = {}
+        for entry in paper.configurations:
+            notes.setdefault(_note(entry), []).append(f"`{entry.name}`")
+        told = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
+        lines += ["What differs from the paper:", "", *told, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(entry: Configuration) -> str:
+    ours = OURS.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
+    data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
+    command = f"`retrieval benchmark run {entry.name}{data} -o benchmarks`"
+    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {ours} |"
+
+
+def _note(entry: Configuration) -> str:
+    return " ".join(text for text in (entry.note, f"Not here: {entry.missing}" if entry.missing else "") if text)
+
+
+def _order(items: Sequence[str]) -> tuple[str, int]:
+    kind, number = re.match(r"(\w+) (\d+)", items[0]).groups()  # type: ignore[union-attr]
+    return ("0" if kind == "Table" else "1", int(number))
