@@ -22,11 +22,16 @@ class Entry(NamedTuple):
 
 COMMANDS = {
     "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
-    "data": Entry("retrieval.commands", "data", "Check a catalogue before training on it."),
+    "data": Entry("retrieval.data_commands", "data", "Check a catalogue, or make one of a benchmark set."),
     "losses": Entry("training.cli", "losses", "List the losses: papers, cost, batches they need, defaults."),
     "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
+    "tune": Entry("training.tune_cli", "tune", "Search the settings that do best on items not trained on."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
+    "explain": Entry("training.explain_cli", "explain", "Show what a run gets wrong, as one page with photos."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
+    "benchmark": Entry(
+        "training.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
+    ),
     "recalibrate": Entry("retrieval.commands", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.gallery_commands", "gallery", "Look at a gallery, change it, take it elsewhere."),

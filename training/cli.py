@@ -13,6 +13,7 @@ import click
 
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import DataError, InvalidParameter
+from retrieval.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.target_options import target_options
 
 from .settings import Settings
@@ -32,6 +33,15 @@ def settings_options(command: Command) -> Command:
         text = f"{entry.metadata['help']}  [default: {entry.default!r}]"
         command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(command)
     return command
+
+
+def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
+    """Add an option whose value is found in the `meta` of click's context, under its name."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        context.meta[str(parameter.name)] = value
+
+    return click.option(flag, callback=keep, expose_value=False, show_default=True, **options)
 
 
 class NestedOptions(click.Command):
@@ -83,17 +93,11 @@ def train(
     if resume:
         run = run_training(open_run(output).settings, output, resume=True)
     else:
-        values = _toml(config) if config else {}
-        values |= {name: value for name, value in options.items() if value is not None}
-        for name, value in context.meta["nested"].items():
-            values[name] = {**values.get(name, {}), **value}
-        if catalogue:
-            values["catalogue"] = str(Path(catalogue).resolve())
-        if "catalogue" not in values:
-            raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
-        run = run_training(Settings.from_dict(values), output)
+        run = run_training(gather_settings(context, catalogue=catalogue, config=config, options=options), output)
     best = run.progress["best"]
-    click.echo(f"Wrote {output}: best epoch {best['epoch']}, FNIR {best['rank'][0]:.3f} on validation items.")
+    fnir = best["figures"].get("validation FNIR")
+    told = "" if fnir is None else f", FNIR {fnir:.3f} on validation items"
+    click.echo(f"Wrote {output}: epoch {best['epoch']} is kept{told}.")
     click.echo(f"Next: retrieval evaluate {output}")
 
 
@@ -122,18 +126,20 @@ def losses(names: Sequence[str], as_json: bool) -> None:
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--target-fpir", type=float, help="The FPIR to promise.  [default: the run's]")
-def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
+@click.option("--metrics", type=click.Choice(["standard", "extended"]), default="standard", show_default=True)
+def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) -> None:
     """Measure a run on items never seen in training, on trained items and on both mixed.
 
-    The threshold comes from the calibration items alone; the figures are written to RUN/evaluation.json.
+    The threshold comes from the calibration items alone; the figures are written to RUN/evaluation.json. Extended
+    metrics add, for the unseen items, mAP@1000, NMI, diversity, re-ranked R@1 and, with a column `category`, H-AP.
 
     \b
     Example:
-      retrieval evaluate runs/shop
+      retrieval evaluate runs/shop --metrics extended
     """
     from .report import evaluate_run, render
 
-    report = evaluate_run(open_run(run), target_fpir=target_fpir)
+    report = evaluate_run(open_run(run), target_fpir=target_fpir, extended=metrics == "extended")
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
     if not as_json:
         click.echo(f"\nWrote {run / 'evaluation.json'}.")
@@ -151,6 +157,10 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None) -> None:
     "--protocol", type=click.Choice(["searches", "pairs"]), default="searches", show_default=True, help="1:N, or 1:1."
 )
 @click.option("--far-range", type=(float, float), default=(0.01, 0.1), show_default=True, help="With --protocol pairs.")
+@_of_context(
+    "--precision", type=click.Choice(PRECISIONS), default=FP32, help="Of the model: fewer bits, more photos/s."
+)
+@_of_context("--provider", type=click.Choice(list(PROVIDERS)), default=CPU, help="What will run the model, only it.")
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
@@ -167,14 +177,18 @@ def export(
 ) -> None:
     """Write a run as a bundle: the ONNX model and one threshold with its evidence.
 
-    Without a target an FPIR of 0.05 is promised.
+    Without a target an FPIR of 0.05 is promised. In another precision, or by another provider, than fp32 on the CPU
+    everything is measured anew and shown beside fp32; such a bundle has galleries of its own.
 
     \b
     Example:
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
+      retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
     """
     from .export import export as export_run
+    from .variants import Variant
 
+    chosen = click.get_current_context().meta
     photos = read_catalogue(gallery) if gallery else None
     bundle = export_run(
         open_run(run),
@@ -184,7 +198,10 @@ def export(
         gallery_size=gallery_size,
         reject_uncertain=reject_uncertain,
         pairs_far_range=far_range if protocol == "pairs" else None,
+        variant=Variant(chosen["precision"], chosen["provider"]),
     )
+    if bundle.manifest["evidence"]["beside_fp32"]:
+        click.echo(_beside(bundle.manifest["evidence"]))
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
@@ -196,11 +213,33 @@ def export(
     click.echo(f"Next: retrieval serve {output} {where}")
 
 
+def gather_settings(
+    context: click.Context, *, catalogue: str | None, config: Path | None, options: Mapping[str, Any]
+) -> Settings:
+    """Return the settings of a TOML file, of options, which win over it, and of nested options (`NestedOptions`)."""
+    values = _toml(config) if config else {}
+    values |= {name: value for name, value in options.items() if value is not None}
+    for name, value in context.meta["nested"].items():
+        values[name] = {**values.get(name, {}), **value}
+    if catalogue:
+        values["catalogue"] = str(Path(catalogue).resolve())
+    if "catalogue" not in values:
+        raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
+    return Settings.from_dict(values)
+
+
 def open_run(path: Path) -> Any:
     """Open a run directory."""
     from .run import Run
 
     return Run.open(path)
+
+
+def _beside(evidence: Mapping[str, Any]) -> str:
+    from .beside import render_beside
+
+    cosine = evidence["parity"]["mean_cosine"]
+    return f"{render_beside(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
 
 
 def _index(bundle: Any, photos: Sequence[Photo], where: Path) -> None:
