@@ -5,10 +5,12 @@ bundle/
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
   cohort.npz      where the distance is corrected by local density: what it is measured against
   calibration.npz the searches that the threshold was chosen on
+  golden.npz      what the model made of a picture of numbers where it was exported
   report.html     pictures of what the threshold does, and how far to believe it
 
-Two ids. `embedding_id` is the hash of what decides a vector: galleries carry it. `bundle_id` is the hash of all: it
-decides an answer. A bundle is immutable: written aside, synced, then renamed.
+Two ids. `embedding_id` is the hash of what decides a vector (model, preprocessing, precision, dimension, and the
+provider that runs it, where that is not the CPU): galleries carry it. `bundle_id` is the hash of all: it decides an
+answer. A bundle is immutable: written aside, synced, then renamed.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from .calibration import OperatingPoint
 from .cohort import LocalDensity, pack_cohort, unpack_measure
 from .embedder import Embedder
 from .errors import BundleCorrupt, BundleError
+from .golden import check_golden
 from .images import Preprocessing
+from .providers import CPU, FP32
 
 FORMAT = 2
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
-CALIBRATION, REPORT = "calibration.npz", "report.html"
+CALIBRATION, REPORT, GOLDEN = "calibration.npz", "report.html", "golden.npz"
 
 
 class Bundle:
@@ -44,6 +48,8 @@ class Bundle:
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])
+        self.precision = str(manifest.get("precision", FP32))
+        self.provider: str | None = manifest.get("provider")  # None: written before bundles named one
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
@@ -71,8 +77,21 @@ class Bundle:
         return [name for name in self.manifest["files"] if name not in (MODEL, COHORT)]
 
     def embedder(self, *, threads: int = 1) -> Embedder:
-        """Return the model, ready to run."""
-        return Embedder((self.path / MODEL).read_bytes(), self.preprocessing, threads=threads)
+        """Return the model, ready to run.
+
+        Raises MissingDependency where its provider is not installed here, BundleError where this machine makes other
+        vectors than the one that exported it.
+        """
+        embedder = Embedder(
+            (self.path / MODEL).read_bytes(),
+            self.preprocessing,
+            threads=threads,
+            provider=self.provider,
+            precision=self.precision,
+        )
+        if GOLDEN in self.manifest["files"]:
+            check_golden(embedder, (self.path / GOLDEN).read_bytes())
+        return embedder
 
 
 def write_bundle(
@@ -83,11 +102,18 @@ def write_bundle(
     dim: int,
     operating_point: OperatingPoint,
     measure: Measure = PLAIN,
-    precision: str = "fp32",
+    precision: str = FP32,
+    provider: str | None = CPU,
     evidence: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a new bundle and open it; an existing path is refused."""
+    """Write a new bundle and open it; an existing path is refused.
+
+    Parameters
+    ----------
+    precision, provider:
+        What the threshold was measured with; None as provider is that of a bundle that names none.
+    """
     path = Path(path)
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
@@ -98,10 +124,13 @@ def write_bundle(
     if isinstance(measure, LocalDensity):
         contents[COHORT] = pack_cohort(measure.cohort)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
+    named = {} if provider is None else {"provider": provider}
+    beyond = {} if provider == CPU else named  # galleries made before providers were named are the CPU's
     manifest: dict[str, Any] = {
         "format_version": FORMAT,
-        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding})),
+        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),
         **deciding,
+        **named,
         "distance": measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),

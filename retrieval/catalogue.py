@@ -3,50 +3,26 @@
 from __future__ import annotations
 
 import csv
+import gc
 import hashlib
 import json
-import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from .errors import DataError, ImageRefused, ImageUnreadable
-from .images import MAX_BYTES, open_image
-from .shards import SPAN, read_shard
+from .errors import DataError, ImageRefused
+from .images import open_image
+from .photos import Photo, PhotoMaker
+from .shards import read_shard
+
+__all__ = ["CatalogueReport", "Photo", "check_catalogue", "read_catalogue"]
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
-OPTIONAL = ("group", "source", "partition", "role")
-ROLES = frozenset(("", "gallery", "query"))
-
-
-@dataclass(frozen=True)
-class Photo:
-    """One image of one item; `metadata` holds the catalogue's other columns."""
-
-    photo_id: str
-    path: Path
-    item_id: str
-    group: str = ""
-    source: str = ""
-    partition: str = ""
-    role: str = ""
-    bbox: tuple[float, float, float, float] | None = None  # left, upper, right, lower in pixels
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    span: tuple[int, int] | None = None  # offset and size of its bytes, where the file holds more than the photo
-
-    def read(self) -> bytes:
-        """Return the encoded photo, up to just beyond the bytes that are accepted; ImageUnreadable where it is gone."""
-        offset, size = self.span or (0, MAX_BYTES + 1)
-        try:
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                return file.read(min(size, MAX_BYTES + 1))
-        except OSError as error:
-            raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -136,9 +112,9 @@ def _read_folder(folder: Path) -> list[Photo]:
 def _read_csv(path: Path) -> list[Photo]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)
-            columns = reader.fieldnames or []
-            return _photos(path, columns, reader)
+            lines = csv.reader(file, strict=True)
+            columns = next(lines, [])
+            return _photos(path, columns, (line for line in lines if line))
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is not a UTF-8 CSV file: {error}") from error
 
@@ -148,84 +124,71 @@ def _read_parquet(path: Path) -> list[Photo]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            blocks = (
+                zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
+            )
+            return _photos(path, columns, (row for block in blocks for row in block))
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
-    return _photos(path, table.column_names, table.to_pylist())
 
 
 def _read_json_lines(path: Path) -> list[Photo]:
-    rows = []
+    columns: dict[str, int] = {}
+    rows: list[list[Any]] = []
+    number = 0
     try:
         with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    rows.append(json.loads(line))
-                    if not isinstance(rows[-1], dict):
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
                         raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
+                    rows.append(_in_columns(row, columns))
     except ValueError as error:  # no UTF-8, or no JSON
-        raise DataError(f"{path}, line {len(rows) + 1} is not JSON: {error}") from error
-    return _photos(path, list(dict.fromkeys(name for row in rows for name in row)), rows)
+        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+    return _photos(path, list(columns), rows)
 
 
 def _read_shards(paths: Sequence[Path]) -> list[Photo]:
     photos = []
     for path in paths:
-        rows = list(read_shard(path, SUFFIXES))
-        photos += _photos(path, list(dict.fromkeys(name for row in rows for name in row)), rows) if rows else []
+        columns: dict[str, int] = {}
+        rows = [_in_columns(row, columns) for row in read_shard(path, SUFFIXES)]
+        photos += _photos(path, list(columns), rows) if rows else []
     return photos
 
 
-def _photos(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[Photo]:
+def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
+    """Return a row's values in the order of the columns, to which its new ones are added."""
+    for name in row:
+        columns.setdefault(name, len(columns))
+    return [row.get(name) for name in columns]
+
+
+def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Photo]:
     label = next((name for name in ("item_id", "label") if name in columns), None)
     if "path" not in columns or label is None:
         raise DataError(
             f"{path} has the columns {', '.join(columns) or 'none'}",
             remedy="It needs `path`, and `item_id` or `label`",
         )
-    return [_photo(path, number, row, label) for number, row in enumerate(rows, start=2)]
+    maker = PhotoMaker(path, columns, label)
+    with _no_collection():
+        return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
 
 
-def _photo(catalogue: Path, line: int, row: Mapping[str, Any], label: str) -> Photo:
-    values = {key: value for key, value in row.items() if key is not None}
-    if not values.get("path") or values.get(label) in (None, ""):
-        raise DataError(f"{catalogue}, line {line}: path or {label} is empty", remedy="Fill it, or drop the line")
-    plain = {name: str(values.get(name) or "") for name in OPTIONAL}
-    if plain["role"] not in ROLES:
-        raise DataError(f"{catalogue}, line {line}: role is {plain['role']!r}", remedy="Use gallery or query")
-    known = {"path", "photo_id", "bbox", SPAN, label, *OPTIONAL}
-    return Photo(
-        photo_id=str(values.get("photo_id") or values["path"]),
-        path=catalogue.parent / str(values["path"]),
-        item_id=str(values[label]),
-        bbox=_bbox(values.get("bbox"), f"{catalogue}, line {line}"),
-        metadata={key: _plain(value) for key, value in values.items() if key not in known and _says(value)},
-        span=values.get(SPAN),
-        **plain,
-    )
-
-
-def _says(value: Any) -> bool:
-    """Return whether a cell holds anything: not nothing, not an empty text, not NaN."""
-    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
-
-
-def _plain(value: Any) -> Any:
-    """Return a cell as a JSON value: dates and anything unusual as text."""
-    return value if isinstance(value, str | int | float | bool) else str(value)
-
-
-def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
-    if value is None or value == "":
-        return None
-    words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Do without the collector of cycles while millions of objects without cycles are made."""
+    was = gc.isenabled()
+    gc.disable()
     try:
-        left, upper, right, lower = (float(word) for word in words)
-    except ValueError as error:
-        raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
-    if not (0 <= left < right and 0 <= upper < lower):
-        raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
-    return (left, upper, right, lower)
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def _refuse_twice(ids: Sequence[str], path: Path) -> None:

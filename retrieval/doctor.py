@@ -15,7 +15,7 @@ from .errors import RetrievalError
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
 SHOWN = 10  # photos that are named
-ALTERNATIVES = {"onnxruntime": "onnxruntime-gpu", "faiss-cpu": "faiss-gpu-cu12"}
+ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu-cu12",)}
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def examine(bundle: Path | None, gallery: Path | None, probe: Path | None = None
 
 
 def _package(name: str) -> Finding:
-    for candidate in (name, ALTERNATIVES.get(name, name)):
+    for candidate in (name, *ALTERNATIVES.get(name, ())):
         try:
             return Finding(True, f"{candidate} {version(candidate)}")
         except PackageNotFoundError:
@@ -64,9 +64,10 @@ def _guarded(what: str, look: Callable[[], str]) -> Finding:
 
 
 def _providers() -> str:
-    from .embedder import import_onnxruntime
+    from .providers import PROVIDERS, import_onnxruntime
 
-    return ", ".join(import_onnxruntime().get_available_providers())
+    known = import_onnxruntime().get_available_providers()
+    return ", ".join(name for name, provider in PROVIDERS.items() if provider.engine in known)
 
 
 def _bundle(path: Path) -> str:
@@ -77,7 +78,8 @@ def _bundle(path: Path) -> str:
     made = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
     point = bundle.operating_point
     return (
-        f"verified, the model runs ({made.vectors.shape[1]} values), threshold {point.threshold:.4f}, "
+        f"verified, the model runs ({made.vectors.shape[1]} values, {bundle.precision}, "
+        f"{bundle.provider or 'any provider'}), threshold {point.threshold:.4f}, "
         f"FPIR {point.target_fpir:g} {point.status}"
     )
 

@@ -5,17 +5,17 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import BundleError, InvalidParameter, MissingDependency, RetrievalError
+from .errors import BundleError, InvalidParameter, RetrievalError
 from .images import Preprocessing, Source, open_image, see, to_tensor
+from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -35,6 +35,13 @@ class Embedder:
     """Runs a model with the input `pixels` (n, 3, size, size) and the outputs `embedding` and `certainty`.
 
     Safe for any number of threads: a session may be run by several at once.
+
+    Parameters
+    ----------
+    provider:
+        What runs it (`providers`). None is for bundles that name none: CUDA where there is one, else the CPU.
+    precision:
+        That of the model: a provider may have to be told.
     """
 
     def __init__(
@@ -43,12 +50,14 @@ class Embedder:
         preprocessing: Preprocessing,
         *,
         threads: int = 1,
-        providers: Sequence[str] | None = None,
+        provider: str | None = None,
+        precision: str = FP32,
     ) -> None:
         if threads < 1:
             raise InvalidParameter("threads", "be at least 1", threads)
         self.preprocessing = preprocessing
-        self._session = _open_session(model, threads, providers)
+        chosen = None if provider is None else find_provider(provider)
+        self._session = _open_session(model, threads, chosen, precision=precision, size=preprocessing.size)
         outputs = {output.name: output for output in self._session.get_outputs()}
         inputs = [entry.name for entry in self._session.get_inputs()]
         if inputs != ["pixels"] or not {"embedding", "certainty"} <= outputs.keys():
@@ -77,8 +86,11 @@ class Embedder:
         """Return the embeddings of squares uint8 (n, size, size, 3)."""
         if not len(pixels):
             return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
-        inputs = {"pixels": to_tensor(pixels, self.preprocessing)}
-        vectors, certainties = self._session.run(["embedding", "certainty"], inputs)
+        return self.embed_tensor(to_tensor(pixels, self.preprocessing))
+
+    def embed_tensor(self, tensor: NDArray[np.float32]) -> Embeddings:
+        """Return the embeddings of scaled pixels float32 (n, 3, size, size), n ≥ 1: the model alone."""
+        vectors, certainties = self._session.run(["embedding", "certainty"], {"pixels": tensor})
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",
@@ -87,17 +99,9 @@ class Embedder:
         return Embeddings(vectors, certainties)
 
 
-def import_onnxruntime() -> Any:
-    """Import ONNX Runtime without its telemetry, which would write files and tell its makers."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependency("onnxruntime is not installed", remedy="pip install 'retrieval[serve]'") from error
-    return onnxruntime
-
-
-def _open_session(model: Path | bytes, threads: int, providers: Sequence[str] | None) -> onnxruntime.InferenceSession:
+def _open_session(
+    model: Path | bytes, threads: int, provider: Provider | None, *, precision: str, size: int
+) -> onnxruntime.InferenceSession:
     onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -105,14 +109,22 @@ def _open_session(model: Path | bytes, threads: int, providers: Sequence[str] | 
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave idle cores to others
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
-    available = onnxruntime.get_available_providers()
-    preferred = providers or [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in available]
-    for provider in preferred:
-        if provider not in available:
-            raise InvalidParameter("providers", f"be among {', '.join(available)}", provider)
+    engines: list[tuple[str, dict[str, str]]]
+    if provider is None:
+        known = onnxruntime.get_available_providers()
+        engines = [(PROVIDERS[name].engine, {}) for name in ("cuda", CPU) if PROVIDERS[name].engine in known]
+    else:
+        engines = engines_of(provider, precision=precision, size=size, threads=threads)
     try:
-        return onnxruntime.InferenceSession(
-            model if isinstance(model, bytes) else str(model), options, providers=list(preferred)
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            options,
+            providers=[engine for engine, _ in engines],
+            provider_options=[settings for _, settings in engines],
+            enable_fallback=int(provider is None),
         )
     except Exception as error:  # ONNX Runtime raises many types, all of them for a bad model
         raise BundleError(f"the model cannot be loaded: {error}", remedy="Export it again") from error
+    if provider is not None and session.get_providers()[0] != provider.engine:  # it fell back without a word
+        raise missing(provider)
+    return session

@@ -128,7 +128,12 @@ def see(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
 
 def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> NDArray[np.uint8]:
     """Return uint8 (size, size, 3): an antialiased bilinear resize of a box (left, upper, right, lower)."""
-    return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+    return np.asarray(resized(image, size, box=box))
+
+
+def resized(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> Image.Image:
+    """Return what `resize` does as an image."""
+    return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from index.recall import Probe
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
-from .calibration import calibrate, size_model
+from .calibration import OperatingPoint, calibrate, size_model
 from .certainty import without_uncertain
 from .errors import BundleError, MissingDependency
 from .feedback import Feedback, feedback_cap
@@ -135,13 +135,19 @@ def recalibrate(
         dim=bundle.dim,
         operating_point=point,
         measure=bundle.measure,
-        precision=str(bundle.manifest["precision"]),
+        precision=bundle.precision,
+        provider=bundle.provider,
         evidence=evidence,
         files={
             **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
-            **_report(ReportData(point, scores, evidence.get("distances_tried", ()))),
+            **_report(_data(point, scores, evidence)),
         },
     )
+
+
+def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:
+    tried, beside = evidence.get("distances_tried", ()), evidence.get("beside_fp32", ())
+    return ReportData(point, scores, tried, beside_fp32=beside)
 
 
 def _report(data: ReportData) -> dict[str, bytes]:

@@ -173,8 +173,8 @@ def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
         for number, row in enumerate(rows)
     )
     return (
-        "<h2>This form of the model beside fp32</h2><p>Both on the calibration photos, each with its own distance and "
-        "its own threshold: the largest that keeps the target FPIR there. The last is served.</p>"
+        "<h2>This form of the model beside fp32</h2><p>Both on the calibration photos, by the same kind of distance, "
+        "each with its own threshold: the largest that keeps the target FPIR there. The last is served.</p>"
         "<table><tr><th>form</th><th>images/s</th><th>OPIS of pairs</th><th>OPIS of searches</th><th>FPIR</th>"
         f"<th>TPIR</th></tr>{cells}</table>"
     )

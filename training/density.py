@@ -68,8 +68,9 @@ def choose_distance(
     *,
     target_fpir: float,
     only_plain: bool = False,
+    like: DistanceChoice | None = None,
 ) -> DistanceChoice:
-    """Return the distance of the lowest FNIR at the target.
+    """Return the distance of the lowest FNIR at the target, or the one of another choice's form.
 
     Parameters
     ----------
@@ -77,6 +78,8 @@ def choose_distance(
         The photos of fit and validation items, and their unit vectors (n, d) before any whitening.
     only_plain:
         Leave out the corrected ones, which mean nothing of two photos alone.
+    like:
+        Take this choice's form, whatever does best: what it is fitted by comes from these vectors all the same.
     """
     labels = item_labels(photos)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
@@ -101,6 +104,8 @@ def choose_distance(
     gained = found[0][2]["search_opis"] * (1 + SIMPLER)
     simple = [entry for entry in found if entry[0] is PLAIN and entry[2]["FNIR"] <= limit]
     chosen = next((entry for entry in simple if entry[2]["search_opis"] <= gained), found[0])
+    if like is not None:
+        chosen = next(entry for entry in found if _form(entry[2]) == _form(like.tried[0]))
     rest = [entry for entry in found if entry is not chosen]
     return DistanceChoice(*chosen[:2], [figures for *_, figures in (chosen, *rest)])
 
@@ -121,6 +126,10 @@ def distances_of(vectors: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Whit
         for form, k in itertools.product((ADDITIVE, LOCAL_SCALING), NEIGHBOURS):
             if k < cohort.size:
                 yield whitening, LocalDensity.fit(form, k, cohort, nearest=nearest)
+
+
+def _form(described: dict[str, Any]) -> tuple[object, ...]:
+    return described["form"], described.get("k"), described["whitened"]
 
 
 def _described(measure: Measure, whitening: Whitening | None) -> dict[str, Any]:

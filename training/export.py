@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import astuple, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from tqdm import tqdm
 
-from retrieval.bundle import CALIBRATION, REPORT, Bundle, write_bundle
+from retrieval.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_bundle
 from retrieval.calibration import OperatingPoint, calibrate
 from retrieval.catalogue import Photo
 from retrieval.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from retrieval.consistency import FAR_RANGE, opis_of_ranges, utility_curves
-from retrieval.embedder import Embedder, Embeddings
 from retrieval.errors import BundleError, InvalidParameter, RunError
+from retrieval.golden import pack_golden
 from retrieval.identification import SearchScores
-from retrieval.images import Appearance, open_image, thumbnail
+from retrieval.images import open_image, thumbnail, to_tensor
 from retrieval.pair_protocol import calibrate_pairs
 from retrieval.recalibration import Searches, pack_searches
 from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
 
-from .data import PhotoReader
-from .density import DistanceChoice, Whitening, choose_distance, validation_scene
-from .embedding import embed_with_norms
+from .beside import Figures, images_per_second, medians
+from .density import validation_scene
 from .evaluation import Scene, item_labels, make_scene, score_scene
-from .model import EmbeddingModel, ExportModel
+from .forms import Form, Forms, embed_with_torch
+from .onnx_embedding import embed_with_onnx
+from .recipe import protocol_photos
 from .run import Run
-from .trainer import protocol_photos
+from .variants import REFERENCE, Variant, check_faithful
 
-OPSET = 18
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # of each of the worst items in the report
-PARITY = 1e-5  # largest difference of a component between torch and ONNX
+TIMED = 32  # photos of the batch that forms are timed on
 
 
 def export(
@@ -53,6 +48,7 @@ def export(
     target: Target | None = None,
     reject_uncertain: bool = False,
     pairs_far_range: tuple[float, float] | None = None,
+    variant: Variant = REFERENCE,
 ) -> Bundle:
     """Write `path` as a bundle and return it.
 
@@ -60,9 +56,10 @@ def export(
     gallery of `gallery_size` items (by default as many as there are calibration items). A `target` of another kind
     replaces the FPIR; distances are compared at the latter all the same. With `reject_uncertain` searches of low
     certainty are answered with a no-match, below the cut that helps the validation items most. With `pairs_far_range`
-    the threshold is one for 1:1 use, chosen on pairs within these false-accept rates, by a plain distance.
-    Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, CalibrationError
-    when no threshold keeps the promise, BundleError when `path` exists.
+    the threshold is one for 1:1 use, chosen on pairs within these false-accept rates, by a plain distance. In another
+    precision or by another provider (`variant`) everything is measured anew, through that model and provider.
+    Raises RunError when the ONNX model differs from torch by more than 1e-5 a component, or in another form by more
+    than its floor allows, CalibrationError when no threshold keeps the promise, BundleError when `path` exists.
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
@@ -76,38 +73,27 @@ def export(
             "the run kept no calibration items",
             remedy="Give some items the partition calibration and train again",
         )
-    model = run.best_model()
     photos = protocol_photos(run.photos(), splits.calibration, protocol)
-    fit = protocol_photos(run.photos(), [*splits.fit, *splits.validation], protocol)
-    vectors, norms = _embed_with_torch(run, model, fit)
-    choice = choose_distance(
-        fit, vectors, splits, protocol, target_fpir=target_fpir, only_plain=pairs_far_range is not None
-    )
     scene = make_scene("calibration", photos, splits.calibration, protocol)
     with tempfile.TemporaryDirectory() as folder:
-        onnx = Path(folder) / "model.onnx"
-        write_onnx(model, onnx, size=settings.size, whitening=choice.whitening)
-        embedder = Embedder(onnx, run.preprocessing, threads=torch.get_num_threads())
-        made, appearances = embed_with_onnx(embedder, photos)
+        forms = Forms(run, Path(folder), target_fpir=target_fpir, only_plain=pairs_far_range is not None)
+        form = forms.reference if variant.is_reference else forms.make(variant)
+        choice = form.choice
+        made, appearances = embed_with_onnx(form.embedder, photos)
         exported, certainties = made.vectors, made.certainties[scene.queries]
-        trained, _ = _embed_with_torch(run, model, photos)
-        if choice.whitening is not None:
-            trained = choice.whitening(trained)
-        difference = float(np.abs(exported - trained).max())
-        if difference > PARITY:
-            raise RunError(
-                f"the ONNX model differs from torch by {difference:.1e} a component, more than {PARITY:g}",
-                remedy="Train in fp32, or report the backbone: its export is not faithful",
-            )
+        raw = embed_with_torch(run, forms.model, photos).vectors
+        trained = form.whitened(raw)
+        faithful = check_faithful(exported, trained, variant)
         labels = np.array([photo.item_id for photo in photos])
         measure = choice.measure
         searches = score_scene(scene, exported, labels, measure=measure)
         cut, cuts = 0.0, dict[float, float]()
         if reject_uncertain:
-            asked = validation_scene(fit, splits, protocol)
-            used = vectors if choice.whitening is None else choice.whitening(vectors)
-            validated = score_scene(asked, used, item_labels(fit), measure=measure)
-            cut, cuts = choose_cut(validated, norms[asked.queries], target_fpir)
+            asked = validation_scene(forms.photos, splits, protocol)
+            validated = score_scene(
+                asked, form.whitened(form.fitted.vectors), item_labels(forms.photos), measure=measure
+            )
+            cut, cuts = choose_cut(validated, form.fitted.certainties[asked.queries], target_fpir)
         scores = without_uncertain(searches, certainties, cut)
         groups = _groups(scene, photos)
         photo_ids = np.array([photos[i].photo_id for i in scene.queries])
@@ -126,11 +112,14 @@ def export(
             point = calibrate_pairs(exported, items, scores, far_range=pairs_far_range, allow_estimate=allow_estimate)
         flips = decision_flips(searches, score_scene(scene, trained, labels, measure=measure), point.threshold)
         wrong, mated = wrong_answers(searches), searches.mated
+        beside = [] if variant.is_reference else beside_fp32(forms, form, photos, raw, exported)
         evidence: dict[str, Any] = {
             "protocol": vars(protocol),
             "calibration_items": list(splits.calibration),
             "training_items": len(splits.fit) + len(splits.validation),
-            "parity": {"largest_difference": difference, "photos": len(photos), "decision_flips": flips},
+            "parity": {**faithful, "photos": len(photos), "decision_flips": flips},
+            "form": {"precision": variant.precision, "provider": variant.provider, "made": form.made},
+            "beside_fp32": beside,
             "distances_tried": choice.tried,
             "certainty": {
                 "auroc_of_a_wrong_first_answer": auroc(certainties[mated], wrong[mated]),
@@ -145,21 +134,52 @@ def export(
         asked_by = (exported[scene.queries], appearances[scene.queries])
         return write_bundle(
             path,
-            model=onnx,
+            model=form.onnx,
             preprocessing=run.preprocessing,
             dim=settings.dim,
             operating_point=point,
             measure=measure,
+            precision=variant.precision,
+            provider=variant.provider,
             evidence=evidence,
             files={
                 CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties, *asked_by)),
-                REPORT: _report(point, scores, choice, exported, photos).encode(),
+                GOLDEN: pack_golden(form.embedder),
+                REPORT: _report(point, scores, form, exported, photos, beside).encode(),
             },
         )
 
 
+def beside_fp32(
+    forms: Forms, form: Form, photos: Sequence[Photo], raw: np.ndarray, exported: np.ndarray
+) -> list[dict[str, Any]]:
+    """Return the figures of fp32 on the CPU and of another form, each with its own threshold.
+
+    Parameters
+    ----------
+    photos, raw, exported:
+        Calibration photos, and their unit vectors (n, d): by torch before any whitening, and by the form.
+    """
+    reference, run = forms.reference, forms.run
+    scene = make_scene("calibration", photos, run.splits.calibration, run.protocol)
+    labels = item_labels(photos)
+    tensor = to_tensor(form.embedder.read([photo.read() for photo in photos[:TIMED]]), run.preprocessing)
+    rates = medians(images_per_second([reference.embedder, form.embedder], tensor))
+    found = []
+    for one, vectors, rate in zip((reference, form), (reference.whitened(raw), exported), rates, strict=True):
+        scores = score_scene(scene, vectors, labels, measure=one.choice.measure)
+        name = one.variant.describe()
+        found.append(Figures.of(name, rate, vectors, labels, scores, target_fpir=forms.target_fpir).to_dict())
+    return found
+
+
 def _report(
-    point: OperatingPoint, scores: SearchScores, choice: DistanceChoice, vectors: np.ndarray, photos: Sequence[Photo]
+    point: OperatingPoint,
+    scores: SearchScores,
+    form: Form,
+    vectors: np.ndarray,
+    photos: Sequence[Photo],
+    beside: Sequence[dict[str, Any]],
 ) -> str:
     items = [photo.item_id for photo in photos]
 
@@ -171,68 +191,13 @@ def _report(
         ReportData(
             point,
             scores,
-            choice.tried,
+            form.choice.tried,
             pair_curves=utility_curves(vectors, items, np.linspace(0, 2, 101)[1:]),
             pair_opis=dict(zip(FAR_RANGES, opis_of_ranges(vectors, items, far_ranges=FAR_RANGES), strict=True)),
             photos=pictures,
+            beside_fp32=beside,
         )
     )
-
-
-def _embed_with_torch(run: Run, model: EmbeddingModel, photos: Sequence[Photo]) -> tuple[np.ndarray, np.ndarray]:
-    reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
-    return embed_with_norms(model, reader, len(photos), run.preprocessing, progress=True)
-
-
-def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
-    """Write one self-contained ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
-    parts = None
-    if whitening is not None:
-        parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
-    wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
-    example = torch.zeros(2, 3, size, size)
-    with _quiet_exporter():
-        torch.onnx.export(
-            wrapped,
-            (example,),
-            str(path),
-            input_names=["pixels"],
-            output_names=["embedding", "certainty"],
-            opset_version=OPSET,
-            dynamo=True,
-            dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
-            external_data=False,
-            verbose=False,
-        )
-
-
-@contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Hush what the exporter says about its own future and about torchvision; its errors still come through."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-
-
-def embed_with_onnx(
-    embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32
-) -> tuple[Embeddings, np.ndarray]:
-    """Return the embeddings of the photos as the served model sees them, and their appearances (n, 3)."""
-    blocks, looks = [], []
-    for start in tqdm(range(0, len(photos), batch_size), desc="embedding with ONNX", unit="batch"):
-        pixels = embedder.read([photo.read() for photo in photos[start : start + batch_size]])
-        blocks.append(embedder.embed_pixels(pixels))
-        looks += [astuple(Appearance.of(square)) for square in pixels]
-    made = Embeddings(
-        np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])
-    )
-    return made, np.array(looks, dtype=np.float32)
 
 
 def decision_flips(one: SearchScores, other: SearchScores, threshold: float) -> int:

@@ -1,6 +1,8 @@
 import datetime
 import io
+import os
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +11,7 @@ import pytest
 
 from retrieval.catalogue import check_catalogue, read_catalogue
 from retrieval.errors import DataError
+from retrieval.shards import INDEXED
 
 from ..world import draw, encode, write_folder
 
@@ -80,7 +83,7 @@ def test_check_finds_what_would_spoil_training(tmp_path: Path) -> None:
     (tmp_path / "c/lonely").mkdir()
     draw(9, 0).save(tmp_path / "c/lonely/only.png")
     photos = read_catalogue(tmp_path / "c")
-    moved = [type(p)(**{**vars(p), "partition": "test" if p.photo_id.endswith("2.png") else "train"}) for p in photos]
+    moved = [replace(p, partition="test" if p.photo_id.endswith("2.png") else "train") for p in photos]
     report = check_catalogue(moved, progress=False)
     assert [photo_id for photo_id, _ in report.unreadable] == ["item-00/bad.jpg"]
     assert report.duplicates == [["item-01/0.png", "item-01/copy.png"]]
@@ -141,6 +144,90 @@ def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
     assert first.path == folder / "a.tar"
     assert first.metadata == {"brand": "b"}
     assert check_catalogue(photos, progress=False).usable
+
+
+def large_shard(folder: Path, *, brand: str = "b") -> Path:
+    files: dict[str, bytes] = {}
+    for number in range(INDEXED):
+        files[f"{number:04d}.jpg"] = b"photo %04d" % number
+        files[f"{number:04d}.json"] = b'{"item_id": "x", "brand": "%s"}' % brand.encode()
+    return shard(folder / "large.tar", files)
+
+
+def test_a_large_shard_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = large_shard(tmp_path)
+    searched = read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    assert index.exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["large.tar", "large.tar.index"]
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("searched again"))
+        assert read_catalogue(path) == searched
+    assert searched[7].read() == b"photo 0007"
+
+
+@pytest.mark.parametrize("change", ["shard", "time", "short", "foreign", "span", "text"])
+def test_an_index_that_does_not_hold_is_made_again(tmp_path: Path, change: str) -> None:
+    path = large_shard(tmp_path)
+    searched = read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    good = index.read_text()
+    head, *lines = good.splitlines(keepends=True)
+    if change == "shard":
+        now = path.stat()
+        path = large_shard(tmp_path, brand="c")
+        os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))  # of the same size and time, yet other bytes
+        assert path.stat().st_size == now.st_size
+        assert {photo.metadata["brand"] for photo in read_catalogue(path)} == {"c"}
+        return
+    spoilt = {
+        "time": head.replace('"changed": ', '"changed": 1') + "".join(lines),
+        "short": head + "".join(lines[:-1]),
+        "foreign": "[]\n",
+        "span": head + "".join([*lines[:-1], lines[-1].replace("[", "[9")]),
+        "text": "\x00",
+    }[change]
+    index.write_text(spoilt)
+    assert read_catalogue(path) == searched
+    assert index.read_text() == good
+
+
+def test_an_index_names_no_other_file(tmp_path: Path) -> None:
+    path = large_shard(tmp_path)
+    read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    index.write_text(index.read_text().replace('"item_id"', '"path": "/etc/passwd", "item_id"'))
+    assert {photo.path for photo in read_catalogue(path)} == {path}
+
+
+def test_shards_in_a_folder_that_cannot_be_written_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = large_shard(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "read-only")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert len(read_catalogue(path)) == INDEXED
+    assert [file.name for file in tmp_path.iterdir()] == ["large.tar"]
+
+
+def test_short_and_long_rows_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,label,group,brand\na.jpg,x\n\nb.jpg,y,g,b,more,cells\n")
+    photos = read_catalogue(tmp_path / "c.csv")
+    assert [(p.photo_id, p.item_id, p.group, dict(p.metadata)) for p in photos] == [
+        ("a.jpg", "x", "", {}),
+        ("b.jpg", "y", "g", {"brand": "b"}),
+    ]
+
+
+def test_photos_that_say_the_same_share_it_and_no_others(tmp_path: Path) -> None:
+    lines = ['{"path": "a.jpg", "label": "x", "n": 1}', '{"path": "b.jpg", "label": "x", "n": 1}']
+    lines += ['{"path": "c.jpg", "label": "x", "n": true}', '{"path": "d.jpg", "label": "x"}']
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    one, other, third, fourth = read_catalogue(tmp_path / "c.jsonl")
+    assert one.metadata is other.metadata
+    assert one.item_id is third.item_id
+    assert [repr(dict(p.metadata)) for p in (one, third, fourth)] == ["{'n': 1}", "{'n': True}", "{}"]
 
 
 def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 import json
 from pathlib import Path
@@ -130,7 +131,7 @@ def test_an_unreadable_training_photo_is_named(catalogue: Path, tmp_path: Path) 
     broken.write_bytes(b"no image")
     photo = _photos(catalogue)[0]
     with pytest.raises(DataError, match=r"broken\.png"):
-        PhotoReader([type(photo)(**{**vars(photo), "path": broken})], SIGHT)[0]
+        PhotoReader([dataclasses.replace(photo, path=broken)], SIGHT)[0]
 
 
 def test_an_error_in_the_background_arrives() -> None:
