@@ -39,7 +39,7 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     lines = [shlex.split(line) for line in README.splitlines() if line.startswith("retrieval ")]
     assert [line[1] for line in lines] == [
-        *("data", "train", "evaluate", "export", "index", "search", "serve", "doctor"),
+        *("data", "train", "evaluate", "explain", "export", "index", "search", "serve", "doctor"),
         *["gallery"] * 6,
     ]
     for line in lines:
