@@ -7,7 +7,6 @@ DEMO ?= demo
 WORKERS ?= 2
 DATA = $(or $(RETRIEVAL_TEST_DATA),../shared)
 export GRADIO_ANALYTICS_ENABLED := 0
-export NO_ALBUMENTATIONS_UPDATE := 1
 
 .PHONY: demo test test-fast lint audit bench reliability
 

@@ -1,7 +1,7 @@
 """Ours against pytorch-metric-learning's trainer and OML: same photos, backbone, batches, rates and epochs.
 
     pip install --no-deps --target peers open-metric-learning==4.0.0 omegaconf antlr4-python3-runtime==4.9.3 \\
-        validators
+        validators albumentations albucore opencv-python-headless simsimd stringzilla
     python benchmarks/trainers.py --output runs/trainers --peers peers --tuned studies/grocery/best.toml
 
 Each peer brings its own loop or sampler, miner and loss, as its README shows them; the photos are read, cropped and

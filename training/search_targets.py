@@ -28,7 +28,7 @@ TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": boo
 KINDS = {int: "whole numbers", float: "numbers", bool: "true and false", tuple: "lists", str: "words"}
 FIXED = {  # what decides how a trial is measured, or where it runs, and not how good it is
     "catalogue", "gallery_source", "query_source", "target_fpir", "seed", "split_seed", "select",
-    "device", "devices", "loggers", "cache_gib", "decoders", "compile",
+    "device", "devices", "loggers", "cache_gib", "cache_dir", "decoders", "compile",
 }  # fmt: skip
 TCM_MARGINS: Mapping[str, Axis] = {  # around 0.9 and 0.5, which arXiv 2307.04047 recommends
     "regularizer.positive_margin": Range(0.6, 0.98),

@@ -79,6 +79,7 @@ class Settings:
     devices: int = setting(1, "processes that share each batch, a GPU each where there are any")
     compile: bool = setting(False, "compile the model with torch.compile")
     cache_gib: float = setting(4.0, "memory for decoded training photos, in GiB")
+    cache_dir: str = setting("", "folder of decoded photos, shared by processes and runs ('' = none)")
     decoders: int = setting(0, "threads that decode training photos (0 = one a core)")
     loggers: str = setting("tensorboard", "where figures go, comma-separated: tensorboard, wandb, mlflow")
 

@@ -6,7 +6,7 @@ V = views of each photo.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -54,9 +54,10 @@ class PixelSource:
         *,
         team: Team,
     ) -> None:
-        self.reader = PhotoReader(fit, preprocessing, cache_bytes=int(settings.cache_gib * GIB))
+        room, folder = int(settings.cache_gib * GIB), settings.cache_dir
+        self.reader = PhotoReader(fit, preprocessing, cache_bytes=room, cache_dir=folder)
         mine = [validation[i] for i in team.mine(np.arange(len(validation)))]
-        self._validation = PhotoReader(mine, preprocessing, cache_bytes=int(settings.cache_gib * GIB / 4))
+        self._validation = PhotoReader(mine, preprocessing, cache_bytes=room // 4, cache_dir=folder)
         self._mine = len(mine)
         self.count = len(fit)
         self._augmentation = Augmentation(settings)
@@ -66,15 +67,14 @@ class PixelSource:
 
     def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
         """Yield uint8 pixels (r, size, size, 3); augmentation depends on (seed, epoch) and the place in the batch."""
-        for _, pixels in training_batches(
-            self.reader,
-            self._augmentation,
-            planned,
-            seed=(self._settings.seed, epoch),
-            part=(self._team.rank, self._team.size),
-            threads=self._settings.decoders,
-        ):
+        for _, pixels in self.crops(planned, seed=(self._settings.seed, epoch)):
             yield pixels
+
+    def crops(self, batches: Iterable[np.ndarray], *, seed: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield this process's positions (r,) of each batch, and its augmented pixels (r, size, size, 3)."""
+        part = (self._team.rank, self._team.size)
+        threads = self._settings.decoders
+        return training_batches(self.reader, self._augmentation, batches, seed=seed, part=part, threads=threads)
 
     def prepare(self, inputs: np.ndarray) -> Tensor:
         """Return normalised pixels (r, 3, size, size)."""
@@ -86,7 +86,7 @@ class PixelSource:
 
     def validation_pixels(self) -> Iterator[np.ndarray]:
         """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
-        return evaluation_batches(self._validation, self._mine)
+        return evaluation_batches(self._validation, self._mine, threads=self._settings.decoders)
 
     def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
         """Return unit vectors (m, d), embedded by all processes together."""
@@ -136,28 +136,31 @@ def _features(pixels: PixelSource, model: EmbeddingModel, settings: Settings, te
     """Return the pooled features of the training photos (V, n, c) and of the validation photos (m, c), float32."""
     was_training = model.training
     model.eval()
-    mine = team.mine(np.arange(pixels.count))
 
     def pooled(block: np.ndarray) -> np.ndarray:
         with torch.inference_mode():
             features: np.ndarray = model.pool(model.backbone(pixels.prepare(block))).float().cpu().numpy()
         return features
 
-    def view(number: int) -> Iterator[np.ndarray]:
-        for start in range(0, len(mine), 64):
-            block = mine[start : start + 64]
-            if number == 0:
-                yield pixels.reader.pixels(block.tolist())
-            else:
-                generators = [np.random.default_rng((settings.seed, number, int(position))) for position in block]
-                yield np.stack([pixels.augment(int(p), g) for p, g in zip(block, generators, strict=True)])
+    def view(number: int) -> np.ndarray:
+        """Return the features of all training photos (n, c): seen as served for 0, else augmented."""
+        blocks = np.split(np.arange(pixels.count), range(64, pixels.count, 64))
+        if number:
+            seen = pixels.crops(blocks, seed=(settings.seed, number))
+        else:
+            shares = [team.mine(block) for block in blocks]
+            seen = ahead(((share, pixels.reader.pixels(share.tolist())) for share in shares if len(share)), 2)
+        positions, features = [np.zeros(0, np.int64)], [empty]
+        for share, crops in seen:
+            positions.append(share)
+            features.append(pooled(crops))
+        whole = np.empty((pixels.count, model.backbone.width), np.float32)
+        whole[team.collect(np.concatenate(positions))] = team.collect(np.concatenate(features))
+        return whole
 
     empty = np.zeros((0, model.backbone.width), np.float32)
     numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not team.leads)
-    views = [
-        team.collect(np.concatenate([empty, *(pooled(block) for block in ahead(view(number), 2))]))
-        for number in numbers
-    ]
+    views = np.stack([view(number) for number in numbers])
     validation = team.collect(np.concatenate([empty, *(pooled(block) for block in pixels.validation_pixels())]))
     model.train(was_training)
-    return {"fit": np.stack(views), "validation": validation}
+    return {"fit": views, "validation": validation}

@@ -119,3 +119,17 @@ def test_watched_epochs_and_too_many_devices_are_refused(catalogue: Path, tmp_pa
     with pytest.raises(RunError, match="not a training run"):
         train(tiny_settings(catalogue, **QUICK), tmp_path / "run", resume=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_features_that_two_processes_compute_are_those_of_one(catalogue: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    both = [
+        train(tiny_settings(catalogue, devices=devices, precompute=2, epochs=1), tmp_path / str(devices)).path
+        for devices in (1, 2)
+    ]
+    one, two = (load_file(path / "features.safetensors") for path in both)
+    assert one.keys() == two.keys() == {"fit", "validation"}
+    for name, value in one.items():
+        assert torch.allclose(value, two[name], atol=1e-5), name
+    assert losses(Run.open(both[1])) == pytest.approx(losses(Run.open(both[0])), rel=1e-3)
