@@ -12,11 +12,12 @@ from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
 from retrieval.identification import identification_rates
 from retrieval.recalibration import recalibrate, searches_of
-from training import export as export_module
+from training import variants
 from training.data import PhotoReader
 from training.density import Whitening
 from training.embedding import embed_photos
-from training.export import export, write_onnx
+from training.export import export
+from training.onnx_writer import write_onnx
 from training.report import evaluate_run, render
 from training.run import Run
 
@@ -111,7 +112,7 @@ def test_items_seen_in_training_never_calibrate(run: Run, tmp_path: Path, monkey
 
 
 def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = export_module.write_onnx
+    real = variants.write_onnx
 
     def unfaithful(model: torch.nn.Module, path: Path, *, size: int, whitening: Whitening | None) -> None:
         with torch.no_grad():
@@ -119,7 +120,7 @@ def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, mon
             real(model, path, size=size, whitening=whitening)  # type: ignore[arg-type]
             model.head.bias -= 0.01  # type: ignore[union-attr, operator]
 
-    monkeypatch.setattr(export_module, "write_onnx", unfaithful)
+    monkeypatch.setattr(variants, "write_onnx", unfaithful)
     with pytest.raises(RunError, match="differs from torch"):
         export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
     assert not (tmp_path / "bundle").exists()

@@ -150,10 +150,7 @@ def test_two_seeds_give_an_interval_and_one_own_catalogue_takes_every_set(option
 
 @pytest.mark.parametrize("name", ALL)
 def test_settings_losses_and_metrics_are_known(name: str, data: Path, tmp_path: Path) -> None:
-    from training.papers.rivals import rivals_known
-
-    with rivals_known():
-        check(find(name), Options(data, tmp_path), ALL[name].datasets)
+    check(find(name), Options(data, tmp_path), ALL[name].datasets)
 
 
 def test_nothing_unknown_is_passed_over(data: Path, tmp_path: Path) -> None:

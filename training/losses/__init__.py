@@ -14,26 +14,39 @@ from .probabilistic import VonMisesFisherNCA
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
 from .registry import LOSSES, Regularized, make_loss
+from .rival_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from .rivals import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 
 __all__ = [
     "LOSSES",
     "ArcFace",
+    "BlackboxAP",
     "ClassAveragedContrastive",
     "ClassWiseMultiSimilarity",
     "Contextual",
+    "ContextualCorrected",
+    "ContextualDetached",
     "ContextualSum",
     "Contrastive",
     "CosFace",
+    "EuclideanNCA",
+    "FastAP",
+    "Margin",
     "MeanFieldClassWiseMultiSimilarity",
     "MeanFieldContrastive",
     "MultiSimilarity",
+    "NTXent",
     "NormalizedSoftmax",
     "ProxyAnchor",
     "ProxyNCA",
     "RecallAtK",
     "Regularized",
+    "Roadmap",
+    "RoadmapAP",
+    "RoadmapCalibration",
     "SimilarityRegularizer",
     "SmoothAP",
+    "SoftbinAP",
     "ThresholdConsistentMargin",
     "Triplet",
     "VonMisesFisherNCA",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .registry import LOSSES, check_name, loss_arguments
+from .registry import COMPARED, LOSSES, check_name, loss_arguments
 
 
 def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -21,6 +21,7 @@ def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
             "batches": "2 photos an item or more" if entry.needs_balanced_batches else "any",
             "learns": "a vector an item" if entry.has_proxies else "nothing",
             "arguments": loss_arguments(name),
+            "compared_only": name in COMPARED,
         }
         for name, entry in LOSSES.items()
         if not names or name in names
@@ -28,7 +29,10 @@ def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 
 def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False) -> str:
-    """Return the rows as an aligned table, the defaults of a loss on the line below it."""
+    """Return the rows as an aligned table, the defaults of a loss on the line below it.
+
+    Losses that only the papers' tables compare with come last, below a line that says so.
+    """
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
     widths = {key: max(len(str(row[key])) for row in [head, *rows]) for key in head}
 
@@ -36,7 +40,10 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
         return "  ".join(str(row[key]).ljust(width) for key, width in widths.items()).rstrip()
 
     lines = [line(head), "  ".join("-" * width for width in widths.values())]
-    for row in rows:
+    compared = [row for row in rows if row["compared_only"]]
+    for row in [*(row for row in rows if not row["compared_only"]), *compared]:
+        if compared and row is compared[0]:
+            lines += ["", "compared with by the papers:"]
         lines.append(line(row))
         if summaries:
             lines.append(f"    {row['summary']}")

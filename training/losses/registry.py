@@ -25,6 +25,8 @@ from .pairs import (
 from .probabilistic import VonMisesFisherNCA
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
+from .rival_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from .rivals import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,20 @@ class Entry:
 
 TCM_PAPER, CONTEXTUAL_PAPER = "arXiv 2307.04047", "arXiv 2210.01908"
 MEAN_FIELD_PAPER, VMF_PAPER = "Furusawa, ICLR 2024", "arXiv 2207.03784"
+
+COMPARED: Mapping[str, Entry] = {  # the papers' tables compare with them; `retrieval losses` lists them apart
+    "blackbox_ap": Entry(BlackboxAP, "Rolínek et al., CVPR 2020", "n² (d + log n)", True),
+    "contextual_corrected": Entry(ContextualCorrected, CONTEXTUAL_PAPER + ", Eq. 10", "n³", True),
+    "contextual_detached": Entry(ContextualDetached, CONTEXTUAL_PAPER + ", Figure 17", "n³", True),
+    "fast_ap": Entry(FastAP, "Cakir et al., CVPR 2019", "n² (d + bins)", True),
+    "margin": Entry(Margin, "Wu et al., ICCV 2017", "n² d", True),
+    "nca_l2": Entry(EuclideanNCA, VMF_PAPER + ", Section 3.3", "n C d", False),
+    "ntxent": Entry(NTXent, "Chen et al., ICML 2020", "n² d", True),
+    "roadmap": Entry(Roadmap, "Ramzi et al., NeurIPS 2021", "n² (d + m)", True),
+    "roadmap_ap": Entry(RoadmapAP, "Ramzi et al., NeurIPS 2021", "n² (d + m)", True),
+    "roadmap_calibration": Entry(RoadmapCalibration, "Ramzi et al., NeurIPS 2021", "n² d", True),
+    "softbin_ap": Entry(SoftbinAP, "Revaud et al., ICCV 2019", "n² (d + bins)", True),
+}
 
 LOSSES: Mapping[str, Entry] = {
     "arcface": Entry(ArcFace, "Deng et al., CVPR 2019", "n C d", False),
@@ -67,6 +83,7 @@ LOSSES: Mapping[str, Entry] = {
     "tcm": Entry(ThresholdConsistentMargin, TCM_PAPER + ", Eq. 5", "n² d", True),
     "triplet": Entry(Triplet, "Schroff et al., CVPR 2015", "n² d", True),
     "vmf_nca": Entry(VonMisesFisherNCA, VMF_PAPER + ", Eq. 6", "N n C d", False),
+    **COMPARED,
 }
 
 

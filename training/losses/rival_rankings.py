@@ -5,6 +5,7 @@ Symbols: n = batch size, d = embedding size, s = cosines (n, n), P = positive pa
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses.base import Loss
-from training.losses.pairs import pair_masks
+
+from .base import Loss
+from .pairs import pair_masks
 
 TINY = 1e-12
 
@@ -26,11 +28,10 @@ def calibration(cosines: Tensor, labels: Tensor, *, positive_margin: float, nega
     return pull + push
 
 
-def average_precision(ranks: Tensor, among_positives: Tensor, positive: Tensor) -> Tensor:
-    """Return the mean over queries of mean_{x in P} (rank among positives) / (rank), all (n, n); NaN never."""
-    ratio = torch.where(positive, among_positives / ranks.clamp(min=1), 0)
-    counts = positive.sum(dim=1)
-    return (ratio.sum(dim=1) / counts.clamp(min=1))[counts > 0].sum() / (counts > 0).sum().clamp(min=1)
+def mean_shortfall(precision: Tensor, positive: Tensor) -> Tensor:
+    """Return the mean of 1 - precision (n,) over the queries that have a positive; 0 where none has."""
+    asked = positive.any(dim=1)
+    return ((1 - precision) * asked).sum() / asked.sum().clamp(min=1)
 
 
 class RoadmapCalibration(Loss):
@@ -74,7 +75,7 @@ class RoadmapAP(Loss):
                 first = 1 + (own[None] > own[:, None]).sum(dim=1).to(row.dtype)
                 behind = self._bound(row[others][None] - own[:, None]).sum(dim=1)
                 scores.append((first / (first + behind)).mean())
-        return 1 - torch.stack(scores).mean() if scores else embeddings.sum() * 0
+        return 1 - torch.stack(scores).mean() if scores else cosines.sum() * 0
 
     def _bound(self, t: Tensor) -> Tensor:
         step = torch.sigmoid(t / self.temperature)
@@ -125,10 +126,8 @@ class SoftbinAP(Loss):
         inside = (1 - (unit @ unit.T - centres[:, None, None]).abs() / width).relu()  # (bins, n, n)
         near = (inside * positive).sum(dim=2)
         everyone = (inside * (positive | negative)).sum(dim=2)
-        counts = positive.sum(dim=1)
         precision = near.cumsum(dim=0) / everyone.cumsum(dim=0).clamp(min=TINY)
-        score = (precision * near).sum(dim=0) / counts.clamp(min=1)
-        return 1 - score[counts > 0].sum() / (counts > 0).sum().clamp(min=1)
+        return mean_shortfall((precision * near).sum(dim=0) / positive.sum(dim=1).clamp(min=1), positive)
 
 
 class _BlackboxRanks(torch.autograd.Function):
@@ -166,11 +165,12 @@ class BlackboxAP(Loss):
         unit = F.normalize(embeddings, dim=1)
         positive, negative = pair_masks(labels)
         shifted = unit @ unit.T + self.margin / 2 * (negative.to(unit.dtype) - positive.to(unit.dtype))
-        last = -2 - self.margin  # behind everyone: the query itself, and negatives where positives are ranked
+        last = -math.inf  # behind everyone: the query itself, and negatives where positives are ranked
         itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
         ranks = _rank(shifted.masked_fill(itself, last), self.strength)
         within = _rank(shifted.masked_fill(~positive, last), self.strength)
-        return 1 - average_precision(ranks, within, positive)
+        ratios = torch.where(positive, within / ranks, 0)  # rank among positives, over rank
+        return mean_shortfall(ratios.sum(dim=1) / positive.sum(dim=1).clamp(min=1), positive)
 
 
 def _rank(scores: Tensor, strength: float) -> Tensor:

@@ -10,5 +10,4 @@ measure                 the metrics by name
 runner                  from start to end; results beside the paper's numbers (`results`)
 modern cost drawings    the protocols that are no plain training; `toys` for two small experiments
 pictures                of results, and of embeddings (`embedding_pictures`), on a `canvas`
-rivals rival_rankings   losses that only these tables compare with
 """

@@ -15,7 +15,6 @@ from .measure import Embedded, find_metric
 from .modern import CONCATENATED, modern
 from .pictures import picture
 from .results import Results
-from .rivals import rivals_known
 from .runs import Job, Options, Worlds, embedded, settings_of, trained
 from .worlds import OWN
 
@@ -40,29 +39,26 @@ def run(configuration: Configuration, options: Options) -> Results:
         "seeds": options.seeds_of(configuration),
         "miniature": options.miniature,
     }
-    with rivals_known():
-        check(configuration, options, datasets)
-        folder.mkdir(parents=True, exist_ok=True)
-        worlds = Worlds(options)
-        pictures: list[str] = []
-        if configuration.protocol == DRAWN:
-            cells, pictures = draw(configuration.pictures[0], folder)
-        elif configuration.protocol == COST:
-            cells = {"this machine": cost(configuration, options)}
-            pictures = [picture(kind, configuration, cells, {}, folder) for kind in configuration.pictures]
-        elif configuration.protocol == STATISTICS:
-            cells = {
-                name: {v: _counts(worlds, name, configuration) for v in configuration.variants} for name in datasets
-            }
-        elif configuration.protocol == MODERN:
-            cells = {name: modern(configuration, name, worlds, options) for name in datasets}
-        else:
-            jobs = _jobs(configuration, datasets, worlds, options)
-            cells = {name: {} for name in datasets}
-            for (name, variant), some in jobs.items():
-                cells[name][variant] = _measured(configuration, some)
-            first: Gallery = {key: some[0] for key, some in jobs.items()}
-            pictures = [picture(kind, configuration, cells, first, folder) for kind in configuration.pictures]
+    check(configuration, options, datasets)
+    folder.mkdir(parents=True, exist_ok=True)
+    worlds = Worlds(options)
+    pictures: list[str] = []
+    if configuration.protocol == DRAWN:
+        cells, pictures = draw(configuration.pictures[0], folder)
+    elif configuration.protocol == COST:
+        cells = {"this machine": cost(configuration, options)}
+        pictures = [picture(kind, configuration, cells, {}, folder) for kind in configuration.pictures]
+    elif configuration.protocol == STATISTICS:
+        cells = {name: {v: _counts(worlds, name, configuration) for v in configuration.variants} for name in datasets}
+    elif configuration.protocol == MODERN:
+        cells = {name: modern(configuration, name, worlds, options) for name in datasets}
+    else:
+        jobs = _jobs(configuration, datasets, worlds, options)
+        cells = {name: {} for name in datasets}
+        for (name, variant), some in jobs.items():
+            cells[name][variant] = _measured(configuration, some)
+        first: Gallery = {key: some[0] for key, some in jobs.items()}
+        pictures = [picture(kind, configuration, cells, first, folder) for kind in configuration.pictures]
     results = Results(configuration, cells, facts, pictures)
     results.write(folder)
     return results

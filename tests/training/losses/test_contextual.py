@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 from training.losses import Contextual, ContextualSum, Contrastive, SimilarityRegularizer, contextual
 
 from .golden import F32, F64, agrees, golden, measure
+from .slow_contextual import slow_contextual, squared_distances
 
 ALONE = ("regular", "unequal", "no_hard_pos", "no_hard_neg", "no_hard_both", "single_class", "singletons",
          "regular_eps0", "regular_eps02", "k8", "single_class_n_eq_k")  # fmt: skip
@@ -73,54 +73,11 @@ def test_a_concentrated_batch_is_finite() -> None:
     assert vectors.grad.abs().max() > 0
 
 
-class Recorder:
-    """Slow dense contextual loss by sets, and its surrogate gradient by hand-written loops."""
-
-    def __init__(self, vectors: Tensor, labels: Tensor, k: int, margin: float, slope: float) -> None:
-        unit = F.normalize(vectors, dim=1)
-        squared = (2 - 2 * unit @ unit.T).relu()
-        n = len(labels)
-        wide = self.step(squared, k, margin, slope)
-        narrow = self.step(squared, k // 2, margin, slope)
-        similar = [[None] * n for _ in range(n)]
-        for i in range(n):
-            inside = sum(wide[i][p].item() for p in range(n))
-            for j in range(n):
-                common = sum(wide[i][p] * wide[j][p] for p in range(n))
-                apart = sum((1 - wide[i][p]) * (1 - wide[j][p]) for p in range(n))
-                share = common / max(inside, 1) + apart / max(n - inside, 1)
-                similar[i][j] = 0.5 * wide[i][j] * share
-        total = torch.zeros((), dtype=vectors.dtype)
-        expanded = [[None] * n for _ in range(n)]
-        for i in range(n):
-            mutual = [narrow[i][p] * narrow[p][i] for p in range(n)]
-            count = sum(mutual)  # at least one, itself
-            for j in range(n):
-                expanded[i][j] = sum(mutual[p] * similar[p][j] for p in range(n)) / count
-        for i in range(n):
-            for j in range(n):
-                if i != j:
-                    w = 0.5 * (expanded[i][j] + expanded[j][i])
-                    total = total + (float(labels[i] == labels[j]) - w) ** 2
-        self.loss = total / n**2
-
-    @staticmethod
-    def step(squared: Tensor, k: int, margin: float, slope: float) -> list[list[Tensor]]:
-        """1[x >= 0] with a constant slope, written as value + slope (x - its own value)."""
-        n = len(squared)
-        rows = []
-        for i in range(n):
-            kth = sorted(squared[i].tolist())[k - 1]
-            x = [kth + margin - squared[i, j] for j in range(n)]
-            rows.append([float(v.item() >= 0) + slope * (v - v.detach()) for v in x])
-        return rows
-
-
 def test_the_surrogate_gradient_equals_loops() -> None:
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(9, 4, generator=generator, dtype=F64, requires_grad=True)
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 2])
-    want = Recorder(vectors, labels, 4, 0.05, 10.0).loss
+    want = slow_contextual(squared_distances(vectors), labels, neighbours=4, margin=0.05, slope=10.0)
     got = Contextual()(vectors, labels)
     assert got.item() == pytest.approx(want.item(), rel=1e-12)
     assert torch.allclose(torch.autograd.grad(got, vectors)[0], torch.autograd.grad(want, vectors)[0], atol=1e-11)

@@ -13,7 +13,7 @@ from retrieval.cli import group
 from retrieval.errors import InvalidParameter
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
-from training.losses.registry import loss_arguments
+from training.losses.registry import COMPARED, loss_arguments
 from training.parameters import make_optimizers
 from training.recipe import build_loss
 from training.run import Run
@@ -30,7 +30,9 @@ def test_every_loss_of_the_package_has_a_name() -> None:
 
 
 def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
-    with pytest.raises(InvalidParameter, match=r"arcface, .*vmf_nca, got 'triplett'\. Did you mean triplet\?"):
+    with pytest.raises(
+        InvalidParameter, match=r"arcface, .*vmf_nca, .*softbin_ap, got 'triplett'\. Did you mean triplet\?"
+    ):
         make_loss("triplett", classes=3, dim=4, arguments={})
     with pytest.raises(InvalidParameter, match="temperature, count_query"):
         make_loss("smooth_ap", classes=3, dim=4, arguments={"tau": 1})
@@ -59,7 +61,9 @@ def test_any_loss_regularizes_another_with_its_weight(regularizer: str) -> None:
     arguments = {"distance": "el_vmf"} if regularizer == "vmf_nca" else {}
     base = make_loss("proxy_nca", classes=4, dim=6, arguments={}).double()
     extra = make_loss(regularizer, classes=4, dim=6, arguments=arguments).double()
+    torch.manual_seed(1)  # for a loss that draws what it compares
     total = Regularized(base, extra, 0.5)(vectors, labels)
+    torch.manual_seed(1)
     assert total.item() == pytest.approx(base(vectors, labels).item() + 0.5 * extra(vectors, labels).item())
 
 
@@ -71,6 +75,13 @@ def test_the_table_names_everything() -> None:
         assert entry.paper in shown.output
         assert entry.cost in shown.output
         assert all(f"{argument}=" in shown.output for argument in loss_arguments(name))
+    first, apart = shown.output.split("\n\ncompared with by the papers:\n")
+    listed = [[line.split()[0] for line in part.splitlines() if line[:1].strip()] for part in (first, apart)]
+    assert listed[0][2:] == [name for name in LOSSES if name not in COMPARED]
+    assert listed[1][:-1] == list(COMPARED)
+    assert "compared with" not in CliRunner().invoke(group, ["losses", "recall_at_k"]).output
+    one_of_each = json.loads(CliRunner().invoke(group, ["losses", "tcm", "roadmap", "--json"]).output)
+    assert {row["name"]: row["compared_only"] for row in one_of_each} == {"tcm": False, "roadmap": True}
     rows = json.loads(CliRunner().invoke(group, ["losses", "recall_at_k", "--json"]).output)
     assert [row["name"] for row in rows] == ["recall_at_k"]
     assert rows[0]["arguments"]["ks"] == [1, 2, 4, 8, 16]
