@@ -69,7 +69,7 @@ def test_half_a_batch_comes_from_one_group_and_half_from_another() -> None:
     with pytest.raises(InvalidParameter, match="at least two groups"):
         GroupItemSampler(LABELS, ["a"] * len(LABELS), items_per_batch=4, photos_per_item=2, seed=0)
     with pytest.raises(InvalidParameter, match="without one"):
-        GroupItemSampler(LABELS, [""] + groups[1:], items_per_batch=4, photos_per_item=2, seed=0)
+        GroupItemSampler(LABELS, ["", *groups[1:]], items_per_batch=4, photos_per_item=2, seed=0)
 
 
 def test_hard_batches_are_families_of_items_alike() -> None:

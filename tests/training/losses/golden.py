@@ -1,4 +1,4 @@
-"""Golden values: cases read from disk, and what counts as agreement."""
+"""Golden values: cases read from disk, and what counts as agreement; small batches."""
 
 from __future__ import annotations
 
@@ -65,3 +65,22 @@ def small_batch(seed: int = 3) -> tuple[Tensor, Tensor]:
     """Return 8 embeddings of 4 classes of unequal size."""
     vectors = torch.randn(8, 6, generator=torch.Generator().manual_seed(seed), dtype=F64)
     return vectors, torch.tensor([0, 0, 1, 1, 1, 2, 3, 3])
+
+
+def batch(seed: int = 0, *, n: int = 12, d: int = 6) -> tuple[Tensor, Tensor]:
+    """Return n embeddings, four of each class."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=generator, dtype=torch.float64), torch.arange(n) // 4
+
+
+def cosines_of(embeddings: Tensor) -> np.ndarray:
+    """Return the cosines (n, n) of raw embeddings (n, d)."""
+    unit = nn.functional.normalize(embeddings, dim=1).numpy()
+    return np.asarray(unit @ unit.T)
+
+
+def gradient_of(loss: nn.Module, embeddings: Tensor, labels: Tensor) -> tuple[float, Tensor]:
+    """Return the loss, and its gradient with respect to the raw embeddings."""
+    leaf = embeddings.clone().requires_grad_()
+    value = loss(leaf, labels)
+    return value.item(), torch.autograd.grad(value, leaf)[0]
