@@ -27,7 +27,7 @@ COMMANDS = {
     "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
     "tune": Entry("training.tune_cli", "tune", "Search the settings that do best on items not trained on."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
-    "explain": Entry("training.explain_cli", "explain", "Show what a run gets wrong, as one page with photos."),
+    "explain": Entry("training.explaining.cli", "explain", "Show what a run gets wrong, as one page with photos."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
     "benchmark": Entry(
         "training.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."

@@ -9,9 +9,9 @@ from retrieval.consistency import opis
 from retrieval.errors import InvalidParameter
 from retrieval.identification import identification_rates
 from training.evaluation import Scene, score_scene
-from training.explain import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, explain
-from training.item_search import ANSWERS, ItemSearch
-from training.item_utilities import item_utilities
+from training.explaining.outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, explain
+from training.explaining.item_search import ANSWERS, ItemSearch
+from training.explaining.item_utilities import item_utilities
 
 THRESHOLD = 2 * np.sin(np.radians(10) / 2)  # ten degrees apart
 
@@ -92,7 +92,7 @@ def test_the_counts_are_those_of_the_rates(seed: int, corrected: bool) -> None:
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_searches_agree_with_a_slow_one(corrected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.item_search.BLOCK", 300)  # several blocks
+    monkeypatch.setattr("training.explaining.item_search.BLOCK", 300)  # several blocks
     vectors, labels = clouds(items=15, seed=3)
     measure: Measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
     scene = all_against_all(len(labels))

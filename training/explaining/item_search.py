@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from index.distance import PLAIN, Measure, accepts, squared_distance
 
-from .evaluation import Scene
+from ..evaluation import Scene
 
 ANSWERS = 10  # items that a search returns at most
 BLOCK = 2**22  # distances held at a time

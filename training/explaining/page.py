@@ -1,6 +1,6 @@
 """One HTML page of what a run gets wrong: no network, readable in light and dark, by mouse and by keyboard.
 
-Every text of the catalogue is escaped here or in `explain_map`; nothing else writes HTML.
+Every text of the catalogue is escaped here or in `page_map`; nothing else writes HTML.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from retrieval.page_parts import document, picture
 
-from .explain import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, ConfusedPair, WorstQuery
-from .explain_map import map_section, part_words
-from .explain_run import MEASURED, PLAIN_DISTANCE, ExplainedRun
+from .outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, ConfusedPair, WorstQuery
+from .page_map import map_section, part_words
+from .run import MEASURED, PLAIN_DISTANCE, ExplainedRun
 from .item_search import Neighbour
 from .item_utilities import ItemUtility, Utilities
 
-STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("explain_page.css", "explain_page.js"))
+STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 WORST_ITEMS, BEST_ITEMS = 8, 4
 LISTED = 20  # unreadable photos
 WIDTH, HEIGHT = 150, 46  # of a curve's picture

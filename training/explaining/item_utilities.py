@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from retrieval.consistency import FAR_RANGE, GRID, opis, utility_curves
 
-from .evaluation import Scene, photos_of
-from .pair_counts import pair_counter
+from ..evaluation import Scene, photos_of
+from ..pair_counts import pair_counter
 
 POINTS = 49  # of a curve
 EXAMPLES = 4  # photos of an item

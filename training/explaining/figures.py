@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .evaluation import decision_figures
-from .explain import FOUND, MISIDENTIFIED, MISSED, OUTCOMES, ConfusedPair, WorstQuery
-from .explain_run import ExplainedRun
+from ..evaluation import decision_figures
+from .outcomes import FOUND, MISIDENTIFIED, MISSED, OUTCOMES, ConfusedPair, WorstQuery
+from .run import ExplainedRun
 from .item_search import Neighbour
 
 SHOWN = 5  # lines of a list

@@ -12,8 +12,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from benchmarks.page_screenshot import FLAGS
-from training.explain_page import explain_page
-from training.explain_run import explain_run
+from training.explaining.page import explain_page
+from training.explaining.run import explain_run
 from training.run import Run
 
 from .explain_world import changed_run

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from retrieval.errors import MissingDependency
-from training import embedding_map as module
-from training.embedding_map import PCA, TSNE, chosen_photos, embedding_map, principal_components
+from training.explaining import embedding_map as module
+from training.explaining.embedding_map import PCA, TSNE, chosen_photos, embedding_map, principal_components
 
 from .test_explain import clouds
 

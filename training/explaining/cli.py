@@ -9,7 +9,7 @@ import click
 
 from retrieval.errors import InvalidParameter
 
-from .cli import open_run
+from ..cli import open_run
 
 PAGE = "explain.html"
 
@@ -43,9 +43,9 @@ def explain(run: Path, output: Path | None, scene: str, distance: str, worst: in
     Example:
       retrieval explain runs/shop
     """
-    from .explain_figures import figures, render
-    from .explain_page import explain_page
-    from .explain_run import explain_run
+    from .figures import figures, render
+    from .page import explain_page
+    from .run import explain_run
 
     opened = open_run(run)
     target = output or run / PAGE

@@ -1,4 +1,4 @@
-"""The map of an explanation's page: its controls, and what `explain_page.js` draws.
+"""The map of an explanation's page: its controls, and what `page.js` draws.
 
 Every text of the catalogue travels as JSON, which the script puts in as text, never as HTML.
 """
@@ -16,9 +16,9 @@ import numpy as np
 from retrieval.page_parts import data_uri
 
 from .embedding_map import TSNE, chosen_photos
-from .explain import MISIDENTIFIED, MISSED, OUTCOMES
-from .explain_photos import TILE, TILES
-from .explain_run import ExplainedRun
+from .outcomes import MISIDENTIFIED, MISSED, OUTCOMES
+from .photos import TILE, TILES
+from .run import ExplainedRun
 
 KINDS = (  # of a point; the script draws them in this order
     ("gallery", "gallery photo", '<circle cx="8" cy="8" r="3"/>'),

@@ -12,10 +12,10 @@ from PIL import Image
 
 from retrieval.cli import group
 from retrieval.errors import DataError, InvalidParameter, RunError
-from training.explain_figures import figures, render
-from training.explain_page import explain_page
-from training.explain_photos import SIDE, TILE
-from training.explain_run import ExplainedRun, explain_run
+from training.explaining.figures import figures, render
+from training.explaining.page import explain_page
+from training.explaining.photos import SIDE, TILE
+from training.explaining.run import ExplainedRun, explain_run
 from training.report import evaluate_run
 from training.run import Run
 

@@ -14,7 +14,7 @@ from retrieval.catalogue import Photo
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing, thumbnail
 
-from .data import PhotoReader
+from ..data import PhotoReader
 
 SIDE = 144  # pixels of a picture on the page
 TILE = 56  # of one on the map

@@ -17,7 +17,7 @@ from index.distance import PLAIN, Measure, accepts
 from retrieval.errors import InvalidParameter
 from retrieval.identification import IdentificationRates, SearchScores, identification_rates
 
-from .evaluation import Scene, score_scene
+from ..evaluation import Scene, score_scene
 from .item_search import Floats, ItemSearch, Neighbour, OtherAnswers, Places
 from .item_utilities import Utilities, item_utilities
 
