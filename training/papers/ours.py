@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 OURS: Mapping[str, str] = {
-    "tcm-table-2": "on the grocery photos instead, three seeds (BENCHMARKS.md): TCM changes OPIS by 0, -3, -16, +29 and "
+    "tcm-table-2": "grocery instead, three seeds (BENCHMARKS.md): TCM changes OPIS by 0, -3, -16, +29 and "
     "-6 % over Smooth-AP, ProxyAnchor, Recall@k, ProxyNCA and ArcFace; only ProxyNCA's interval excludes no change",
-    "mean-field-table-2": "heads on the grocery photos instead, ten seeds (BENCHMARKS.md): to the same goal MFCont needs "
+    "mean-field-table-2": "heads on grocery instead, ten seeds (BENCHMARKS.md): to the same goal MFCont needs "
     "2.4 [-4.2, 9.0] epochs more than ProxyAnchor, MFCWMS 0.2 [-0.7, 1.1] fewer",
-    "contextual-figure-6": "heads on the grocery photos instead, ten seeds (BENCHMARKS.md): beside multi-similarity R@1 "
+    "contextual-figure-6": "heads on grocery instead, ten seeds (BENCHMARKS.md): beside multi-similarity R@1 "
     "falls by 0.012 [0.002, 0.021] more with a fifth of the labels wrong, by 0.011 [-0.001, 0.023] with half the classes",
-    "vmf-table-1": "on the grocery photos instead, three seeds (BENCHMARKS.md): R@1 0.737 ± 0.013 for EL-nivMF with "
+    "vmf-table-1": "grocery instead, three seeds (BENCHMARKS.md): R@1 0.737 ± 0.013 for EL-nivMF with "
     "ProxyAnchor, 0.715 ± 0.017 for ProxyAnchor, 0.706 ± 0.016 for ProxyNCA",
-    "vmf-figure-9": "heads on the grocery photos instead, ten seeds (BENCHMARKS.md): the norm tells a wrong first answer "
+    "vmf-figure-9": "heads on grocery instead, ten seeds (BENCHMARKS.md): the norm tells a wrong first answer "
     "with AUROC 0.604 [0.590, 0.619] for EL-nivMF, 0.576 [0.569, 0.583] for ProxyNCA",
     "tcm-figure-7": "greatest utility 0.998, 0.914, 0.850 for three pairs of Gaussians; precision at most 0.005 lower",
     "contextual-figure-4": "the contextual loss has a slope towards the own centre at every point of the way, the "
