@@ -25,7 +25,7 @@ COMMANDS = {
     "data": Entry("retrieval.data_commands", "data", "Check a catalogue, or make one of a benchmark set."),
     "losses": Entry("training.cli", "losses", "List the losses: papers, cost, batches they need, defaults."),
     "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
-    "tune": Entry("training.tune_cli", "tune", "Search the settings that do best on items not trained on."),
+    "tune": Entry("training.tuning.cli", "tune", "Search the settings that do best on items not trained on."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
     "explain": Entry("training.explaining.cli", "explain", "Show what a run gets wrong, as one page with photos."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),

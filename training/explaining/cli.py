@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from retrieval.errors import InvalidParameter
-
-from ..cli import open_run
+from training.cli import open_run
 
 PAGE = "explain.html"
 

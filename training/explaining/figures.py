@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..evaluation import decision_figures
+from training.evaluation import decision_figures
+
+from .item_search import Neighbour
 from .outcomes import FOUND, MISIDENTIFIED, MISSED, OUTCOMES, ConfusedPair, WorstQuery
 from .run import ExplainedRun
-from .item_search import Neighbour
 
 SHOWN = 5  # lines of a list
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.distance import PLAIN, Measure, accepts, squared_distance
-
-from ..evaluation import Scene
+from training.evaluation import Scene
 
 ANSWERS = 10  # items that a search returns at most
 BLOCK = 2**22  # distances held at a time

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.consistency import FAR_RANGE, GRID, opis, utility_curves
-
-from ..evaluation import Scene, photos_of
-from ..pair_counts import pair_counter
+from training.evaluation import Scene, photos_of
+from training.pair_counts import pair_counter
 
 POINTS = 49  # of a curve
 EXAMPLES = 4  # photos of an item

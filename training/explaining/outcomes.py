@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from index.distance import PLAIN, Measure, accepts
 from retrieval.errors import InvalidParameter
 from retrieval.identification import IdentificationRates, SearchScores, identification_rates
+from training.evaluation import Scene, score_scene
 
-from ..evaluation import Scene, score_scene
 from .item_search import Floats, ItemSearch, Neighbour, OtherAnswers, Places
 from .item_utilities import Utilities, item_utilities
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from retrieval.page_parts import document, picture
 
+from .item_search import Neighbour
+from .item_utilities import ItemUtility, Utilities
 from .outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, ConfusedPair, WorstQuery
 from .page_map import map_section, part_words
 from .run import MEASURED, PLAIN_DISTANCE, ExplainedRun
-from .item_search import Neighbour
-from .item_utilities import ItemUtility, Utilities
 
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 WORST_ITEMS, BEST_ITEMS = 8, 4

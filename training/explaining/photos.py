@@ -13,8 +13,7 @@ from PIL import Image
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing, thumbnail
-
-from ..data import PhotoReader
+from training.data import PhotoReader
 
 SIDE = 144  # pixels of a picture on the page
 TILE = 56  # of one on the map

@@ -14,14 +14,14 @@ from index.distance import PLAIN, Measure
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.identification import threshold_at_fpir
+from training.density import choose_distance
+from training.embedding import embed_photos
+from training.evaluation import Scene, decision_figures, item_labels, make_scene, photos_of, scenes_of, score_scene
+from training.run import Run, choose_device
 
-from ..density import choose_distance
-from ..embedding import embed_photos
 from .embedding_map import EmbeddingMap, embedding_map
-from ..evaluation import Scene, decision_figures, item_labels, make_scene, photos_of, scenes_of, score_scene
 from .outcomes import FOUND, OUTCOMES, WORST, Explanation, explain
 from .photos import ForgivingReader, Pictures
-from ..run import Run, choose_device
 
 SCENES = ("unseen", "trained", "mixed")
 PLAIN_DISTANCE, SERVED = DISTANCES = ("plain", "served")

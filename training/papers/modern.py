@@ -14,13 +14,13 @@ import json
 import numpy as np
 
 from training.folds import Fold, class_folds
-from training.search_space import Range
-from training.search_targets import make_space
 from training.settings import Settings
 from training.splits import Splits
-from training.tune import resume_tuning
-from training.tune_plan import Plan
-from training.tune_study import StudyFolder
+from training.tuning.plan import Plan
+from training.tuning.search_space import Range
+from training.tuning.search_targets import make_space
+from training.tuning.study import StudyFolder
+from training.tuning.tune import resume_tuning
 
 from .configuration import Configuration, Variant
 from .measure import Embedded, find_metric

@@ -9,9 +9,9 @@ from retrieval.consistency import opis
 from retrieval.errors import InvalidParameter
 from retrieval.identification import identification_rates
 from training.evaluation import Scene, score_scene
-from training.explaining.outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, explain
 from training.explaining.item_search import ANSWERS, ItemSearch
 from training.explaining.item_utilities import item_utilities
+from training.explaining.outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, explain
 
 THRESHOLD = 2 * np.sin(np.radians(10) / 2)  # ten degrees apart
 

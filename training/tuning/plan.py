@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
+from training.evaluation import make_scene
+from training.folds import Fold, class_folds, fold_splits, share_of_items, training_items
+from training.recipe import check_recipe
+from training.settings import Settings
+from training.splits import make_protocol
 
-from .evaluation import make_scene
-from .folds import Fold, class_folds, fold_splits, share_of_items, training_items
-from .recipe import check_recipe
 from .search_space import Axis, parse_axis
 from .search_targets import SearchSpace, make_space
-from .settings import Settings
-from .splits import make_protocol
 
 Direction = Literal["minimize", "maximize"]
 OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # figure, direction

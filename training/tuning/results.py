@@ -12,11 +12,12 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
+from training.settings import Settings
+
+from .claims import is_counted
+from .plan import Plan
 from .search_space import Choice
 from .search_targets import apply
-from .settings import Settings
-from .tune_claims import is_counted
-from .tune_plan import Plan
 
 SHOWN = 10  # trials of the table
 

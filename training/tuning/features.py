@@ -7,8 +7,8 @@ import json
 import os
 from pathlib import Path
 
-from .settings import Settings
-from .sources import FEATURES
+from training.settings import Settings
+from training.sources import FEATURES
 
 HEAD_ALONE = {  # what features do not depend on; everything else makes others
     *("dim", "projector", "loss", "loss_arguments", "regularizer", "regularizer_arguments", "regularizer_weight"),

@@ -5,9 +5,9 @@ import optuna
 import pytest
 
 from retrieval.errors import DataError, InvalidParameter
-from training.search_space import Axis, Choice, Range, parse_axis, parse_searches, read_searches
-from training.search_targets import TCM_MARGINS, apply, make_space
 from training.settings import Settings
+from training.tuning.search_space import Axis, Choice, Range, parse_axis, parse_searches, read_searches
+from training.tuning.search_targets import TCM_MARGINS, apply, make_space
 
 
 def settings(**changes: object) -> Settings:

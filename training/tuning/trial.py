@@ -18,18 +18,18 @@ from optuna.trial import Trial, TrialState
 
 from retrieval.consistency import search_opis
 from retrieval.errors import InvalidParameter
+from training.data import PhotoReader
+from training.embedding import embed_photos
+from training.evaluation import consistency_figures, item_labels, make_scene, score_scene
+from training.folds import Fold, fold_splits
+from training.run import Run, choose_device
+from training.settings import Settings
+from training.trainer import EpochCallback, train
 
-from .data import PhotoReader
-from .embedding import embed_photos
-from .evaluation import consistency_figures, item_labels, make_scene, score_scene
-from .folds import Fold, fold_splits
-from .run import Run, choose_device
-from .settings import Settings
-from .trainer import EpochCallback, train
-from .tune_claims import Claim
-from .tune_features import borrow_features, keep_features
-from .tune_plan import Plan
-from .tune_study import FOLD_STEPS, StudyFolder
+from .claims import Claim
+from .features import borrow_features, keep_features
+from .plan import Plan
+from .study import FOLD_STEPS, StudyFolder
 
 PREFIX = "validation "
 

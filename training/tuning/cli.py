@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from retrieval.errors import MissingDependency
+from training.cli import NestedOptions, gather_settings, settings_options
 
-from .cli import NestedOptions, gather_settings, settings_options
 from .search_space import parse_searches, read_searches
 
 if TYPE_CHECKING:
-    from .tune_results import Outcome
+    from .results import Outcome
 
 
 @click.command(cls=NestedOptions)
@@ -67,8 +67,8 @@ def tune(
           --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
     """
     try:
+        from .plan import TuneOptions, make_plan
         from .tune import resume_tuning, start_tuning
-        from .tune_plan import TuneOptions, make_plan
     except ModuleNotFoundError as error:
         raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
 
@@ -87,8 +87,8 @@ def tune(
 
 
 def _tell(outcome: Outcome, output: Path) -> None:
-    from .tune_report import render_study
-    from .tune_results import render, to_toml
+    from .report import render_study
+    from .results import render, to_toml
 
     click.echo("\n" + render(outcome))
     if outcome.best is None:

@@ -26,7 +26,7 @@ from optuna.pruners import BasePruner
 
 from retrieval.errors import InvalidParameter, RunError
 
-from .tune_plan import Plan
+from .plan import Plan
 
 NAME = "tune"
 FOLD_STEPS = 1000  # steps of a fold, as pruning counts them, whatever its number of epochs

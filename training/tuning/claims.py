@@ -17,12 +17,12 @@ from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from retrieval.errors import InvalidParameter, RunError
+from training.folds import fold_splits
+from training.recipe import check_recipe
+from training.settings import Settings
 
-from .folds import fold_splits
-from .recipe import check_recipe
-from .settings import Settings
-from .tune_plan import Plan
-from .tune_study import StudyFolder
+from .plan import Plan
+from .study import StudyFolder
 
 ATTEMPTS = 3  # how often a trial is begun whose worker is killed each time
 REFUSALS = 200  # draws in a row whose values do not go together

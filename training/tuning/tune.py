@@ -20,15 +20,15 @@ import torch
 from optuna.trial import TrialState
 
 from retrieval.errors import InvalidParameter, RetrievalError, RunError
+from training.devices import cores
+from training.settings import Settings
 
-from .devices import cores
+from .claims import claim, counted
+from .plan import Plan, TuneOptions, make_plan
+from .results import Outcome, line_of, outcome_of
 from .search_space import Axis
-from .settings import Settings
-from .tune_claims import claim, counted
-from .tune_plan import Plan, TuneOptions, make_plan
-from .tune_results import Outcome, line_of, outcome_of
-from .tune_study import StudyFolder
-from .tune_trial import run_trial
+from .study import StudyFolder
+from .trial import run_trial
 
 REFUSED = 3  # status of a worker that refused to go on
 DEATHS = 3  # how often a worker that was killed is replaced, for each of the jobs

@@ -19,9 +19,9 @@ from optuna.trial import FrozenTrial, TrialState
 from retrieval.errors import MissingDependency
 from retrieval.report import BLUE, GREY, ORANGE, RED, STYLE
 
+from .results import Outcome, number, reason, short, summary
 from .search_space import Axis, Range
-from .tune_results import Outcome, number, reason, short, summary
-from .tune_study import FOLD_STEPS
+from .study import FOLD_STEPS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

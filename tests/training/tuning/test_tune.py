@@ -21,29 +21,30 @@ from optuna.trial import FrozenTrial, TrialState
 from retrieval.catalogue import read_catalogue
 from retrieval.cli import main
 from retrieval.errors import DataError, InvalidParameter, RunError
-from training import tune_claims, tune_trial
-from training.search_space import parse_searches
 from training.settings import Settings
 from training.splits import make_splits
-from training.tune import resume_tuning, tune
-from training.tune_claims import ATTEMPTS, claim, counted
-from training.tune_plan import FEW, TuneOptions, make_plan
-from training.tune_report import importances, render_study
-from training.tune_results import render, settings_of, to_toml
-from training.tune_study import StudyFolder
+from training.tuning import claims
+from training.tuning import trial as trial_module
+from training.tuning.claims import ATTEMPTS, claim, counted
+from training.tuning.plan import FEW, TuneOptions, make_plan
+from training.tuning.report import importances, render_study
+from training.tuning.results import render, settings_of, to_toml
+from training.tuning.search_space import parse_searches
+from training.tuning.study import StudyFolder
+from training.tuning.tune import resume_tuning, tune
 
-from ..conftest import ROOT
-from .conftest import tiny_settings
+from ...conftest import ROOT
+from ..conftest import tiny_settings
 
 RATES = parse_searches(["learning_rate=1e-4..1e-1:log"])
 FAKE = """
 import sys, time
 from pathlib import Path
-from training import tune_trial
-from training.search_space import parse_searches
+from training.tuning import trial as trial_module
+from training.tuning.search_space import parse_searches
 from training.settings import Settings
-from training.tune import tune, resume_tuning
-from training.tune_plan import TuneOptions
+from training.tuning.tune import tune, resume_tuning
+from training.tuning.plan import TuneOptions
 
 def figures(settings, place, fold, wanted, **rest):
     number = int(place.parent.name)
@@ -54,7 +55,7 @@ def figures(settings, place, fold, wanted, **rest):
     value = abs(settings.learning_rate - 0.01)
     return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-tune_trial.fold_figures = figures
+trial_module.fold_figures = figures
 """
 
 
@@ -76,7 +77,7 @@ def bowl(settings: Settings, fold: int) -> float:
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trials cost nothing."""
-    monkeypatch.setattr(tune_trial, "fold_figures", fake(bowl))
+    monkeypatch.setattr(trial_module, "fold_figures", fake(bowl))
 
 
 def trials_of(path: Path) -> list[FrozenTrial]:
@@ -126,7 +127,7 @@ def test_a_resumed_study_is_the_uninterrupted_one(
             raise KeyboardInterrupt
         return bowl(settings, fold)
 
-    monkeypatch.setattr(tune_trial, "fold_figures", fake(dies))
+    monkeypatch.setattr(trial_module, "fold_figures", fake(dies))
     with pytest.raises(KeyboardInterrupt):
         tune(tiny_settings(catalogue), tmp_path / "parts", search=RATES, options=options(trials=8))
     resumed = resume_tuning(tmp_path / "parts")
@@ -178,7 +179,7 @@ def test_values_that_do_not_go_together_are_drawn_anew(
     assert all(
         trial.params["regularizer.negative_margin"] > trial.params["regularizer.positive_margin"] for trial in refused
     )
-    monkeypatch.setattr(tune_claims, "REFUSALS", 8)
+    monkeypatch.setattr(claims, "REFUSALS", 8)
     never = parse_searches(["regularizer.positive_margin=0.1..0.2", "regularizer.negative_margin=0.3..0.9"])
     with pytest.raises(InvalidParameter, match="hold values that go together"):
         tune(base, tmp_path / "never", search=never, options=options())
@@ -214,7 +215,7 @@ def test_bad_trials_are_stopped_and_good_ones_are_not(
             rest["on_epoch"](epoch, {"loss": 1.0, "validation FNIR": value})
         return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-    monkeypatch.setattr(tune_trial, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_figures", figures)
     for pruner, stops in (("median", True), ("hyperband", True), ("none", False)):
         epochs_done.clear()
         outcome = tune(
@@ -240,7 +241,7 @@ def test_a_trial_that_diverges_is_stopped_and_the_next_goes_on(
         rest["on_epoch"](1, {"loss": float("nan") if settings.learning_rate > 0.01 else 1.0, "validation FNIR": 0.5})
         return {"FNIR": 0.5, "R@1": 0.5, "MAP@R": 0.5}
 
-    monkeypatch.setattr(tune_trial, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_figures", figures)
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=8, pruner="none"))
     stopped = [trial for trial in outcome.trials if trial.state == TrialState.PRUNED]
     assert stopped
@@ -258,7 +259,7 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
             raise RuntimeError("out of\nmemory")
         return bowl(settings, fold)
 
-    monkeypatch.setattr(tune_trial, "fold_figures", fake(too_large))
+    monkeypatch.setattr(trial_module, "fold_figures", fake(too_large))
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=8))
     failed = [trial for trial in outcome.trials if trial.state == TrialState.FAIL]
     assert failed
@@ -269,11 +270,11 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
     def unreadable(settings: Settings, fold: int) -> float:
         raise DataError("a.jpg cannot be read")
 
-    monkeypatch.setattr(tune_trial, "fold_figures", fake(unreadable))
+    monkeypatch.setattr(trial_module, "fold_figures", fake(unreadable))
     with pytest.raises(DataError, match=r"a\.jpg"):
         tune(tiny_settings(catalogue), tmp_path / "t", search=RATES, options=options(trials=3))
     assert counted(trials_of(tmp_path / "t")) == 0
-    monkeypatch.setattr(tune_trial, "fold_figures", fake(bowl))
+    monkeypatch.setattr(trial_module, "fold_figures", fake(bowl))
     mended = resume_tuning(tmp_path / "t")
     assert len(mended.complete) == 3
     assert mended.default is not None
@@ -288,7 +289,7 @@ def test_two_objectives_give_the_second_its_say_among_equals(
         coarse = 0.2 if settings.learning_rate < 0.02 else 0.9
         return {"FNIR": coarse + noise, "R@1": 0.5, "MAP@R": 0.5, "OPIS": settings.learning_rate}
 
-    monkeypatch.setattr(tune_trial, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_figures", figures)
     wanted = options(trials=10, objectives=("fnir", "opis"))
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=wanted)
     assert outcome.best is not None

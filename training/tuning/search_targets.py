@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import InvalidParameter
+from training.losses.registry import check_name, loss_arguments, make_loss
+from training.settings import Settings
 
-from .losses.registry import check_name, loss_arguments, make_loss
 from .search_space import Axis, Choice, Range
-from .settings import Settings
 
 if TYPE_CHECKING:
     from optuna.trial import BaseTrial
