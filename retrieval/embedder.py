@@ -20,6 +20,7 @@ from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider
 if TYPE_CHECKING:
     import onnxruntime
 
+ALONE = "photos_run_alone"  # in a model's metadata: its ranges are a run's, so a photo beside others would move
 NO_FOLDER = "/nonexistent"  # where weights outside of a model would lie: its hash says nothing of them
 
 
@@ -66,6 +67,7 @@ class Embedder:
                 remedy="It needs the input pixels and the outputs embedding and certainty: export it again",
             )
         self.dim = int(outputs["embedding"].shape[1])
+        self._alone = ALONE in self._session.get_modelmeta().custom_metadata_map
 
     @property
     def providers(self) -> list[str]:
@@ -90,7 +92,9 @@ class Embedder:
 
     def embed_tensor(self, tensor: NDArray[np.float32]) -> Embeddings:
         """Return the embeddings of scaled pixels float32 (n, 3, size, size), n ≥ 1: the model alone."""
-        vectors, certainties = self._session.run(["embedding", "certainty"], {"pixels": tensor})
+        runs = [tensor[i : i + 1] for i in range(len(tensor))] if self._alone else [tensor]
+        made = [self._session.run(["embedding", "certainty"], {"pixels": run}) for run in runs]
+        vectors, certainties = made[0] if len(made) == 1 else (np.concatenate(part) for part in zip(*made, strict=True))
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",
