@@ -36,10 +36,13 @@ def shared(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(tiny_settings(catalogue, **QUICK), tmp_path_factory.mktemp("team") / "run")
 
 
-def test_a_run_of_two_processes_is_the_run_of_one(catalogue: Path, tmp_path: Path, shared: Run) -> None:
-    alone = train(tiny_settings(catalogue, **QUICK | {"devices": 1}), tmp_path / "alone")
-    assert losses(shared)[0] == pytest.approx(losses(alone)[0], rel=1e-5)
-    assert losses(shared) == pytest.approx(losses(alone), rel=0.1)  # Adam and hard pairs enlarge the last bit
+def test_a_run_of_two_processes_is_the_run_of_one(catalogue: Path, tmp_path: Path) -> None:
+    """With a smooth loss and small steps: Adam and pairs on the edge of a margin enlarge the last bit of a float32."""
+    slow = QUICK | {"loss": "proxy_nca", "learning_rate": 1e-5, "head_learning_rate": 1e-5, "proxy_learning_rate": 1e-4}
+    shared = train(tiny_settings(catalogue, **slow), tmp_path / "shared")
+    alone = train(tiny_settings(catalogue, **slow | {"devices": 1}), tmp_path / "alone")
+    assert losses(shared) == pytest.approx(losses(alone), rel=1e-4)
+    assert losses(alone)[2] != pytest.approx(losses(alone)[0], rel=1e-3)  # it moves
     assert shared.progress["best"]["figures"].keys() == alone.progress["best"]["figures"].keys()
 
 
