@@ -19,6 +19,7 @@ from .embedding import to_device
 from .evaluation import item_labels, make_scene, open_set_figures, rank_figures, score_scene
 from .learner import Learner
 from .loggers import Loggers
+from .memory import keep_freed_memory
 from .model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
 from .recipe import build_loss, check_recipe, initial_model, make_sampler, protocol_photos
 from .run import BEST, LAST, Run
@@ -120,6 +121,8 @@ class Trainer:
         self.splits: Splits = run.splits
         self.protocol: Protocol = run.protocol
         self.team = team or Team.join(settings.device)
+        if self.team.device.type == "cpu":
+            keep_freed_memory()
         self._on_epoch = on_epoch
         photos = run.photos() if photos is None else photos
         fit = protocol_photos(photos, self.splits.fit, self.protocol)
