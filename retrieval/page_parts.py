@@ -1,9 +1,17 @@
-"""What our pages of one file share: the frame, and pictures that travel inside it."""
+"""What our pages of one file share: the frame, and pictures and drawings that travel inside it."""
 
 from __future__ import annotations
 
 import base64
 import html
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .errors import MissingDependency
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 def document(title: str, *, style: str, body: str, script: str = "") -> str:
@@ -24,3 +32,18 @@ def data_uri(jpeg: bytes) -> str:
 def picture(jpeg: bytes, *, alt: str = "") -> str:
     """Return a JPEG as an image element; `alt` is escaped, and is empty where the text beside it says the same."""
     return f'<img alt="{html.escape(alt)}" src="{data_uri(jpeg)}">'
+
+
+def drawn(draw: Callable[[Axes], None]) -> str:
+    """Return a figure as SVG text."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependency("matplotlib is not installed", remedy="pip install 'retrieval[train]'") from error
+    figure = Figure(figsize=(5.6, 3.5), layout="constrained")
+    axes = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    draw(axes)
+    file = io.StringIO()
+    figure.savefig(file, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
+    return file.getvalue()[file.getvalue().index("<svg") :]

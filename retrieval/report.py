@@ -6,7 +6,6 @@ One file without scripts or anything from elsewhere, so that it opens from a dis
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,8 @@ import numpy as np
 
 from .calibration import CERTIFIED, OperatingPoint, size_model
 from .consistency import Opis, UtilityCurves, search_curves, search_opis
-from .errors import MissingDependency
 from .identification import SearchScores, det_curve
-from .page_parts import document, picture
+from .page_parts import document, drawn, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,20 +57,20 @@ def render_report(data: ReportData) -> str:
     figures = [
         (
             "Each product's utility against the threshold",
-            _drawn(lambda axes: _utility(axes, search_curves(data.scores, _range(data.scores)), data.point.threshold)),
+            drawn(lambda axes: _utility(axes, search_curves(data.scores, _range(data.scores)), data.point.threshold)),
             "The harmonic mean of 1 − FPIR and TPIR, one line a product; the closer the lines, the more one threshold "
             "means the same for all. OPIS of searches: "
             f"{_opis_words(search_opis(data.scores, data.point.target_fpir))}.",
         ),
         (
             "Misses against false alarms",
-            _drawn(lambda axes: _trade(axes, data.scores, data.point)),
+            drawn(lambda axes: _trade(axes, data.scores, data.point)),
             "FNIR (searches whose own item is not first) for each FPIR (searches of unknown items that return "
             "something). The dot is the chosen threshold, the bar reaches to the upper 95 % bound of its FPIR.",
         ),
         (
             "How far items are",
-            _drawn(lambda axes: _histograms(axes, data.scores, data.point.threshold)),
+            drawn(lambda axes: _histograms(axes, data.scores, data.point.threshold)),
             "Distances of photos to their own item, and to the nearest other item.",
         ),
     ]
@@ -80,7 +78,7 @@ def render_report(data: ReportData) -> str:
         figures.append(
             (
                 "False alarms against the size of the gallery",
-                _drawn(lambda axes: _sizes(axes, data.scores, data.point)),
+                drawn(lambda axes: _sizes(axes, data.scores, data.point)),
                 f"FPIR at the threshold. Up to {data.scores.gallery_items} items it is measured; beyond, it is "
                 "predicted from the distances to the nearest items, and dotted beyond ten times as many.",
             )
@@ -90,7 +88,7 @@ def render_report(data: ReportData) -> str:
         figures.append(
             (
                 "The same of pairs, by the plain distance",
-                _drawn(lambda axes: _utility(axes, curves, None, (pair_opis.d_min, pair_opis.d_max))),
+                drawn(lambda axes: _utility(axes, curves, None, (pair_opis.d_min, pair_opis.d_max))),
                 "Specificity and sensitivity over pairs of photos, as papers measure it; the band is the calibration "
                 f"range, FAR 1 % to 10 %. OPIS of pairs: {_opis_words(pair_opis)}.",
             )
@@ -98,7 +96,7 @@ def render_report(data: ReportData) -> str:
         figures.append(
             (
                 "How much that depends on the range",
-                _drawn(lambda axes: _ranges(axes, data.pair_opis)),
+                drawn(lambda axes: _ranges(axes, data.pair_opis)),
                 "OPIS of pairs for other calibration ranges: a comparison of models that turns round with the range "
                 "says little.",
             )
@@ -211,21 +209,6 @@ def _opis_words(value: Opis) -> str:
 def _range(scores: SearchScores) -> np.ndarray:
     finite = np.concatenate([scores.own[np.isfinite(scores.own)], scores.impostor[np.isfinite(scores.impostor)]])
     return np.linspace(0, float(finite.max(initial=1)), 150)
-
-
-def _drawn(draw: Callable[[Axes], None]) -> str:
-    """Return a figure as SVG text."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("matplotlib is not installed", remedy="pip install 'retrieval[train]'") from error
-    figure = Figure(figsize=(5.6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    draw(axes)
-    file = io.StringIO()
-    figure.savefig(file, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
-    return file.getvalue()[file.getvalue().index("<svg") :]
 
 
 def _utility(

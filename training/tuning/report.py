@@ -6,9 +6,8 @@ One file without scripts or anything from elsewhere, so that it opens from a dis
 from __future__ import annotations
 
 import html
-import io
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +15,7 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
-from retrieval.errors import MissingDependency
+from retrieval.page_parts import document, drawn
 from retrieval.report import BLUE, GREY, ORANGE, RED, STYLE
 
 from .results import Outcome, number, reason, short, summary
@@ -41,7 +40,7 @@ def render_study(outcome: Outcome) -> str:
         figures.append(
             (
                 f"{figure} of each trial",
-                _drawn(lambda axes, place=place: _history(axes, outcome, place)),  # type: ignore[misc]
+                drawn(lambda axes, place=place: _history(axes, outcome, place)),  # type: ignore[misc]
                 "One dot a trial, the mean over the folds; the line is the best so far. Crosses are trials that were "
                 "stopped early, at the mean they had then.",
             )
@@ -51,7 +50,7 @@ def render_study(outcome: Outcome) -> str:
             figures.append(
                 (
                     f"What {figure} depends on",
-                    _drawn(lambda axes, weights=weights: _bars(axes, weights)),  # type: ignore[misc]
+                    drawn(lambda axes, weights=weights: _bars(axes, weights)),  # type: ignore[misc]
                     "Each setting's share in how much trials differ (fANOVA): how much it matters within its range, "
                     "not which value is good. Settings that some trials only have are left out. "
                     f"From {len(outcome.complete)} complete trials; a few dozen make it steady.",
@@ -61,7 +60,7 @@ def render_study(outcome: Outcome) -> str:
         figures.append(
             (
                 "One against the other",
-                _drawn(lambda axes: _front(axes, outcome)),
+                drawn(lambda axes: _front(axes, outcome)),
                 "One dot a trial. Chosen, in red, is the best by the second among those within a standard error of "
                 "the best by the first.",
             )
@@ -70,7 +69,7 @@ def render_study(outcome: Outcome) -> str:
         figures.append(
             (
                 "How trials went",
-                _drawn(lambda axes: _curves(axes, outcome)),
+                drawn(lambda axes: _curves(axes, outcome)),
                 "The mean of the folds so far, after each epoch: what pruning looks at. Grey lines were stopped.",
             )
         )
@@ -80,7 +79,7 @@ def render_study(outcome: Outcome) -> str:
             figures.append(
                 (
                     html.escape(name),
-                    _drawn(lambda axes, name=name: _slice(axes, outcome, name)),  # type: ignore[misc]
+                    drawn(lambda axes, name=name: _slice(axes, outcome, name)),  # type: ignore[misc]
                     f"{html.escape(plan.figures[0])} against the value tried, searched in "
                     f"{html.escape(str(plan.space.axes[name]))}. Darker dots came later, the chosen one is red; "
                     "crosses were stopped early, at the mean they had then.",
@@ -91,12 +90,11 @@ def render_study(outcome: Outcome) -> str:
         f"<figure><h2>{heading}</h2>{picture}<figcaption>{caption}</figcaption></figure>"
         for heading, picture, caption in figures
     )
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{STYLE}{MORE_STYLE}</style></head><body>'
+    body = (
         f"<h1>{title}</h1><p>{_marked(summary(outcome))}</p>{_how(outcome)}"
-        f'<div class="pair">{shown_figures}</div>{_table(outcome)}</body></html>'
+        f'<div class="pair">{shown_figures}</div>{_table(outcome)}'
     )
+    return document(title, style=STYLE + MORE_STYLE, body=body)
 
 
 def importances(outcome: Outcome, place: int = 0) -> dict[str, float]:
@@ -115,21 +113,6 @@ def importances(outcome: Outcome, place: int = 0) -> dict[str, float]:
         study.add_trial(optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value))
     found = optuna.importance.get_param_importances(study, params=varied, evaluator=FanovaImportanceEvaluator(seed=0))
     return {name: float(weight) for name, weight in found.items()}
-
-
-def _drawn(draw: Callable[[Axes], None]) -> str:
-    """Return a figure as SVG text."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependency("matplotlib is not installed", remedy="pip install 'retrieval[train]'") from error
-    figure = Figure(figsize=(5.6, 3.5), layout="constrained")
-    axes = figure.subplots()
-    axes.spines[["top", "right"]].set_visible(False)
-    draw(axes)
-    file = io.StringIO()
-    figure.savefig(file, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
-    return file.getvalue()[file.getvalue().index("<svg") :]
 
 
 def _history(axes: Axes, outcome: Outcome, place: int) -> None:
