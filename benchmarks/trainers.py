@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from grocery import report_of
 from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -34,7 +35,7 @@ from training.report import evaluate_run
 from training.run import BEST, Run
 from training.settings import Settings
 from training.sources import PixelSource
-from training.trainer import Trainer, begin_run, train
+from training.trainer import Trainer, begin_run
 
 FIGURES = ("R@1", "MAP@R", "OPIS", "TPIR at exactly the target")
 BETTER = {"R@1": 1, "MAP@R": 1, "OPIS": -1, "TPIR at exactly the target": 1}
@@ -145,17 +146,6 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
     return evaluate_run(run)
 
 
-def our_report(settings: Settings, path: Path) -> dict[str, Any]:
-    """Train and evaluate a run of ours, or read what an earlier call left."""
-    if (path / "evaluation.json").exists():
-        return dict(json.loads((path / "evaluation.json").read_text()))
-    started = (path / "settings.json").exists()
-    run = Run.open(path) if started else None
-    if run is None or run.progress.get("epoch") != settings.epochs:
-        run = train(settings, path, resume=started)
-    return evaluate_run(run)
-
-
 def table(results: Mapping[str, list[dict[str, Any]]]) -> str:
     """Return Markdown: mean ± deviation over seeds on unseen items, and what the recipe tuned gains on each other."""
     lines = ["| recipe | " + " | ".join(FIGURES) + " |", "|" + " --- |" * (len(FIGURES) + 1)]
@@ -215,7 +205,7 @@ def main() -> None:
         for name in chosen:
             settings = Settings.from_dict(base | recipes[name] | {"seed": seed})
             path = arguments.output / f"{name.replace(' ', '-')}-{seed}"
-            results[name].append((our_report if name not in PEERS else _peer(name))(settings, path))
+            results[name].append((report_of if name not in PEERS else _peer(name))(settings, path))
     print(table(results))
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_BYTES
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+from retrieval.machine import cores
 
 
 @dataclass(frozen=True)

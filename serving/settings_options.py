@@ -10,7 +10,9 @@ from typing import Any
 
 import click
 
-from .settings import ServeSettings, cores
+from retrieval.machine import cores
+
+from .settings import ServeSettings
 
 Folder = click.Path(path_type=Path)
 OPTIONS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections import deque
@@ -10,16 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from retrieval.machine import threads_of_share
+
 T = TypeVar("T")
 
 
 def core_threads(threads: int) -> int:
     """Return how many threads to use: as asked, or for 0 one a core, shared with the processes beside this one."""
-    if threads:
-        return threads
-    beside = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun and accelerate
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // beside)
+    return threads or threads_of_share()
 
 
 def shared_ahead(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:

@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from retrieval import errors
 from retrieval.errors import InvalidParameter, RetrievalError, RunError
+from retrieval.machine import threads_of_share
 
 from .run import choose_device
 
@@ -46,8 +47,7 @@ class Team:
             return cls(choose_device(device))
         from accelerate import PartialState
 
-        share = max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])))
-        torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", str(share))))
+        torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_share()))))
         state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
         return cls(state.device, rank=state.process_index, size=state.num_processes)
 
@@ -204,8 +204,3 @@ def _enter(
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-
-
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

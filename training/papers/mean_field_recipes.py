@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from .configuration import Variant
 
 COMMON = {"backbone": "microsoft/resnet-50", "size": 224, "view": 0.875, "select": "map@r", "weight_decay": 1e-4}
@@ -34,11 +37,9 @@ BACKBONE = "ResNet-50 in the place of BN-Inception, which has no weights in `tra
 DELTA = " The paper's delta is one minus the distance that this project calls delta."
 
 
-def with_arguments(base: dict[str, object], **arguments: float) -> dict[str, object]:
+def with_arguments(base: Mapping[str, Any], **arguments: float) -> dict[str, Any]:
     """Return the settings of a loss with other arguments."""
-    given = base["loss_arguments"]
-    assert isinstance(given, dict)  # noqa: S101, a fact of this file
-    return {**base, "loss_arguments": {**given, **arguments}}
+    return {**base, "loss_arguments": {**base["loss_arguments"], **arguments}}
 
 
 def batches(*sizes: int) -> dict[str, Variant]:

@@ -20,7 +20,7 @@ import torch
 from optuna.trial import TrialState
 
 from retrieval.errors import InvalidParameter, RetrievalError, RunError
-from training.devices import cores
+from retrieval.machine import cores
 from training.settings import Settings
 
 from .claims import claim, counted
