@@ -33,7 +33,7 @@ from training.data import PhotoReader
 from training.density import Whitening, choose_distance
 from training.embedding import embed_photos
 from training.evaluation import make_scene, score_scene
-from training.onnx_embedding import embed_with_onnx
+from training.exporting.onnx_embedding import embed_with_onnx
 from training.recipe import protocol_photos
 from training.run import Run
 

@@ -24,13 +24,13 @@ from retrieval.consistency import opis, search_opis
 from retrieval.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.images import to_tensor
 from retrieval.providers import CPU
-from training.beside import images_per_second, medians
 from training.evaluation import item_labels, make_scene, score_scene
-from training.forms import Form, Forms, embed_with_torch
-from training.onnx_embedding import embed_with_onnx
+from training.exporting.beside import images_per_second, medians
+from training.exporting.forms import Form, Forms, embed_with_torch
+from training.exporting.onnx_embedding import embed_with_onnx
+from training.exporting.variants import Variant
 from training.recipe import protocol_photos
 from training.run import Run
-from training.variants import Variant
 
 TARGET, DRAWS = 0.05, 2000
 FASTER, FAITHFUL, LOST = 2.0, 0.995, -0.02  # what is asked of int8

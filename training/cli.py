@@ -185,8 +185,8 @@ def export(
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
       retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
     """
-    from .export import export as export_run
-    from .variants import Variant
+    from .exporting.export import export as export_run
+    from .exporting.variants import Variant
 
     chosen = click.get_current_context().meta
     photos = read_catalogue(gallery) if gallery else None
@@ -236,7 +236,7 @@ def open_run(path: Path) -> Any:
 
 
 def _beside(evidence: Mapping[str, Any]) -> str:
-    from .beside import render_beside
+    from .exporting.beside import render_beside
 
     cosine = evidence["parity"]["mean_cosine"]
     return f"{render_beside(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."

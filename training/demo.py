@@ -15,7 +15,7 @@ from retrieval.errors import RunError
 from retrieval.indexing import index_catalogue
 from retrieval.synthetic import make_catalogue
 
-from .export import export
+from .exporting.export import export
 from .report import evaluate_run, render
 from .settings import Settings
 from .trainer import train

@@ -17,7 +17,7 @@ import torch
 from retrieval.errors import InvalidParameter, MissingDependency
 from training.data import PhotoReader
 from training.embedding import embed_photos
-from training.export import export
+from training.exporting.export import export
 from training.recipe import initial_model
 from training.run import BEST, LAST, Run
 from training.splits import make_splits

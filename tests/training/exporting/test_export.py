@@ -12,12 +12,12 @@ from retrieval.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
 from retrieval.identification import identification_rates
 from retrieval.recalibration import recalibrate, searches_of
-from training import variants
 from training.data import PhotoReader
 from training.density import Whitening
 from training.embedding import embed_photos
-from training.export import export
-from training.onnx_writer import write_onnx
+from training.exporting import variants
+from training.exporting.export import export
+from training.exporting.onnx_writer import write_onnx
 from training.report import evaluate_run, render
 from training.run import Run
 

@@ -17,11 +17,11 @@ from retrieval.embedder import Embedder
 from retrieval.errors import InvalidParameter, RunError
 from retrieval.images import Preprocessing, to_tensor
 from retrieval.providers import CPU, FP16, FP32, INT8, PRECISIONS, find_provider
+from training.data import PhotoReader, evaluation_batches
+from training.density import Whitening
+from training.model import EmbeddingModel
 
-from .data import PhotoReader, evaluation_batches
-from .density import Whitening
 from .half import to_fp16
-from .model import EmbeddingModel
 from .onnx_writer import write_onnx
 from .quantization import to_int8
 

@@ -17,12 +17,12 @@ from retrieval.indexing import index_catalogue
 from retrieval.providers import PROVIDERS, import_onnxruntime
 from retrieval.recalibration import recalibrate, searches_of
 from retrieval.retriever import Retriever
-from training import variants
-from training.beside import images_per_second, render_beside
 from training.data import PhotoReader
-from training.export import export
+from training.exporting import variants
+from training.exporting.beside import images_per_second, render_beside
+from training.exporting.export import export
+from training.exporting.variants import FLOORS, REFERENCE, Variant, check_faithful
 from training.run import Run
-from training.variants import FLOORS, REFERENCE, Variant, check_faithful
 
 pytestmark = pytest.mark.slow
 HERE = import_onnxruntime().get_available_providers()

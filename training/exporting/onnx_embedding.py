@@ -11,8 +11,7 @@ from tqdm import tqdm
 from retrieval.catalogue import Photo
 from retrieval.embedder import Embedder, Embeddings
 from retrieval.images import Appearance
-
-from .data import PhotoReader, evaluation_batches
+from training.data import PhotoReader, evaluation_batches
 
 
 def embed_with_onnx(

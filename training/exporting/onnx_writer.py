@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from .density import Whitening
-from .model import EmbeddingModel, ExportModel
+from training.density import Whitening
+from training.model import EmbeddingModel, ExportModel
 
 OPSET = 18
 

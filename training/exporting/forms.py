@@ -12,14 +12,14 @@ import torch
 
 from retrieval.catalogue import Photo
 from retrieval.embedder import Embedder, Embeddings
+from training.data import PhotoReader
+from training.density import DistanceChoice, choose_distance
+from training.embedding import embed_with_norms
+from training.model import EmbeddingModel
+from training.recipe import protocol_photos
+from training.run import Run
 
-from .data import PhotoReader
-from .density import DistanceChoice, choose_distance
-from .embedding import embed_with_norms
-from .model import EmbeddingModel
 from .onnx_embedding import embed_with_onnx
-from .recipe import protocol_photos
-from .run import Run
 from .variants import REFERENCE, Maker, Variant
 
 

@@ -14,14 +14,14 @@ from transformers import AutoModel, ResNetConfig, ViTConfig
 from retrieval.embedder import Embedder, Embeddings
 from retrieval.images import Preprocessing, to_tensor
 from training.density import Whitening
-from training.half import to_fp16
+from training.exporting.half import to_fp16
+from training.exporting.onnx_graph import after_head
+from training.exporting.onnx_writer import write_onnx
+from training.exporting.quantization import DYNAMIC, FIRST, STATIC, round_again, to_int8
+from training.exporting.rounding import Moments, measure, round_weights
 from training.model import EmbeddingModel, SmallConvNet, TransformersBackbone
-from training.onnx_graph import after_head
-from training.onnx_writer import write_onnx
-from training.quantization import DYNAMIC, FIRST, STATIC, round_again, to_int8
-from training.rounding import Moments, measure, round_weights
 
-from ..world import draw
+from ...world import draw
 
 SIZE = 32
 SEEN = Preprocessing(size=SIZE)
@@ -165,7 +165,7 @@ def test_rounding_again_is_what_makes_depthwise_convolutions_faithful(
 ) -> None:
     exact, good, bad = whole("depthwise"), tmp_path / "good.onnx", tmp_path / "bad.onnx"
     to_int8(exact, good, batches())
-    monkeypatch.setattr("training.quantization.round_again", lambda *_: None)
+    monkeypatch.setattr("training.exporting.quantization.round_again", lambda *_: None)
     to_int8(exact, bad, batches())
     assert 1 - cosine(exact, good) < (1 - cosine(exact, bad)) / 2
 

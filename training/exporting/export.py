@@ -23,14 +23,14 @@ from retrieval.pair_protocol import calibrate_pairs
 from retrieval.recalibration import Searches, pack_searches
 from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
+from training.density import validation_scene
+from training.evaluation import Scene, item_labels, make_scene, score_scene
+from training.recipe import protocol_photos
+from training.run import Run
 
 from .beside import Figures, images_per_second, medians
-from .density import validation_scene
-from .evaluation import Scene, item_labels, make_scene, score_scene
 from .forms import Form, Forms, embed_with_torch
 from .onnx_embedding import embed_with_onnx
-from .recipe import protocol_photos
-from .run import Run
 from .variants import REFERENCE, Variant, check_faithful
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
