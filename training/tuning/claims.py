@@ -77,6 +77,9 @@ def recover(study: optuna.Study, folder: StudyFolder) -> None:
         lock = folder.own(trial.number)
         if lock is None:
             continue
+        if study.get_trials(deepcopy=False)[trial.number].state != TrialState.RUNNING:  # done since the list was read
+            lock.close()
+            continue
         attempt = trial.user_attrs.get("attempt", 1)
         study.tell(trial.number, state=TrialState.FAIL)
         if attempt < ATTEMPTS:

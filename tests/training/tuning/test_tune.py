@@ -13,7 +13,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from optuna.trial import FrozenTrial, TrialState
@@ -341,6 +341,29 @@ def test_a_claim_is_nobody_elses_and_is_freed_by_the_end_of_its_process(catalogu
         assert states == [TrialState.FAIL, TrialState.RUNNING, TrialState.RUNNING]
         yours.lock.close()
         again.lock.close()
+
+
+def test_a_trial_that_ends_while_another_worker_looks_for_the_killed_is_left_alone(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(tiny_settings(catalogue), RATES, options(trials=2))
+    folder = StudyFolder.create(tmp_path / "s", plan)
+    with folder.study(plan) as study:
+        first = claim(study, folder, plan)
+        assert first is not None
+        own = StudyFolder.own
+
+        def own_just_after_its_end(folder: StudyFolder, number: int) -> IO[bytes] | None:
+            if number == first.trial.number:
+                study.tell(first.trial, 0.5)
+                first.lock.close()
+            return own(folder, number)
+
+        monkeypatch.setattr(StudyFolder, "own", own_just_after_its_end)
+        second = claim(study, folder, plan)
+        assert second is not None
+        assert [trial.state for trial in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
+        second.lock.close()
 
 
 def test_a_trial_that_kills_its_worker_each_time_is_given_up(catalogue: Path, tmp_path: Path, cheap: None) -> None:
