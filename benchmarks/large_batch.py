@@ -25,6 +25,7 @@ from retrieval.images import Preprocessing
 from training.devices import Team
 from training.embedding import to_device
 from training.learner import Learner
+from training.memory import keep_freed_memory
 from training.recipe import build_loss, initial_model
 from training.settings import Settings
 
@@ -44,6 +45,7 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
         {"catalogue": "none", "backbone": str(data / "weights/mobilenet_v1_0.75_224"), "chunk": chunk, "device": "cpu"}
         | RECIPES[recipe]
     )
+    keep_freed_memory()  # as training does
     model, _ = initial_model(settings)
     sight = Preprocessing(size=settings.size)
     device = torch.device("cpu")

@@ -29,6 +29,7 @@ from retrieval.catalogue import Photo, read_catalogue
 from training.data import Augmentation, PhotoReader, training_batches
 from training.embedding import to_device
 from training.losses import make_loss
+from training.memory import keep_freed_memory
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone
 from training.sampler import ItemSampler
 from training.settings import Settings
@@ -133,6 +134,7 @@ def main() -> None:
         photos_per_item=settings.photos_per_item,
         seed=settings.seed,
     )
+    keep_freed_memory()  # as training does
     step = Step(settings, labels)
     with tempfile.TemporaryDirectory() as place:
         readers = {

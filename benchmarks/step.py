@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from training.losses import Regularized, make_loss
+from training.memory import keep_freed_memory
 from training.model import EmbeddingModel, load_backbone
 
 ITEMS = 37  # of the grocery recipe
@@ -40,6 +41,7 @@ def made(name: str, **arguments: object) -> nn.Module:
 
 
 def main() -> None:
+    keep_freed_memory()  # as training does
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
     model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)

@@ -155,14 +155,18 @@ def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
     """Return float32 (..., 3, h, w) of uint8 pixels (..., h, w, 3)."""
     mean = np.asarray(preprocessing.mean, dtype=np.float32) * 255
     scale = 1 / (np.asarray(preprocessing.std, dtype=np.float32) * 255)
-    scaled = (pixels.astype(np.float32) - mean) * scale
-    return np.ascontiguousarray(np.moveaxis(scaled, -1, -3))
+    tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)  # arithmetic runs along rows then
+    tensor -= mean[:, None, None]
+    tensor *= scale[:, None, None]
+    return tensor
 
 
 def thumbnail(image: Image.Image) -> bytes:
     """Return a JPEG of at most 256 pixels a side, re-encoded: nothing of the original file is kept."""
-    small = image.copy()
-    small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
+    small = image
+    if max(image.size) > THUMBNAIL_SIDE:
+        small = image.copy()
+        small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
     out = io.BytesIO()
     small.save(out, "JPEG", quality=85)
     return out.getvalue()

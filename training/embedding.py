@@ -14,6 +14,7 @@ from tqdm import tqdm
 from retrieval.images import Preprocessing
 
 from .data import PhotoReader, evaluation_batches
+from .memory import keep_freed_memory
 from .model import EmbeddingModel
 
 
@@ -49,6 +50,8 @@ def embed_with_norms(
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
     blocks, norms = [np.zeros((0, model.head.out_features), np.float32)], [np.zeros(0, np.float32)]
     with torch.inference_mode():
         bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)

@@ -1,4 +1,4 @@
-"""Memory that a process keeps between training steps, in place of giving it back to the system and asking again."""
+"""Memory that a process keeps between batches, in place of giving it back to the system and asking again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PAD = 64 * 2**20
 def keep_freed_memory() -> bool:
     """Let glibc keep what is freed, for the whole process; return whether it does.
 
-    A step on a CPU allocates and frees hundreds of megabytes of activations. By default each large one is a mapping of
+    A batch on a CPU allocates and frees hundreds of megabytes of activations. By default each large one is a mapping of
     its own, and the system clears its pages again and again: that took more time than the network's arithmetic where
-    it was measured. Memory does not fall after the peak of a step then.
+    it was measured. Memory does not fall after its peak then.
     """
     if not sys.platform.startswith("linux"):
         return False

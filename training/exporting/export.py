@@ -87,13 +87,7 @@ def export(
         labels = np.array([photo.item_id for photo in photos])
         measure = choice.measure
         searches = score_scene(scene, exported, labels, measure=measure)
-        cut, cuts = 0.0, dict[float, float]()
-        if reject_uncertain:
-            asked = validation_scene(forms.photos, splits, protocol)
-            validated = score_scene(
-                asked, form.whitened(form.fitted.vectors), item_labels(forms.photos), measure=measure
-            )
-            cut, cuts = choose_cut(validated, form.fitted.certainties[asked.queries], target_fpir)
+        cut, tried = _validated_cut(forms, form) if reject_uncertain else (0.0, {})
         scores = without_uncertain(searches, certainties, cut)
         groups = _groups(scene, photos)
         photo_ids = np.array([photos[i].photo_id for i in scene.queries])
@@ -111,7 +105,6 @@ def export(
             items = [photo.item_id for photo in photos]
             point = calibrate_pairs(exported, items, scores, far_range=pairs_far_range, allow_estimate=allow_estimate)
         flips = decision_flips(searches, score_scene(scene, trained, labels, measure=measure), point.threshold)
-        wrong, mated = wrong_answers(searches), searches.mated
         beside = [] if variant.is_reference else beside_fp32(forms, form, photos, raw, exported)
         evidence: dict[str, Any] = {
             "protocol": vars(protocol),
@@ -122,11 +115,9 @@ def export(
             "beside_fp32": beside,
             "distances_tried": choice.tried,
             "certainty": {
-                "auroc_of_a_wrong_first_answer": auroc(certainties[mated], wrong[mated]),
-                "risk_at_full_coverage": float(wrong[mated].mean()),
-                "mean_risk_over_coverage": risk_coverage(certainties[mated], wrong[mated]).area,
+                **_told_by_certainty(searches, certainties),
                 "cut": cut,
-                "fnir_of_cuts_tried": {f"{tried:.4g}": fnir for tried, fnir in cuts.items()},
+                "fnir_of_cuts_tried": {f"{value:.4g}": fnir for value, fnir in tried.items()},
             },
             "validation": (run.progress.get("best") or {}).get("figures", {}),
             "settings": settings.to_dict(),
@@ -171,6 +162,24 @@ def beside_fp32(
         name = one.variant.describe()
         found.append(Figures.of(name, rate, vectors, labels, scores, target_fpir=forms.target_fpir).to_dict())
     return found
+
+
+def _validated_cut(forms: Forms, form: Form) -> tuple[float, dict[float, float]]:
+    """Return the certainty below which a no-match helps the validation items most, and the FNIR of all tried."""
+    asked = validation_scene(forms.photos, forms.run.splits, forms.run.protocol)
+    vectors = form.whitened(form.fitted.vectors)
+    scores = score_scene(asked, vectors, item_labels(forms.photos), measure=form.choice.measure)
+    return choose_cut(scores, form.fitted.certainties[asked.queries], forms.target_fpir)
+
+
+def _told_by_certainty(searches: SearchScores, certainties: np.ndarray) -> dict[str, float | None]:
+    """Return how well the certainty of a query tells that its first answer is wrong."""
+    wrong, mated = wrong_answers(searches), searches.mated
+    return {
+        "auroc_of_a_wrong_first_answer": auroc(certainties[mated], wrong[mated]),
+        "risk_at_full_coverage": float(wrong[mated].mean()),
+        "mean_risk_over_coverage": risk_coverage(certainties[mated], wrong[mated]).area,
+    }
 
 
 def _report(
