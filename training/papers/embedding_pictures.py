@@ -84,7 +84,7 @@ def _plane(jobs: Gallery) -> Figure:
         for label in np.unique(part.labels):
             x, y = part.unit[part.labels == label][:, :2].mean(axis=0)
             panel.annotate("", (x, y), (0, 0), arrowprops={"arrowstyle": "->"})
-        panel.set_aspect("equal")
+        panel.set(aspect="equal", xlim=(-1.1, 1.1), ylim=(-1.1, 1.1))
 
     return _panels(jobs, draw)
 
