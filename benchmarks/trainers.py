@@ -2,7 +2,7 @@
 
     pip install --no-deps --target peers open-metric-learning==4.0.0 omegaconf antlr4-python3-runtime==4.9.3 \\
         validators albumentations albucore opencv-python-headless simsimd stringzilla
-    python benchmarks/trainers.py --output runs/trainers --peers peers --tuned studies/grocery/best.toml
+    python benchmarks/trainers.py --epochs 3 --seeds 5 --peers peers --tuned studies/finetuned/best.toml
 
 Each peer brings its own loop or sampler, miner and loss, as its README shows them; the photos are read, cropped and
 coloured by our code for everybody, the optimizer is AdamW with our rates and our course of them, and the epoch with the
