@@ -62,7 +62,7 @@ bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TES
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
 	$(BIN)/python benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
 	$(BIN)/python benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python benchmarks/indexing.py bundles/bench
+	$(BIN)/python benchmarks/indexing.py bundles/bench --rounds 10
 	$(BIN)/python benchmarks/gallery.py --output runs/gallery
 	$(BIN)/python benchmarks/gallery.py --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
