@@ -42,7 +42,7 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
 bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca --loss.anchor_weight 0.3 --precision fp32 \
-	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 12 --search learning_rate=1e-4..1e-3:log \
+	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
 bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python benchmarks/step.py
@@ -62,7 +62,7 @@ bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TES
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
 	$(BIN)/python benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
 	$(BIN)/python benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python benchmarks/indexing.py bundles/bench --rounds 10
+	$(BIN)/python benchmarks/indexing.py bundles/bench --rounds 8
 	$(BIN)/python benchmarks/gallery.py --output runs/gallery
 	$(BIN)/python benchmarks/gallery.py --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
