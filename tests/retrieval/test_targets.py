@@ -89,9 +89,9 @@ def test_a_far_beyond_the_nearest_items_that_are_kept_is_refused() -> None:
     near = np.array([[0.3, 0.5], [0.4, 0.8], [0.6, 0.9]])
     scores = SearchScores(np.arange(3), np.full(3, 0.1), near[:, 0], 6, near)
     assert Target(far=2.5 / 15).as_fpir(scores) == pytest.approx(2 / 3)  # just below 0.5
-    with pytest.raises(CalibrationError, match="a FAR of 0.2 accepts more than the 2 items nearest"):
+    with pytest.raises(CalibrationError, match=r"a FAR of 0\.2 accepts more than the 2 items nearest"):
         Target(far=0.2).as_fpir(scores)
-    with pytest.raises(CalibrationError, match="a FAR of 0.9 accepts more"):
+    with pytest.raises(CalibrationError, match=r"a FAR of 0\.9 accepts more"):
         Target(far=0.9).as_fpir(scores)
 
 
