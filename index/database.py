@@ -49,7 +49,7 @@ class Change:
 
     version: int
     time: str  # ISO 8601, UTC
-    author: str
+    actor: str  # who made it
     action: str
     photos: int
 
@@ -166,13 +166,13 @@ class Database:
         """Add to a fact that is a number."""
         self._connection.execute("UPDATE facts SET value = value + ? WHERE key = ?", (by, key))
 
-    def log(self, action: str, photos: int) -> None:
+    def log(self, action: str, photos: int, *, actor: str) -> None:
         """Count a change and write it down; readers see from it that they must look again."""
         self.increase("version")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._connection.execute(
             "INSERT INTO changes SELECT value, ?, ?, ?, ? FROM facts WHERE key = 'version'",
-            (now, _author(), action, photos),
+            (now, actor, action, photos),
         )
 
     def changes(self, limit: int) -> list[Change]:
@@ -187,7 +187,8 @@ class Database:
             yield from self._query(f"{query} ({marks})", chunk)  # marks only
 
 
-def _author() -> str:
+def system_user() -> str:
+    """Return the name of the user that this process runs as."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a user database

@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import check_vectors
-from .database import Change
+from .checks import check_actor, check_vectors
+from .database import Change, system_user
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
@@ -45,10 +45,11 @@ class StoredPhoto:
 class Reader:
     """What a gallery offers to those who read it."""
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
+    def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
         path = path.resolve()  # a link may lead elsewhere tomorrow
         self.path = path
         self.read_only = read_only
+        self.actor = system_user() if actor is None else check_actor(actor)
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
         self._merging = threading.Lock()
@@ -60,9 +61,12 @@ class Reader:
         self.embedding_id = self._store.fact("embedding_id")
 
     @classmethod
-    def open(cls, path: str | Path, *, read_only: bool = False) -> Self:
-        """Open a gallery; GalleryError where there is none."""
-        return cls(Path(path), read_only=read_only)
+    def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
+        """Open a gallery; GalleryError where there is none.
+
+        `actor` is who makes changes, for the log: the user of this process unless it is given, here or with a change.
+        """
+        return cls(Path(path), read_only=read_only, actor=actor)
 
     def __enter__(self) -> Self:
         return self

@@ -110,7 +110,7 @@ def info(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
 def log(path: Path, limit: int) -> None:
-    """List the changes: version, time, author, what, how many photos.
+    """List the changes: version, time, who, what, how many photos.
 
     \b
     Example:
@@ -118,9 +118,7 @@ def log(path: Path, limit: int) -> None:
     """
     with _open(path, read_only=True) as opened:
         for change in opened.changes(limit):
-            click.echo(
-                f"{change.version:>8}  {change.time}  {change.author}  {change.action}  {change.photos:,} photos"
-            )
+            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {change.photos:,} photos")
 
 
 @gallery.command()
