@@ -6,6 +6,7 @@ Every change is one transaction (write-ahead log, full sync).
 from __future__ import annotations
 
 import getpass
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class Database:
         """Write an empty database."""
         connection = sqlite3.connect(path)
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
+        start["live_seqs"] = 0
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -117,13 +119,27 @@ class Database:
         """Turn what SQLite says into an error of ours: what fails now and may work later, or damage."""
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked, full, not readable
+        except sqlite3.OperationalError as error:
+            if "malformed JSON" in str(error):
+                raise GalleryCorrupt(
+                    f"the database {self._path} holds metadata that is not JSON", remedy=RESTORE
+                ) from error
+            # locked, full, not readable
             raise GalleryError(
                 f"the database {self._path} cannot be used: {error}",
                 remedy="Check disk space and permissions, and that no other program holds it; then try again",
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise GalleryCorrupt(f"the database {self._path} is damaged: {error}", remedy=RESTORE) from error
+
+    def _json(self, text: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise GalleryCorrupt(
+                f"the database {self._path} holds {text[:60]!r}, which is not JSON", remedy=RESTORE
+            ) from error
+        return found
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._explained():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from .checks import check_actor, check_additions, check_ids, check_stored, check_values, refuse_present
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .kinds import FLAT, Choice, choose_kind
+from .kinds import FLAT, choose_kind
 from .lock import take_lock
-from .merging import build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
-from .reader import DATABASE, INDEXES, SEGMENTS, Reader, StoredPhoto
-from .recall import Probe, Recall
+from .merging import Merged, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
+from .reader import DATABASE, INDEXES, SEGMENTS, Reader
+from .recall import Probe
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
-from .snapshot import Neighbour
+from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
 from .where import check_columns
@@ -36,15 +35,6 @@ LOCK = "writer.lock"
 LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
 UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merge made."""
-
-    choice: Choice
-    recall: Recall | None  # of an approximate kind
-    dropped: int  # vectors of removed photos
 
 
 class Gallery(Reader):
@@ -206,7 +196,7 @@ class Gallery(Reader):
         with explained(self.path), self._merging:
             with self._guard:
                 self._start_writing()
-                now = self._current()
+                now = self._current(indexed=False)
                 told = self._store.facts()
             kind = kind or told["kind"]
             if max_memory is None and "max_memory" in told:
@@ -231,6 +221,7 @@ class Gallery(Reader):
                         if rewritten.segment is not None:
                             self._store.add_segment(*rewritten.segment)
                     self._store.set_index(index)
+                    self._store.sum_live()
                     self._store.set_fact("kind", kind)
                     if max_memory is not None:
                         self._store.set_fact("max_memory", max_memory)
