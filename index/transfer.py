@@ -13,6 +13,7 @@ import numpy as np
 from .errors import DataError, GalleryError
 from .gallery import Gallery
 from .reader import DATABASE
+from .segments import sync_folder
 
 BATCH = 5000  # photos written or read at a time
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
@@ -54,6 +55,7 @@ def export_photos(gallery: Gallery, path: Path) -> int:
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
         aside.replace(path)
+        sync_folder(path.parent)
     finally:
         aside.unlink(missing_ok=True)
     return count
