@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +28,7 @@ MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 25_000_000
 MIN_SIDE = 8
 MAX_ASPECT = 50
+CHUNK = 2**16  # bytes read at a time where a file reports no size
 THUMBNAIL_SIDE = 256
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
@@ -89,7 +92,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     if isinstance(source, Image.Image):
         _check_shape(source)
         return _upright_rgb(source)
-    data = source if isinstance(source, bytes) else _read(Path(source))
+    data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
         raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
     try:
@@ -172,13 +175,37 @@ def thumbnail(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path, *, follow_links: bool = True) -> bytes:
+    """Return the bytes of a regular file, at most `MAX_BYTES`.
+
+    Pipes, sockets and devices are refused without being opened, and so are links unless `follow_links`. At most
+    `MAX_BYTES` + 1 bytes are read, whatever size the file system reports.
+
+    Raises
+    ------
+    ImageUnreadable, ImageTooLarge
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise ImageUnreadable(f"{path} cannot be read: {error.strerror}") from error
+        if stat.S_ISREG(path.stat(follow_symlinks=follow_links).st_mode):
+            with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode):  # still: the name may lead elsewhere by now
+                    return _read_limited(file, path, status.st_size)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ImageUnreadable(f"{path} cannot be read: {reason}") from error
+    raise ImageUnreadable(f"{path} is not a regular file", remedy="Give the path of a photo")
+
+
+def _read_limited(file: io.FileIO, path: Path, expected: int) -> bytes:
+    parts, left = [], MAX_BYTES + 1
+    while left and (part := file.read(min(left, max(expected + 1, CHUNK)))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
+    return b"".join(parts)
 
 
 def _check_shape(image: Image.Image) -> None:

@@ -20,6 +20,7 @@ from threading import Lock
 
 from retrieval.errors import InvalidParameter, RetrievalError
 
+CLIENTS = 4096  # whose requests are counted; beyond, those who may ask again at once are forgotten
 SEARCH, ADMIN = SCOPES = ("search", "admin")
 PREFIX = "rk_"  # so that a key is known for one where it leaks
 
@@ -97,6 +98,9 @@ class Rate:
             left = min(most, left + (now - last) * self._rate)
             allowed = left >= 1
             self._left[name] = (left - allowed, now)
+            if len(self._left) > CLIENTS:
+                refilled = now - most / self._rate
+                self._left = {name: left for name, left in self._left.items() if left[1] > refilled}
         return 0.0 if allowed else (1 - left) / self._rate
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -71,9 +70,8 @@ def start(world: Path, folder: Path, *options: str) -> Served:
         str(port),
     ]
     log = folder / "serve.log"
-    uploads = {"GRADIO_TEMP_DIR": str(folder / "uploads")}
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=out, env={**os.environ, **uploads})
+        process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
     address = f"http://127.0.0.1:{port}"
     for _ in range(600):
         try:
