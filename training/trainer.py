@@ -21,12 +21,12 @@ from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
 from .model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
-from .recipe import build_loss, check_recipe, initial_model, make_sampler, protocol_photos
+from .recipe import build_loss, check_recipe, initial_model, make_sampler
 from .run import BEST, LAST, Run
 from .sampler import HardItemSampler
 from .settings import Settings
 from .sources import FeatureSource, PixelSource, Source
-from .splits import Protocol, Splits, make_protocol, make_splits
+from .splits import Protocol, Splits, make_protocol, make_splits, protocol_photos, require_mates
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # of items, in a checkpoint
@@ -85,7 +85,7 @@ def begin_run(
     splits = splits or make_splits(photos, seed=settings.split_seed)
     protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
     if splits.validation:
-        make_scene("validation", photos, splits.validation, protocol)
+        require_mates("validation", photos, splits.validation, protocol)
     check_recipe(settings, splits)
     make_sampler(settings, protocol_photos(photos, splits.fit, protocol))
     model, config = initial_model(settings)
