@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -30,7 +31,8 @@ def data() -> None:
 
 @data.command()
 @click.argument("catalogue", type=Folder)
-def check(catalogue: Path) -> None:
+@click.option("--report", type=Folder, help="Write everything that is wrong with the photos as JSON.")
+def check(catalogue: Path, report: Path | None) -> None:
     """Report how a catalogue is read, what is wrong with its photos, and what training will find in it.
 
     Told are unreadable photos, duplicates, items with one photo, items in more than one partition, the items of each
@@ -42,9 +44,11 @@ def check(catalogue: Path) -> None:
     """
     photos = read_catalogue(catalogue)
     click.echo(f"{describe_catalogue(catalogue, photos)}.")
-    report = check_catalogue(photos)
-    _show(report)
-    if not report.usable:
+    checked = check_catalogue(photos)
+    _show(checked)
+    if report is not None:
+        report.write_text(json.dumps(asdict(checked), indent=2) + "\n")
+    if not checked.usable:
         click.echo("Mend the unreadable photos and the items in several partitions before training.")
         sys.exit(1)
     found = readiness(photos)
