@@ -22,10 +22,11 @@ from index.recall import Probe
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import OperatingPoint, calibrate, size_model
 from .certainty import without_uncertain
-from .errors import BundleError, MissingDependency
+from .errors import BundleError, CalibrationError, MissingDependency
 from .feedback import Feedback, feedback_cap
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
+from .pair_protocol import PAIRS
 from .report import ReportData, render_report
 from .targets import Target
 
@@ -105,8 +106,19 @@ def recalibrate(
     feedback:
         Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
         with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
+
+    Raises
+    ------
+    CalibrationError
+        Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
+        nothing.
     """
     now = bundle.operating_point
+    if now.evidence.get("protocol") == PAIRS:
+        raise CalibrationError(
+            f"{bundle.path} holds a threshold of pairs (1:1 use), which no search was promised anything by",
+            remedy="Export it from its run again: `retrieval export RUN -o NEW`, with --protocol pairs for other pairs",
+        )
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
@@ -191,7 +203,7 @@ class Outlook:
 def outlook(bundle: Bundle, items: int) -> Outlook | None:
     """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
     point = bundle.operating_point
-    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+    if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
         return None
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)
