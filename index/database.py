@@ -10,7 +10,7 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -192,9 +192,15 @@ class Database:
         )
 
     def changes(self, limit: int) -> list[Change]:
-        """Return the newest changes, newest first."""
+        """Return the newest changes, newest first; all of them with a limit of -1."""
         rows = self._query("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
         return [Change(*row) for row in rows]
+
+    def restore_changes(self, changes: Sequence[Change]) -> None:
+        """Insert changes of another gallery, in ascending order of version, and go on from the last version."""
+        self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", [astuple(c) for c in changes])
+        if changes:
+            self.set_fact("version", changes[-1].version)
 
     def _each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
         for start in range(0, len(values), 500):

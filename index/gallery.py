@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .checks import check_actor, check_additions, check_ids, check_stored, check_values, refuse_present
+from .creation import ASIDE, LEFTOVERS, LOCK, is_vacant
+from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .kinds import FLAT, choose_kind
 from .lock import take_lock
@@ -30,9 +32,6 @@ from .where import check_columns
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
-ASIDE = f"{DATABASE}.partial"
-LOCK = "writer.lock"
-LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
 UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
 
@@ -59,12 +58,12 @@ class Gallery(Reader):
         if dim < 1:
             raise InvalidParameter("dim", "be at least 1", dim)
         check_columns(columns or {})
-        if path.exists() and not _is_vacant(path):
+        if path.exists() and not is_vacant(path):
             raise GalleryError(f"{path} exists and is not empty", remedy="Open it, or choose another directory")
         (path / SEGMENTS).mkdir(parents=True, exist_ok=True)
         lock = take_lock(path / LOCK)
         try:
-            if not _is_vacant(path):  # somebody else was faster
+            if not is_vacant(path):  # somebody else was faster
                 raise GalleryError(f"{path} has just been made by another process", remedy="Open it")
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
@@ -96,6 +95,15 @@ class Gallery(Reader):
                     for name, kind in new.items():
                         self._store.declare(name, kind)
                     self._store.log(f"declare {', '.join(sorted(new))}", 0, actor=actor)
+
+    def restore_log(self, changes: Sequence[Change]) -> None:
+        """Begin with the log of another gallery, oldest first; GalleryError where this one has changed already."""
+        with self._guard:
+            self._start_writing()
+            with self._store.transaction():
+                if self._store.number("version"):
+                    raise GalleryError(f"{self.path} has a log of its own", remedy="Restore it into a new gallery")
+                self._store.restore_changes(changes)
 
     def add(
         self,
@@ -280,12 +288,3 @@ class Gallery(Reader):
             # a full disk: what was asked for is committed, and the next addition tries again
         finally:
             self._merging.release()
-
-
-def _is_vacant(path: Path) -> bool:
-    """Return whether a directory holds nothing but what an interrupted `create` leaves."""
-    if not path.is_dir():
-        return False
-    names = {entry.name for entry in path.iterdir()}
-    segments = path / SEGMENTS
-    return names <= LEFTOVERS | {SEGMENTS, LOCK} and not (segments.exists() and any(segments.iterdir()))

@@ -109,7 +109,7 @@ class Reader:
             return self._store.columns()
 
     def changes(self, limit: int = 20) -> list[Change]:
-        """Return the newest changes, newest first."""
+        """Return the newest changes, newest first; all of them with a limit of -1."""
         with self._guard:
             return self._store.changes(limit)
 
@@ -129,9 +129,9 @@ class Reader:
         vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
         return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
 
-    def walk(self, count: int) -> Iterator[list[StoredPhoto]]:
-        """Yield all live photos of one version in the order of adding, `count` at a time."""
-        now = self._current()
+    def walk(self, count: int, *, snapshot: Snapshot | None = None) -> Iterator[list[StoredPhoto]]:
+        """Yield all live photos of one version, by default the newest, in the order of adding, `count` at a time."""
+        now = snapshot or self._current()
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]

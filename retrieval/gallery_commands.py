@@ -199,11 +199,15 @@ def verify(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.argument("output", type=Folder)
 def export(path: Path, output: Path) -> None:
-    """Write all photos to a parquet file: ids, vectors, metadata, thumbnails.
+    """Write all photos to a file, by the ending of its name.
+
+    A .parquet file holds everything: ids, vectors, metadata, thumbnails, the log of changes; `retrieval gallery import`
+    reads it. A .csv file is a table for spreadsheets: ids and metadata, without vectors; it cannot be imported.
 
     \b
     Example:
       retrieval gallery export galleries/shop shop.parquet
+      retrieval gallery export galleries/shop shop.csv
     """
     from index.transfer import export_photos
 
@@ -216,6 +220,8 @@ def export(path: Path, output: Path) -> None:
 @click.argument("path", type=Folder)
 def import_(source: Path, path: Path) -> None:
     """Make a gallery from an exported parquet file, or add its photos to one of the same model.
+
+    A new gallery begins with the log of changes of the exported one; a gallery that exists keeps its own.
 
     \b
     Example:
