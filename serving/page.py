@@ -50,8 +50,10 @@ VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "It is not in th
 
 def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
     """Return the page as an application of its own."""
-    gradio, most = _gradio(), service.settings.max_bytes
+    most = service.settings.max_bytes
     uploads = Uploads(client_bytes=CLIENT_PHOTOS * most, total_bytes=PHOTOS * most)
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read on import; all servers would share another
+    gradio = _gradio()
     blocks = build_page(service, uploads, examples)
     gradio_app: FastAPI = gradio.mount_gradio_app(
         FastAPI(openapi_url=None),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -15,7 +16,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,8 +30,10 @@ from .uploads import Uploads
 
 log = logging.getLogger("retrieval.serving")
 API = "/gradio_api"
-SHOWN = ("/", "/config", "/theme.css", f"{API}/theme.css", "/favicon.ico")
+RUN_PATH = f"{API}/run/predict"
+SHOWN = ("/", "/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
+PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no part is empty or begins with a dot
 EVENT_BYTES = 16 * 1024  # of a request that runs an event: tokens and numbers
 SWEEP_S = 60.0
 KINDS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
@@ -59,12 +62,17 @@ def page_routes(
         routes=[
             *(Route(path, shown, methods=["GET"]) for path in SHOWN),
             *(Route(f"{folder}/{{path:path}}", shown, methods=["GET"]) for folder in FILES),
-            Route(f"{API}/run/{{name:path}}", run, methods=["POST"]),
+            Route(RUN_PATH, run, methods=["POST"]),
             Route(f"{API}/upload", transfer.take, methods=["POST"]),
             Route(f"{API}/upload_progress", transfer.progress, methods=["GET"]),
             Route(f"{API}/file={{token}}", transfer.show, methods=["GET"]),
         ],
-        exception_handlers={RetrievalError: _refused, HTTPException: _http, Exception: _refused},
+        exception_handlers={
+            RetrievalError: _refused,
+            HTTPException: _http,
+            ClientDisconnect: _gone,
+            Exception: _refused,
+        },
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False
@@ -78,8 +86,7 @@ class _Shown:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        parts = scope["path"].split("/")
-        if ".." in parts or "\\" in scope["path"] or "\0" in scope["path"]:
+        if not PLAIN_PATH.fullmatch(scope["path"]):
             raise HTTPException(404)
         await self._app({**scope, "query_string": b""}, receive, send)
 
@@ -103,9 +110,12 @@ class _Run:
                 return
         asked = Asked(state["client"], sent.session_hash, state["request_id"])
         payload = event.payload(sent.fn_index, sent.data, asked)
+        bodies = [payload]
 
-        async def whole() -> Message:
-            return {"type": "http.request", "body": payload, "more_body": False}
+        async def checked() -> Message:
+            if bodies:
+                return {"type": "http.request", "body": bodies.pop(), "more_body": False}
+            return await receive()
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
@@ -114,17 +124,16 @@ class _Run:
 
         token = ASKED.set(asked)
         try:
-            await self._app(_run_scope(scope, len(payload)), whole, noted)
+            await self._app(_run_scope(scope, len(payload)), checked, noted)
         finally:
             ASKED.reset(token)
 
 
 def _run_scope(scope: Scope, length: int) -> Scope:
-    """Return the scope of the request that Gradio gets, whatever path, query and type the client's had."""
-    path = f"{API}/run/predict"
+    """Return the scope of the request that Gradio gets, whatever query and type the client's had."""
     headers = [header for header in scope["headers"] if header[0] not in (b"content-length", b"content-type")]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
-    return {**scope, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    return {**scope, "query_string": b"", "headers": headers}
 
 
 class _Transfer:
@@ -185,7 +194,7 @@ async def _sweep(uploads: Uploads) -> None:
 
 def _for_people(told: ProblemResponse) -> ProblemResponse:
     """Return a refusal with the member `error` too, which the page's script shows."""
-    text = f"{told.content['title']}. {told.content['detail']}".removesuffix(" ")
+    text = ". ".join(str(told.content[name]) for name in ("title", "detail") if told.content[name])
     made = ProblemResponse({**told.content, "error": text})
     made.headers.update({name: told.headers[name] for name in ("retry-after", "connection") if name in told.headers})
     return made
@@ -204,3 +213,7 @@ async def _http(_: Request, error: Exception) -> Response:
     told = problem(error.status_code, str(error.detail))
     told.headers.update(error.headers or {})
     return _for_people(told)
+
+
+async def _gone(_: Request, __: Exception) -> Response:
+    return problem(400, "the body was not sent whole")

@@ -151,14 +151,19 @@ class Uploads:
         return upload
 
     def _make_room(self, client: str) -> None:
-        owned = {token: held for token, held in self._held.items() if held.client is not None}
-        own = sum(held.size for held in owned.values() if held.client == client) + self._arriving[client]
-        total = sum(held.size for held in owned.values()) + self._arriving.total()
-        for token, held in owned.items():
-            if (held.client == client and own > self._client_bytes) or total > self._total_bytes:
-                own -= held.size if held.client == client else 0
-                total -= held.size
-                self._drop(token)
+        """Drop the client's oldest photos while it has too much, then anybody's while all together have."""
+        own = {token: held.size for token, held in self._held.items() if held.client == client}
+        self._drop_oldest(own, self._client_bytes - self._arriving[client])
+        everything = {token: held.size for token, held in self._held.items() if held.client is not None}
+        self._drop_oldest(everything, self._total_bytes - self._arriving.total())
+
+    def _drop_oldest(self, sizes: dict[str, int], limit: int) -> None:
+        taken = sum(sizes.values())
+        for token, size in sizes.items():
+            if taken <= limit:
+                return
+            taken -= size
+            self._drop(token)
 
     def _drop_session(self, client: str, session: str, *, keep: str = "") -> None:
         for token, held in list(self._held.items()):
