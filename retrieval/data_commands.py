@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
+
+from index.shell import command
 
 from .catalogue import CatalogueReport, check_catalogue, describe_catalogue, read_catalogue
 from .commands import show_lines
@@ -54,12 +55,12 @@ def check(catalogue: Path, report: Path | None) -> None:
     found = readiness(photos)
     if found.problem is not None:
         click.echo(f"Training refuses this catalogue: {found.problem}.")
-        click.echo(f"A gallery takes it: retrieval index BUNDLE {shlex.quote(str(catalogue))} -o GALLERY")
+        click.echo(f"A gallery takes it: {command('index', 'BUNDLE', catalogue, '-o', 'GALLERY')}")
         sys.exit(1)
     click.echo(f"{found.parts}.")
     for warning in found.warnings:
         click.echo(f"Warning: {warning}.")
-    click.echo(f"Next: {shlex.join(['retrieval', 'train', str(catalogue), '-o', f'runs/{catalogue.stem}'])}")
+    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
 
 
 @data.command()
@@ -78,7 +79,7 @@ def table(catalogue: Path, output: Path, no_groups: bool) -> None:
         photos = [replace(photo, group="") for photo in photos]
     write_catalogue(photos, output)
     click.echo(f"Wrote {output}: {describe_catalogue(output, photos)}.")
-    click.echo(f"Next: {shlex.join(['retrieval', 'data', 'check', str(output)])}")
+    click.echo(f"Next: {command('data', 'check', output)}")
 
 
 @data.command()
@@ -115,7 +116,7 @@ def convert(name: str, root: Path, output: Path, protocol: str, calibration: flo
         return
     if not calibration:
         click.echo("Note: the official split has no calibration items, which `evaluate` and `export` need.")
-    click.echo(f"Next: {shlex.join(['retrieval', 'train', str(output), '-o', f'runs/{output.stem}'])}")
+    click.echo(f"Next: {command('train', output, '-o', f'runs/{output.stem}')}")
 
 
 def _parts(photos: list[tuple[str, str]]) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.recall import Probe
+from index.shell import command
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import OperatingPoint, calibrate, size_model
@@ -113,12 +114,8 @@ def recalibrate(
         Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
         nothing.
     """
+    _refuse_pairs(bundle)
     now = bundle.operating_point
-    if now.evidence.get("protocol") == PAIRS:
-        raise CalibrationError(
-            f"{bundle.path} holds a threshold of pairs (1:1 use), which no search was promised anything by",
-            remedy="Export it from its run again: `retrieval export RUN -o NEW`, with --protocol pairs for other pairs",
-        )
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
@@ -155,6 +152,15 @@ def recalibrate(
             **_report(_data(point, scores, evidence)),
         },
     )
+
+
+def _refuse_pairs(bundle: Bundle) -> None:
+    """Raise CalibrationError for a bundle whose threshold is one of pairs: it keeps no promise for searches."""
+    if bundle.operating_point.evidence.get("protocol") == PAIRS:
+        raise CalibrationError(
+            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
+        )
 
 
 def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:

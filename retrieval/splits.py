@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from index.shell import command
+
 from .errors import DataError
 from .photos import Photo
 
@@ -70,7 +72,7 @@ def _too_few(train: set[str], group_of: Mapping[str, str], *, given: bool) -> Da
     if enough:
         remedy = (
             "A group is never divided: bring more groups, or ignore them with "
-            "`retrieval data table CATALOGUE -o photos.csv --no-groups`"
+            f"`{command('data', 'table', 'CATALOGUE', '-o', 'photos.csv', '--no-groups')}`"
         )
     else:
         remedy = f"Bring at least {LEAST_TRAINED} training items" if given else f"Bring at least {LEAST_ITEMS} items"

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
+from index.shell import command
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import Preprocessing, crop, open_image, see
@@ -29,7 +30,9 @@ __all__ = ["Augmentation", "PhotoReader", "ahead", "evaluation_batches", "requir
 CACHE_BYTES = 4 * 2**30
 PREFETCH = 3  # batches made ahead of the step
 NAMED = 3  # photos that an error names
-REMEDY = "Mend or remove them; `retrieval data check CATALOGUE --report check.json` lists all such photos"
+REMEDY = (
+    f"Mend or remove them; `{command('data', 'check', 'CATALOGUE', '--report', 'check.json')}` lists all such photos"
+)
 SHARE = 4  # photos that a thread takes at a time, at most
 
 
