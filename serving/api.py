@@ -79,7 +79,7 @@ def create_api(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await to_thread.run_sync(service.start)
         yield
-        service.stop()
+        await to_thread.run_sync(service.stop)
 
     app = FastAPI(
         title="Retrieval",
@@ -204,17 +204,10 @@ def probe_routes(service: Service) -> APIRouter:
         return {"status": "alive"}
 
     @router.get("/readyz", response_model=Ready)
-    def readyz() -> Response:
-        """Say whether a search would be answered: the model has run, and the gallery opens."""
-        if not service.ready:
-            return problem(503, "not ready")
-        try:
-            len(service.retriever.gallery)
-        except RetrievalError as error:
-            log.error("the gallery does not open", exc_info=error)
-            return problem(503, "not ready", "The gallery does not open; the server's log says why.")
-        if service.retriever.gallery.damage:
-            return problem(503, "not ready", "The gallery's files are damaged; `retrieval gallery verify` says which.")
+    async def readyz() -> Response:
+        """Say whether a search would be answered: the model has run, no thread hangs, and the gallery opens."""
+        if why_not := await service.readiness.problem():
+            return problem(503, "not ready", why_not)
         return JSONResponse({"status": "ready"})
 
     return router

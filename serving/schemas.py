@@ -118,7 +118,7 @@ class Answer(BaseModel):
     )
 
     decision: Literal["match", "no_match"]
-    reason: Literal["", "no_match", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
+    reason: Literal["", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
         description="Why nothing is returned; empty for a match."
     )
     matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")

@@ -26,8 +26,10 @@ from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 
 from .batching import BatchingEmbedder
-from .limits import Busy, SearchPool
+from .limits import Busy
 from .monitor import Monitor
+from .pool import SearchPool
+from .readiness import Readiness
 from .settings import ServeSettings
 from .telemetry import Telemetry
 
@@ -70,6 +72,7 @@ class Service:
         self.telemetry = Telemetry()
         self.telemetry.watch(self)
         self.ready = False
+        self.readiness = Readiness(self)
         self._reopen = reopen or (lambda: Retriever.open(retriever.bundle.path, retriever.gallery.path))
         self._reloading, self._writing, self._guard = Lock(), Lock(), Lock()
         self._answers: OrderedDict[str, SearchResult] = OrderedDict()
@@ -81,9 +84,10 @@ class Service:
         self.ready = True
 
     def stop(self) -> None:
-        """Finish what was taken, and take nothing more."""
+        """Take nothing more, and wait a moment for what is under way."""
         self.ready = False
         self.pool.close()
+        self.readiness.close()
 
     # searches
 
@@ -161,7 +165,7 @@ class Service:
     @contextmanager
     def _writer(self) -> Iterator[Gallery | Any]:
         """Open the gallery to write, one at a time; another process may have it."""
-        if not self._writing.acquire(timeout=self.settings.deadline_s):
+        if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing", remedy="Try again in a second")
         try:
             place = self.retriever.gallery.path
