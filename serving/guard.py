@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -29,6 +28,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may st
 READING = ("GET", "HEAD", "OPTIONS")
 REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
 SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # name or address, and port
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -116,9 +116,12 @@ class Guard:
 
     def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
         """Return the refusal of what another site's page asks, or would have fetched."""
+        host = HOST.fullmatch(headers.get("host", ""))
+        if host is None:
+            return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
         if any(mark in request.path.lower() for mark in REMOTE):
             return problem(403, "addresses are not fetched", "Upload the image.")
-        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOCAL:
+        if self._local and host[1].strip("[]").lower() not in LOCAL:
             return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
         origin = headers.get("origin")
         if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):

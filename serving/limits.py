@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 
 from starlette.exceptions import HTTPException
@@ -10,10 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageTooLarge, RetrievalError
 
-from .problems import problem_response
+from .problems import problem, problem_response
 
 OVERHEAD = 64 * 1024  # what multipart may add to an image
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+LENGTH = re.compile(rb"[0-9]{1,19}")  # of a body, in bytes; Python refuses to read thousands of digits
 AGAIN = "Try again in a second"
 CLOSE = {"Connection": "close"}  # the rest is not waited for
 
@@ -40,7 +42,10 @@ class BodyLimit:
             limit = limit * 4 // 3  # base64
         limit += OVERHEAD
         declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > limit:
+        if not LENGTH.fullmatch(declared):
+            await problem(400, "the header Content-Length is no number of bytes")(scope, receive, send)
+            return
+        if int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
         seen, whole, end = 0, False, time.monotonic() + self._seconds
