@@ -41,6 +41,13 @@ from .service import Service, Swap
 log = logging.getLogger("retrieval.serving")
 TopK = Annotated[int, Query(ge=1, le=100, description="Matches at most.")]
 Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
+Fields = Annotated[
+    list[Annotated[str, Query(max_length=200)]] | None,
+    Query(
+        max_length=64,
+        description="A metadata key that comes back with each match, once for each key; all where none is named.",
+    ),
+]
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text, "content": {"application/problem+json": {}}}
     for status, text in {
@@ -105,28 +112,34 @@ def search_routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post("/search", response_model=Answer, openapi_extra=body_of("SearchRequest", "image"))
-    async def search(request: Request, top_k: TopK = 10, where: Where = None, explain: bool = False) -> Response:
+    async def search(
+        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
+    ) -> Response:
         """Search with a photo: the raw image as the body, a form with the file `image`, or JSON with base64."""
         if is_json(request):
             asked = await parsed(request, SearchRequest)
-            image, top_k, where, explain = decoded(asked.image), asked.top_k, asked.where, asked.explain
+            image, fields = decoded(asked.image), asked.fields
+            top_k, where, explain = asked.top_k, asked.where, asked.explain
         else:
             image = await image_of(request)
         request_id = request.state.request_id
         result = await service.search(image, top_k=top_k, where=where, explain=explain, request_id=request_id)
-        return JSONResponse(answer_of(result, request_id))
+        return JSONResponse(answer_of(result, request_id, fields))
 
     @router.post(
         "/search/batch",
         response_model=BatchAnswer,
         openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
     )
-    async def batch(request: Request, top_k: TopK = 10, where: Where = None, explain: bool = False) -> Response:
+    async def batch(
+        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
+    ) -> Response:
         """Search with several photos: a form with the files `images`, or JSON; a refused photo does not stop others."""
         images: list[bytes | str]
         if is_json(request):
             asked = await parsed(request, BatchRequest)
-            images, top_k, where, explain = list(asked.images), asked.top_k, asked.where, asked.explain
+            images, fields = list(asked.images), asked.fields
+            top_k, where, explain = asked.top_k, asked.where, asked.explain
         else:
             images = list(await images_of(request, "images"))
         if not images:
@@ -137,7 +150,7 @@ def search_routes(service: Service) -> APIRouter:
             try:
                 data = decoded(image) if isinstance(image, str) else image
                 result = await service.search(data, top_k=top_k, where=where, explain=explain, request_id=request_id)
-                answers.append(answer_of(result, request_id))
+                answers.append(answer_of(result, request_id, fields))
             except RetrievalError as error:
                 told = problem_response(error)
                 if told.status_code not in (400, 413, 415):

@@ -249,6 +249,20 @@ def test_images_that_cannot_be_sent_are_refused_here(ask: Ask, server: Server, t
     assert len(only(server).content) == MAX_BYTES
 
 
+@pytest.mark.parametrize(("fields", "sent"), [(None, []), (["name", "a b"], ["name", "a b"]), ([], [""])])
+def test_a_search_names_the_fields_that_it_wants(
+    ask: Ask, server: Server, fields: list[str] | None, sent: list[str]
+) -> None:
+    server.will(ANSWER)
+    ask("search", JPEG, fields=fields)
+    assert only(server).url.params.get_list("fields") == sent
+    server.will({"answers": [ANSWER], "request_id": "r"})
+    ask("search_batch", [JPEG], fields=fields)
+    assert only(server).url.params.get_list("fields") == sent
+    with pytest.raises(InvalidParameter, match="fields must be a sequence"):
+        ask("search", JPEG, fields="name")
+
+
 def test_a_batch_has_the_error_of_a_refused_photo_in_its_place(ask: Ask, server: Server) -> None:
     server.will({"answers": [ANSWER, PROBLEM, NOTHING], "request_id": "r-9"}, headers={"X-Request-ID": "r-9"})
     found, refused, nothing = ask("search_batch", [JPEG, b"?", draw(1, 0)], top_k=2, where="a = 1")
