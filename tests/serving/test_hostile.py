@@ -537,7 +537,7 @@ HEADS: dict[str, bytes] = {
     "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
     "length of 5,000 zeros": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
     + b"0" * 5000
-    + b"\r\n\r\n",  # noqa: E501
+    + b"\r\n\r\n",
     "host without its bracket": b"GET /v1/items HTTP/1.1\r\nHost: [::1\r\n\r\n",
     "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",  # noqa: E501
     "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
