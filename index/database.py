@@ -61,6 +61,7 @@ class Database:
         if not path.exists():
             raise GalleryError(f"{path.parent} is not a gallery", remedy="`retrieval index` makes one")
         self._path = path
+        self.author = ""  # of changes; empty: the user of this process
         self._connect(path, read_only=read_only)
         try:
             found = self.fact("format")
@@ -172,7 +173,7 @@ class Database:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._connection.execute(
             "INSERT INTO changes SELECT value, ?, ?, ?, ? FROM facts WHERE key = 'version'",
-            (now, _author(), action, photos),
+            (now, self.author or _author(), action, photos),
         )
 
     def changes(self, limit: int) -> list[Change]:

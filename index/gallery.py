@@ -82,6 +82,11 @@ class Gallery(Reader):
             gallery.declare(columns)
         return gallery
 
+    def write_as(self, author: str) -> None:
+        """Log the changes that follow under a name, in place of that of this process's user."""
+        with self._guard:
+            self._store.author = author
+
     def declare(self, columns: Mapping[str, str]) -> None:
         """Let filters use metadata keys, each text, number or boolean; those declared already stay as they are."""
         check_columns(columns)

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .callers import CALLER, Caller
 from .keys import ADMIN, SEARCH, Key, KeyRing, Rate
 from .problems import problem
 from .telemetry import Telemetry
@@ -86,6 +87,7 @@ class Guard:
             told if SANE.fullmatch(told) else next(self._ids), scope["method"], scope["path"], time.perf_counter()
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
+        CALLER.set(Caller())  # a connection's requests may share a context
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -112,6 +114,7 @@ class Guard:
         if key is None:
             return _unknown(request)
         request.key = key.name
+        CALLER.set(Caller(key.name, is_admin=key.may(ADMIN)))
         return self._over(request, key)
 
     def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
@@ -70,7 +71,7 @@ class SearchPool:
                     del self._started[get_ident()]
 
         try:
-            running = self._pool.submit(timed)
+            running = self._pool.submit(copy_context().run, timed)  # the caller is known to the work
         except RuntimeError as error:  # the pool is closed
             self._leave(None)
             raise Busy("the server is shutting down", remedy=AGAIN) from error
