@@ -58,7 +58,7 @@ class FeedbackRequest(Strict):
     """What somebody says of an answer."""
 
     request_id: Annotated[
-        str, Field(max_length=100, description="Of the answer, not older than the last few thousand.")
+        str, Field(max_length=100, description="Of an answer to the same key, one of its last 4,096.")
     ]
     verdict: Annotated[
         Verdict, Field(description="right; wrong: another item is right; unknown: it is not in the catalogue.")
