@@ -204,9 +204,12 @@ def _search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *
 
 
 def _path(collection: str, name: str) -> str:
-    if name in ("", ".", ".."):
-        raise InvalidParameter("id", "be a name that a path can end with", name)
-    return f"/v1/{collection}/{quote(name, safe='')}"
+    if not name:
+        raise InvalidParameter("id", "not be empty", name)
+    encoded = quote(name, safe="")
+    if name in (".", ".."):  # which a path would lose
+        encoded = name.replace(".", "%2E")
+    return f"/v1/{collection}/{encoded}"
 
 
 def _read_file(path: Path) -> bytes:

@@ -16,21 +16,20 @@ from starlette.exceptions import HTTPException
 from retrieval.bundle import REPORT
 from retrieval.errors import RetrievalError
 
-from .body import decoded, image_of, images_of, is_json, parsed
+from .body import broken_rule, decoded, image_of, images_of, is_json, parsed
 from .catalogue_api import item_routes, photo_routes
-from .guard import REPORT_PATH
+from .docs_page import docs_page
+from .guard import DOCS_PATH, REPORT_PATH
+from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
 from .problems import STATUS, problem, problem_response
 from .result_json import answer_of
 from .schemas import (
-    MOST_IMAGES,
     Alive,
     Answer,
     BatchAnswer,
     BatchRequest,
     FeedbackRequest,
     Info,
-    PhotoRequest,
-    Problem,
     Ready,
     Reloaded,
     SearchRequest,
@@ -48,35 +47,6 @@ Fields = Annotated[
         description="A metadata key that comes back with each match, once for each key; all where none is named.",
     ),
 ]
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": text, "content": {"application/problem+json": {}}}
-    for status, text in {
-        400: "Not an image, or a damaged one",
-        401: "A key is needed",
-        403: "The key has another scope",
-        404: "Not there",
-        408: "The body took too long",
-        409: "What should take over was refused",
-        413: "Too many bytes or pixels",
-        415: "A kind of image that is not accepted",
-        422: "A parameter breaks its rule",
-        429: "The key asks too often",
-        500: "The server's fault",
-        503: "No place or no time; come back after Retry-After seconds",
-    }.items()
-}
-FILE = {"type": "string", "format": "binary"}
-
-
-def body_of(model: str, field: str, *, several: bool = False, raw: bool = True) -> dict[str, Any]:
-    """Return the OpenAPI of a body that is an image, a form or JSON."""
-    files = {"type": "array", "items": FILE, "maxItems": MOST_IMAGES} if several else FILE
-    content: dict[str, Any] = {"image/*": {"schema": FILE}} if raw else {}
-    form = {"type": "object", "required": [field], "properties": {field: files}}
-    content["multipart/form-data"] = {"schema": form}
-    if model:
-        content["application/json"] = {"schema": {"$ref": f"#/components/schemas/{model}"}}
-    return {"requestBody": {"required": bool(model), "content": content}}
 
 
 def create_api(service: Service) -> FastAPI:
@@ -93,9 +63,9 @@ def create_api(service: Service) -> FastAPI:
         summary="Which catalogue item is this, if any?",
         version="1",
         lifespan=lifespan,
-        docs_url=None,  # its scripts would come from elsewhere; /openapi.json is here
+        description=DESCRIPTION,
+        docs_url=None,  # its scripts would come from elsewhere
         redoc_url=None,
-        responses=REFUSALS,
     )
     _handle_errors(app)
     app.include_router(search_routes(service))
@@ -103,7 +73,8 @@ def create_api(service: Service) -> FastAPI:
     app.include_router(photo_routes(service))
     app.include_router(state_routes(service))
     app.include_router(probe_routes(service))
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.include_router(docs_routes(app))
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
     return app
 
 
@@ -111,7 +82,12 @@ def search_routes(service: Service) -> APIRouter:
     """Return the routes that answer photos."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
-    @router.post("/search", response_model=Answer, openapi_extra=body_of("SearchRequest", "image"))
+    @router.post(
+        "/search",
+        response_model=Answer,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("SearchRequest", "image"),
+    )
     async def search(
         request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
     ) -> Response:
@@ -129,6 +105,7 @@ def search_routes(service: Service) -> APIRouter:
     @router.post(
         "/search/batch",
         response_model=BatchAnswer,
+        responses=errors(*LIMITED, *BODY, 400, 503),
         openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
     )
     async def batch(
@@ -158,9 +135,9 @@ def search_routes(service: Service) -> APIRouter:
                 answers.append(told.content)
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
 
-    @router.post("/feedback", response_model=Verdicted)
+    @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
-        """Say of an answer that it was right or wrong, or that the item is not in the catalogue."""
+        """Say of an answer to this key that it was right or wrong, or that the item is not in the catalogue."""
         service.feedback(verdict.request_id, verdict.verdict)
         return {"recorded": True}
 
@@ -171,13 +148,16 @@ def state_routes(service: Service) -> APIRouter:
     """Return the routes that say how the server is, and change what it serves."""
     router = APIRouter(tags=["state"])
 
-    @router.get("/v1/info", response_model=Info)
+    @router.get("/v1/info", response_model=Info, responses=errors(*LIMITED))
     def info() -> dict[str, Any]:
         """Say which bundle and gallery answer, what the threshold promises, and whether live photos fit it."""
         return service.info()
 
     @router.post(
-        "/v1/admin/reload", response_model=Reloaded, openapi_extra=body_of("", "images", several=True, raw=False)
+        "/v1/admin/reload",
+        response_model=Reloaded,
+        responses=errors(*LIMITED, *IMAGE, 409, 503),
+        openapi_extra=body_of("", "images", several=True, raw=False),
     )
     async def reload(request: Request, dry_run: bool = False) -> Response:
         """Open bundle and gallery again and let them take over; files in `images` are asked of both first."""
@@ -191,7 +171,7 @@ def state_routes(service: Service) -> APIRouter:
             return problem(409, "the reload was refused", "What serves now serves on; the server's log says why.")
         return JSONResponse(_swapped(swap))
 
-    @router.get(REPORT_PATH, response_class=Response)
+    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
     def report() -> Response:
         """Return the bundle's report: pictures of what its threshold does."""
         bundle = service.retriever.bundle
@@ -199,7 +179,7 @@ def state_routes(service: Service) -> APIRouter:
             return problem(404, "the bundle has no report")
         return Response((bundle.path / REPORT).read_bytes(), media_type="text/html; charset=utf-8")
 
-    @router.get("/metrics", response_class=Response)
+    @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors(*GUARDED))
     def metrics() -> Response:
         """Return what Prometheus reads."""
         return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -216,12 +196,24 @@ def probe_routes(service: Service) -> APIRouter:
         """Say that the process answers."""
         return {"status": "alive"}
 
-    @router.get("/readyz", response_model=Ready)
+    @router.get("/readyz", response_model=Ready, responses={503: error(503, *NOT_READY)})
     async def readyz() -> Response:
         """Say whether a search would be answered: the model has run, no thread hangs, and the gallery opens."""
         if why_not := await service.readiness.problem():
             return problem(503, "not ready", why_not)
         return JSONResponse({"status": "ready"})
+
+    return router
+
+
+def docs_routes(app: FastAPI) -> APIRouter:
+    """Return the route that shows the API to people."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(DOCS_PATH, response_class=Response)
+    def docs() -> Response:
+        """Return the API as a page."""
+        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
     return router
 
@@ -238,17 +230,6 @@ def _swapped(swap: Swap) -> dict[str, Any]:
     }
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with the JSON bodies that routes parse on their own."""
-    if app.openapi_schema is None:
-        schema = FastAPI.openapi(app)
-        for model in (SearchRequest, BatchRequest, PhotoRequest):
-            schema["components"]["schemas"][model.__name__] = model.model_json_schema()
-        schema["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        schema["security"] = [{"key": []}, {}]
-    return app.openapi_schema or {}
-
-
 def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(RetrievalError)
     async def refused(_: Request, error: RetrievalError) -> Response:
@@ -259,8 +240,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return problem(422, f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+        return problem_response(broken_rule(error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:

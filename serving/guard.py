@@ -23,8 +23,8 @@ from .telemetry import Telemetry
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
-ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
-REPORT_PATH = "/v1/report"  # a page too
+REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # of the endpoint, for a browser
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
 LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
 READING = ("GET", "HEAD", "OPTIONS")
 REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
@@ -122,7 +122,7 @@ class Guard:
         host = HOST.fullmatch(headers.get("host", ""))
         if host is None:
             return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
-        if any(mark in request.path.lower() for mark in REMOTE):
+        if not request.path.startswith(ENDPOINT) and any(mark in request.path.lower() for mark in REMOTE):
             return problem(403, "addresses are not fetched", "Upload the image.")
         if self._local and host[1].strip("[]").lower() not in LOCAL:
             return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
@@ -164,7 +164,7 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
     """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
     found = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    found += FIXED[endpoint and request.path != REPORT_PATH]
+    found += FIXED[endpoint and request.path not in PAGES]
     found.append((b"x-request-id", request.request_id.encode()))
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
         found.append((b"cache-control", b"no-store"))
@@ -186,7 +186,7 @@ class _Ids:
 
 def _unknown(request: _Request) -> JSONResponse:
     told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT)  # a browser asks for it, as a password
+    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # a browser asks for it, as a password
     told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
     return told
 

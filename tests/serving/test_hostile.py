@@ -726,7 +726,7 @@ def test_every_operation_is_as_the_document_says(documented: Served, tmp_path: P
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "nresolvable" not in done.stdout, done.stdout
-    answered = {(told["method"], told["route"].replace(":path", "")) for told in requests_of(documented, 200)}
+    answered = {(told["method"], told["route"].replace(":any", "")) for told in requests_of(documented, 200)}
     assert answered >= set(operations_of(documented))  # each was reached, and not only refused
 
 

@@ -336,7 +336,7 @@ def test_metrics_count_what_happens(client: TestClient) -> None:
     for line in (
         'retrieval_requests_total{route="/v1/search",status="200"} 2.0',
         'retrieval_requests_total{route="/v1/search",status="400"} 1.0',
-        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:path}",status="404"} 1.0',
+        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:any}",status="404"} 1.0',
         'retrieval_decisions_total{decision="match",reason=""} 1.0',
         'retrieval_decisions_total{decision="no_match",reason="beyond_threshold"} 1.0',
         'retrieval_stage_seconds_count{stage="embed"} 2.0',
