@@ -37,10 +37,10 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
     return list(ids)
 
 
-def check_actor(actor: str) -> str:
+def check_actor(actor: str, *, parameter: str = "actor") -> str:
     """Return who makes a change: one line of text for the log of changes."""
     if not isinstance(actor, str) or not actor.strip() or not actor.isprintable() or len(actor) > LONGEST_ACTOR:
-        raise InvalidParameter("actor", f"be 1 to {LONGEST_ACTOR} printable characters", actor)
+        raise InvalidParameter(parameter, f"be 1 to {LONGEST_ACTOR} printable characters", actor)
     return actor
 
 

@@ -21,6 +21,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .where import Value, column_sql
 
 CHECKSUM = "checksum"  # key of an index's settings
+MAX_METADATA = 64 * 1024  # bytes of a photo's metadata as JSON: each search reads and returns those of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -278,10 +279,17 @@ def _checksum(settings: Mapping[str, Any]) -> int:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text with sorted keys."""
+    """Return metadata as JSON text with sorted keys; InvalidParameter where it is none, or too long."""
     try:
         text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError) as error:
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
+    if size > MAX_METADATA:
+        raise InvalidParameter(
+            "metadata",
+            f"have at most {MAX_METADATA:,} bytes as JSON",
+            size,
+            remedy="Keep long texts elsewhere, under the photo's id",
+        )
     return text

@@ -22,7 +22,17 @@ from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from .images import Appearance, Source
 from .places import open_gallery
 from .recalibration import Outlook, outlook
-from .result import FILTERED_OUT, GALLERY_EMPTY, LOW_CERTAINTY, MATCH, NO_MATCH, OUT_OF_DOMAIN, Match, SearchResult
+from .result import (
+    BEYOND_THRESHOLD,
+    FILTERED_OUT,
+    GALLERY_EMPTY,
+    LOW_CERTAINTY,
+    MATCH,
+    NO_MATCH,
+    OUT_OF_DOMAIN,
+    Match,
+    SearchResult,
+)
 
 if TYPE_CHECKING:
     from index.milvus import MilvusGallery
@@ -204,7 +214,7 @@ class Retriever:
         measure = self.bundle.measure
         if isinstance(measure, LocalDensity) and measure.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
-        return NO_MATCH
+        return BEYOND_THRESHOLD
 
     def outlook(self) -> Outlook | None:
         """Return what the threshold does in a gallery as large as this one now, None where the bundle cannot tell."""

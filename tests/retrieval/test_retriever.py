@@ -229,7 +229,7 @@ def test_a_no_match_says_why(world: Path, tmp_path: Path) -> None:
     assert unsure.nearest is not None
     sure = Retriever(make_bundle(tmp_path / "sure"), gallery)
     assert sure.search(image).reason == ""
-    assert sure.search(encode(draw(77, 0))).reason == "no_match"
+    assert sure.search(encode(draw(77, 0))).reason == "beyond_threshold"
     with Gallery.create(tmp_path / "empty", dim=sure.bundle.dim, embedding_id=sure.bundle.embedding_id) as empty:
         assert Retriever(sure.bundle, empty).search(image).reason == "gallery_empty"
 
@@ -240,6 +240,6 @@ def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path)
     cohort = Cohort.of(plain.embedder().embed(photos).vectors, np.arange(20))
     bundle = make_bundle(tmp_path / "density", measure=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
     retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
-    assert retriever.search(encode(draw(40, 1))).reason == "no_match"
+    assert retriever.search(encode(draw(40, 1))).reason == "beyond_threshold"
     lines = Image.fromarray(np.kron([[0, 255] * 2, [0, 255] * 2] * 2, np.ones((10, 10))).astype(np.uint8))
     assert retriever.search(encode(lines.convert("RGB"), "PNG")).reason == "out_of_domain"
