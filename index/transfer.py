@@ -13,6 +13,7 @@ import numpy as np
 from .errors import DataError, GalleryError
 from .gallery import Gallery
 from .reader import DATABASE
+from .shell import command
 
 BATCH = 5000  # photos written or read at a time
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
@@ -94,7 +95,10 @@ def _facts(path: Path) -> dict[str, Any]:
         written = (pq.read_schema(path).metadata or {})[FACTS]
         return dict(json.loads(written))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} is not an exported gallery", remedy="`retrieval gallery export` writes one") from error
+        raise DataError(
+            f"{path} is not an exported gallery",
+            remedy=f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writes one",
+        ) from error
 
 
 def _batches(path: Path) -> Iterator[Any]:

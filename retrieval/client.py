@@ -1,6 +1,6 @@
 """Asks a server of `retrieval serve` over HTTP: one client that waits, and one to be awaited.
 
-Both send what `client_calls` describes, again as `client_retries` allows. Needs httpx: pip install 'retrieval[client]'.
+Both send what `client_calls` describes, again as `client_retries` allows. Needs the extra `client`.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _require_httpx() -> None:
     try:
         import httpx  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("httpx is not installed", remedy="pip install 'retrieval[client]'") from error
+        raise MissingDependency.of_extra("httpx", "client") from error
 
 
 def _address(base_url: str) -> httpx.URL:

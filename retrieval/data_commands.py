@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from index.shell import command
+
 from .catalogue import CatalogueReport, check_catalogue, read_catalogue
 from .commands import show_lines
 from .datasets import DATASETS, PROTOCOLS, read_dataset, set_aside, write_catalogue
@@ -39,7 +41,7 @@ def check(catalogue: Path) -> None:
     if not report.usable:
         click.echo("Mend the unreadable photos and the items in several partitions before training.")
         sys.exit(1)
-    click.echo(f"Next: retrieval train {catalogue} -o runs/{catalogue.stem}")
+    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
 
 
 @data.command()
@@ -56,7 +58,7 @@ def check(catalogue: Path) -> None:
     show_default=True,
     help="Share of training items to calibrate on.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the items set aside.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the items set aside.")
 def convert(name: str, root: Path, output: Path, protocol: str, calibration: float, seed: int) -> None:
     """Write a benchmark set with its official split as a catalogue; its photos stay where they are.
 
@@ -76,7 +78,7 @@ def convert(name: str, root: Path, output: Path, protocol: str, calibration: flo
         return
     if not calibration:
         click.echo("Note: the official split has no calibration items, which `evaluate` and `export` need.")
-    click.echo(f"Next: retrieval train {output} -o runs/{output.stem}")
+    click.echo(f"Next: {command('train', output, '-o', f'runs/{output.stem}')}")
 
 
 def _parts(photos: list[tuple[str, str]]) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import InvalidParameter, MissingDependency
+from .errors import InvalidParameter, MissingDependency, install_command
 
 CPU = "cpu"
 FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
@@ -30,14 +30,14 @@ class Provider:
 PROVIDERS: Mapping[str, Provider] = {
     provider.name: provider
     for provider in (
-        Provider(CPU, "CPUExecutionProvider", "pip install 'retrieval[serve]'"),
+        Provider(CPU, "CPUExecutionProvider", install_command("serve")),
         Provider(
             "openvino",
             "OpenVINOExecutionProvider",
-            "pip uninstall onnxruntime, then pip install 'retrieval[serve-openvino]'",
+            f"pip uninstall onnxruntime, then {install_command('serve-openvino')}",
         ),
-        Provider("tensorrt", "TensorrtExecutionProvider", "pip install 'retrieval[serve-gpu]' tensorrt"),
-        Provider("cuda", "CUDAExecutionProvider", "pip install 'retrieval[serve-gpu]'"),
+        Provider("tensorrt", "TensorrtExecutionProvider", f"{install_command('serve-gpu')} tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", install_command("serve-gpu")),
     )
 }
 
@@ -48,7 +48,7 @@ def import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingDependency("onnxruntime is not installed", remedy="pip install 'retrieval[serve]'") from error
+        raise MissingDependency.of_extra("onnxruntime", "serve") from error
     return onnxruntime
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
+from index.shell import command
 
 from .bundle import Bundle
 from .cohort import LocalDensity
@@ -35,9 +37,14 @@ class Retriever:
         self._outlooks: dict[int, Outlook | None] = {}
 
     @classmethod
-    def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
-        """Open both directories; BundleMismatch when the gallery was made by another model."""
-        return cls(Bundle.open(bundle), open_gallery(gallery, read_only=True), threads=threads)
+    def open(
+        cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1, trust: Sequence[str | Path] = ()
+    ) -> Retriever:
+        """Open both directories; BundleMismatch when the gallery was made by another model.
+
+        With files of public keys as `trust` one of the keys must have signed the bundle, else BundleUntrusted.
+        """
+        return cls(Bundle.open(bundle, trust=trust), open_gallery(gallery, read_only=True), threads=threads)
 
     def search(
         self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
@@ -122,7 +129,7 @@ def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(
             f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
-            remedy=f"Index the photos again: retrieval index {bundle.path} PHOTOS -o NEW_GALLERY",
+            remedy=f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}",
         )
 
 

@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from index.shell import command
 from retrieval.bundle import REPORT
 from retrieval.errors import RetrievalError
 
@@ -184,7 +185,7 @@ def state_routes(service: Service) -> APIRouter:
         bundle = service.retriever.bundle
         if REPORT not in bundle.manifest["files"]:
             return problem(404, "the bundle has no report")
-        return Response((bundle.path / REPORT).read_bytes(), media_type="text/html; charset=utf-8")
+        return Response(bundle.read(REPORT), media_type="text/html; charset=utf-8")
 
     @router.get("/metrics", response_class=Response)
     def metrics() -> Response:
@@ -214,7 +215,11 @@ def probe_routes(service: Service) -> APIRouter:
             log.error("the gallery does not open", exc_info=error)
             return problem(503, "not ready", "The gallery does not open; the server's log says why.")
         if service.retriever.gallery.damage:
-            return problem(503, "not ready", "The gallery's files are damaged; `retrieval gallery verify` says which.")
+            return problem(
+                503,
+                "not ready",
+                f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which.",
+            )
         return JSONResponse({"status": "ready"})
 
     return router

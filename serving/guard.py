@@ -17,6 +17,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from index.shell import command
+
 from .keys import ADMIN, SEARCH, Key, KeyRing, Rate
 from .problems import problem
 from .telemetry import Telemetry
@@ -129,7 +131,11 @@ class Guard:
         """Return the refusal of what the key does not cover, or asks too often."""
         scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
         if not key.may(scope):
-            return problem(403, f"this key has no scope {scope}", "Ask for one: retrieval keys add --scope admin")
+            return problem(
+                403,
+                f"this key has no scope {scope}",
+                f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', scope)}",
+            )
         if not request.path.startswith("/v1/"):  # the page is many small requests
             return None
         wait = self._rate.wait(key.name)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
+from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
 
 SEARCH, ADMIN = SCOPES = ("search", "admin")
@@ -73,7 +74,8 @@ class KeyRing:
             except (OSError, KeyFileError):
                 if self._stamp is None:
                     raise KeyFileError(
-                        f"{self.path} holds no keys", remedy="retrieval keys add FILE NAME --scope search"
+                        f"{self.path} holds no keys",
+                        remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
                     ) from None
                 # a file that is being replaced: the keys that were read hold on
             return self._keys
@@ -129,7 +131,9 @@ def read_keys(path: Path) -> list[Key]:
         if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):
             raise ValueError("an entry has no scope or no hash")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KeyFileError(f"{path} is no file of keys: {error}", remedy="retrieval keys add makes one") from error
+        raise KeyFileError(
+            f"{path} is no file of keys: {error}", remedy=f"`{command('keys', 'add', 'FILE', 'NAME')}` makes one"
+        ) from error
     return keys
 
 

@@ -70,7 +70,8 @@ class Service:
         self.telemetry = Telemetry()
         self.telemetry.watch(self)
         self.ready = False
-        self._reopen = reopen or (lambda: Retriever.open(retriever.bundle.path, retriever.gallery.path))
+        bundle, gallery = retriever.bundle, retriever.gallery
+        self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
         self._reloading, self._writing, self._guard = Lock(), Lock(), Lock()
         self._answers: OrderedDict[str, SearchResult] = OrderedDict()
 

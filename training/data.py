@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from index.shell import command
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import Preprocessing, crop, open_image, see
@@ -122,7 +123,7 @@ class PhotoReader:
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
-                remedy="`retrieval data check` lists every such photo; mend or remove them",
+                remedy=f"`{command('data', 'check', 'CATALOGUE')}` lists every such photo; mend or remove them",
             ) from error
 
 

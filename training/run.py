@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from index.shell import command
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import RunError
 from retrieval.images import Preprocessing
@@ -59,7 +60,9 @@ class Run:
     def open(cls, path: Path) -> Run:
         """Open a run directory, or say that it is none."""
         if not (path / "settings.json").exists():
-            raise RunError(f"{path} is not a training run", remedy="`retrieval train CATALOGUE -o RUN` makes one")
+            raise RunError(
+                f"{path} is not a training run", remedy=f"`{command('train', 'CATALOGUE', '-o', path)}` makes one"
+            )
         return cls(path)
 
     @property

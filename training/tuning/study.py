@@ -24,11 +24,14 @@ from typing import IO
 import optuna
 from optuna.pruners import BasePruner
 
+from index.shell import command
 from retrieval.errors import InvalidParameter, RunError
+from retrieval.files import write_file
 
 from .plan import Plan
 
 NAME = "tune"
+SEARCH = "learning_rate=1e-5..1e-3:log"  # for example
 FOLD_STEPS = 1000  # steps of a fold, as pruning counts them, whatever its number of epochs
 QUIET = 2 * FOLD_STEPS // 3  # of them pass before a trial may be stopped
 
@@ -63,7 +66,10 @@ class StudyFolder:
     def open(cls, path: Path) -> StudyFolder:
         """Open a study directory, or say that it is none."""
         if not (path / "study.json").exists():
-            raise RunError(f"{path} is not a tuning study", remedy="`retrieval tune CATALOGUE -o STUDY` makes one")
+            raise RunError(
+                f"{path} is not a tuning study",
+                remedy=f"`{command('tune', 'CATALOGUE', '-o', path, '--search', SEARCH)}` makes one",
+            )
         return cls(path)
 
     @property
@@ -80,9 +86,7 @@ class StudyFolder:
 
     def write_plan(self, plan: Plan) -> None:
         """Replace study.json."""
-        aside = self.path / "study.partial"
-        aside.write_text(json.dumps(plan.to_dict(), indent=2) + "\n")
-        aside.replace(self.path / "study.json")
+        write_file(self.path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")
 
     @contextmanager
     def storage(self, *, new: bool = False) -> Iterator[optuna.storages.RDBStorage]:
