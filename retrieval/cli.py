@@ -40,7 +40,7 @@ COMMANDS = {
     "gallery": Entry("retrieval.gallery_commands", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
-    "keys": Entry("serving.cli", "keys", "Make, list and withdraw the API keys of `serve`, and keys that sign."),
+    "keys": Entry("serving.cli", "keys", "Manage the API keys of `serve`, and keys that sign."),
     "audit": Entry("retrieval.commands", "audit", "Find items that collide and photos that miss their item."),
     "doctor": Entry("retrieval.commands", "doctor", "Say what is wrong with an installation, bundle or gallery."),
     "synthetic": Entry("retrieval.commands", "synthetic", "Draw a procedural catalogue."),

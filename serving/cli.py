@@ -80,7 +80,6 @@ def serve(
     def reopen() -> Retriever:
         return Retriever.open(bundle, gallery, trust=trust)  # the names may lead elsewhere by then
 
-    listeners = bind(host, port)
     retriever = reopen()
     point = retriever.bundle.operating_point
     click.echo(
@@ -92,6 +91,7 @@ def serve(
         click.echo(f"Warning: {view.warning(bundle)}.")
     page = is_loopback(host) if page is None else page
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
+    listeners = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listeners)}"
     click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
     logging.basicConfig(level=logging.INFO, handlers=[Lines()], force=True)
