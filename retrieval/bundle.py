@@ -174,6 +174,8 @@ def write_bundle(
                 file.flush()
                 os.fsync(file.fileno())
         aside.rename(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Bundle.open(path)

@@ -38,9 +38,9 @@ def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
 
 
 def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """Write a file, replacing one of the same name; where that fails nothing of it is left. Raises OSError.
+    """Write a file, replacing one of the same name; where that fails nothing of it is left.
 
-    `mode` is what it may be used for, less the umask.
+    `mode` is what it may be used for, less the umask. Raises OSError, which names the file.
     """
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -49,6 +49,8 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         aside.unlink(missing_ok=True)
 

@@ -18,6 +18,9 @@ FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
 LARGEST_BATCH = 64  # that TensorRT makes its engine for
 
 
+UNINSTALL = "pip uninstall onnxruntime, then "  # two of its kinds overwrite each other
+
+
 @dataclass(frozen=True)
 class Provider:
     """An execution provider."""
@@ -34,10 +37,10 @@ PROVIDERS: Mapping[str, Provider] = {
         Provider(
             "openvino",
             "OpenVINOExecutionProvider",
-            f"pip uninstall onnxruntime, then {install_command('serve-openvino')}",
+            f"{UNINSTALL}{install_command('serve-openvino')}",
         ),
-        Provider("tensorrt", "TensorrtExecutionProvider", f"{install_command('serve-gpu')} tensorrt"),
-        Provider("cuda", "CUDAExecutionProvider", install_command("serve-gpu")),
+        Provider("tensorrt", "TensorrtExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')} tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')}"),
     )
 }
 

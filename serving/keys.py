@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from threading import Lock
 
 from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.files import write_file
 
 SEARCH, ADMIN = SCOPES = ("search", "admin")
 PREFIX = "rk_"  # so that a key is known for one where it leaks
@@ -138,13 +138,7 @@ def read_keys(path: Path) -> list[Key]:
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    text = json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_file(path, json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n", mode=0o600)
 
 
 def _digest(secret: str) -> str:

@@ -26,6 +26,7 @@ from torch import Tensor
 from index.shell import command
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import RunError
+from retrieval.files import write_file
 from retrieval.images import Preprocessing
 
 from .model import EmbeddingModel, rebuild_backbone
@@ -115,9 +116,15 @@ class Run:
         target = self.path / "checkpoints" / f"{name}.safetensors"
         aside = target.with_suffix(".partial")
         packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
-        _sync(aside)
-        aside.replace(target)
+        try:
+            save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
+            _sync(aside)
+            aside.replace(target)
+        except SafetensorError as error:
+            remedy = "Check disk space and permissions, then continue with --resume"
+            raise RunError(f"{target} cannot be written: {error}", remedy=remedy) from error
+        finally:
+            aside.unlink(missing_ok=True)
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint's tensors and facts."""
@@ -152,10 +159,7 @@ class Run:
 
     def _write_json(self, name: str, values: Mapping[str, Any] | None) -> None:
         target = self.path / f"{name}.json"
-        aside = target.with_suffix(".partial")
-        aside.write_text(json.dumps(values, indent=2) + "\n")
-        _sync(aside)
-        aside.replace(target)
+        write_file(target, json.dumps(values, indent=2) + "\n")
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / f"{name}.json"

@@ -16,13 +16,14 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import optuna
 from optuna.pruners import BasePruner
+from sqlalchemy.exc import OperationalError
 
 from index.shell import command
 from retrieval.errors import InvalidParameter, RunError
@@ -95,16 +96,19 @@ class StudyFolder:
         file = self.path / "study.db"
         if not new and not file.exists():
             raise RunError(f"{file} is missing", remedy="Begin another study")
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{file}",
-            engine_kwargs={"creator": partial(_connect, file)},
-            skip_table_creation=not new,
-        )
-        try:
-            yield storage
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
+        with ExitStack() as closing:
+            try:
+                storage = optuna.storages.RDBStorage(
+                    f"sqlite:///{file}",
+                    engine_kwargs={"creator": partial(_connect, file)},
+                    skip_table_creation=not new,
+                )
+                closing.callback(storage.engine.dispose)
+                closing.callback(storage.remove_session)
+                yield storage
+            except OperationalError as error:
+                remedy = "Check disk space and permissions, then try again"
+                raise RunError(f"{file} cannot be used: {error.orig}", remedy=remedy) from error
 
     @contextmanager
     def study(self, plan: Plan) -> Iterator[optuna.Study]:
