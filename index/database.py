@@ -17,6 +17,7 @@ from typing import Any
 
 from .errors import GalleryCorrupt, GalleryError
 from .kinds import AUTO
+from .shell import command
 
 FORMAT = 2
 RESTORE = "Restore the gallery from a copy, or index the photos again"
@@ -60,7 +61,10 @@ class Database:
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
-            raise GalleryError(f"{path.parent} is not a gallery", remedy="`retrieval index` makes one")
+            raise GalleryError(
+                f"{path.parent} is not a gallery",
+                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', path.parent)}` makes one",
+            )
         self._path = path
         self._connect(path, read_only=read_only)
         try:

@@ -72,6 +72,8 @@ class Gallery(Reader):
             (path / ASIDE).replace(path / DATABASE)  # its presence makes the directory a gallery
             sync_folder(path)
         finally:
+            for name in LEFTOVERS:
+                (path / name).unlink(missing_ok=True)
             os.close(lock)
         gallery = cls(path, read_only=False, actor=actor)
         if columns:

@@ -21,6 +21,7 @@ from .checks import check_actor, check_additions, check_ids, check_values, check
 from .database import system_user
 from .distance import PLAIN, Measure, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
+from .shell import command
 from .snapshot import FIRST_FETCH, Neighbour
 from .store import encode_metadata
 from .where import check_columns, parse_where, to_milvus
@@ -97,7 +98,10 @@ class MilvusGallery:
         """Open a gallery at an address; GalleryError where there is none."""
         client, name = _connect(address, token)
         if not client.has_collection(name) or not client.has_collection(name + FACTS):
-            raise GalleryError(f"{address} is not a gallery", remedy="`retrieval index` makes one")
+            raise GalleryError(
+                f"{address} is not a gallery",
+                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', address)}` makes one",
+            )
         client.load_collection(name)
         client.load_collection(name + FACTS)
         return cls(client, name, address)
@@ -371,7 +375,7 @@ def _connect(address: str, token: str) -> tuple[MilvusClient, str]:
     try:
         from pymilvus import MilvusClient, MilvusException
     except ImportError as error:
-        raise MissingDependency("pymilvus is not installed", remedy="pip install 'retrieval[milvus]'") from error
+        raise MissingDependency.of_extra("pymilvus", "milvus") from error
     try:
         return MilvusClient(server, token=token), name
     except (MilvusException, OSError) as error:

@@ -20,13 +20,14 @@ from .errors import DataError, GalleryError, InvalidParameter
 from .gallery import Gallery
 from .reader import DATABASE
 from .segments import explained, sync_folder
+from .shell import command
 from .tables import write_table
 
 BATCH = 5000  # photos written or read at a time
 PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
 CHANGES = b"retrieval.gallery.changes"  # key of the log: JSON, compressed, in base64
-NOT_EXPORTED = "`retrieval gallery export GALLERY NAME.parquet` writes one"
+NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writes one"
 
 
 def export_photos(gallery: Gallery, path: Path) -> int:

@@ -96,7 +96,7 @@ def table(catalogue: Path, output: Path, no_groups: bool) -> None:
     show_default=True,
     help="Share of training items to calibrate on.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the items set aside.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the items set aside.")
 def convert(name: str, root: Path, output: Path, protocol: str, calibration: float, seed: int) -> None:
     """Write a benchmark set with its official split as a catalogue; its photos stay where they are.
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index.kinds import KINDS
+from index.shell import command
 
-from .errors import InvalidParameter
+from .errors import GalleryError, InvalidParameter
 
 if TYPE_CHECKING:
     from index.gallery import Gallery, Merged
@@ -103,7 +104,8 @@ def info(path: Path) -> None:
         click.echo(f"Made {facts['created']} for the model {facts['embedding_id'][:12]}.")
         click.echo(describe_index(opened))
         columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
-        click.echo(f"Filters may use: {columns or 'nothing yet; retrieval gallery declare'}.")
+        declare = command("gallery", "declare", path, "NAME:KIND")
+        click.echo(f"Filters may use: {columns or f'nothing yet; {declare}'}.")
 
 
 @gallery.command()
@@ -151,7 +153,10 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     if not photos and not items:
         raise InvalidParameter("--photo or --item", "be given", None)
     with _open(path) as opened:
-        click.echo(f"{opened.remove(photo_ids=photos, item_ids=items)} photos removed.")
+        removed = opened.remove(photo_ids=photos, item_ids=items)
+    if not removed:
+        raise GalleryError(f"nothing of that is in {path}", remedy="Nothing was removed: check the ids")
+    click.echo(f"{removed} photos removed.")
 
 
 @gallery.command()

@@ -73,7 +73,7 @@ def searches_of(bundle: Bundle) -> Searches:
     """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
     if CALIBRATION not in bundle.manifest["files"]:
         raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
-    with np.load(bundle.path / CALIBRATION, allow_pickle=False) as file:
+    with np.load(io.BytesIO(bundle.read(CALIBRATION)), allow_pickle=False) as file:
         groups = file["group"] if len(file["group"]) else None
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
@@ -152,7 +152,7 @@ def recalibrate(
         provider=bundle.provider,
         evidence=evidence,
         files={
-            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
+            **{name: bundle.read(name) for name in bundle.further_files if name != REPORT},
             **_report(_data(proposal.point, proposal.scores, evidence)),
         },
     )
@@ -237,15 +237,17 @@ class Outlook:
         """Return plain JSON values."""
         return {**vars(self), "outgrown": self.outgrown}
 
-    def warning(self) -> str:
-        """Say that it is outgrown, and what to do; empty where it is not."""
+    def warning(self, bundle: Path | None = None) -> str:
+        """Say that it is outgrown, and what to do; empty where it is not. The command names the bundle where given."""
         if not self.outgrown:
             return ""
+        old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
+        larger = command("recalibrate", old, "-o", new, "--gallery-size", 2 * self.items, "--allow-estimate")
         guess = "" if self.known else ", a guess so far out"
         return (
             f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
             f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
-            f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
+            f"promised. `{larger}` moves the threshold"
         )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
+from index.shell import command
 
 from .bundle import Bundle
 from .cohort import LocalDensity
@@ -59,9 +60,14 @@ class Retriever:
         self._closed = False
 
     @classmethod
-    def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
-        """Open both directories; BundleMismatch when the gallery was made by another model."""
-        opened = Bundle.open(bundle)
+    def open(
+        cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1, trust: Sequence[str | Path] = ()
+    ) -> Retriever:
+        """Open both directories; BundleMismatch when the gallery was made by another model.
+
+        With files of public keys as `trust` one of the keys must have signed the bundle, else BundleUntrusted.
+        """
+        opened = Bundle.open(bundle, trust=trust)
         place = open_gallery(gallery, read_only=True)
         try:
             retriever = cls(opened, place, threads=threads)
@@ -229,7 +235,7 @@ def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(
             f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
-            remedy=f"Index the photos again: retrieval index {bundle.path} PHOTOS -o NEW_GALLERY",
+            remedy=f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}",
         )
 
 

@@ -15,6 +15,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from index.shell import command
+
 from .callers import CALLER, Caller
 from .keys import ADMIN, SEARCH, Key, KeyRing
 from .limits import Rates, too_often
@@ -188,7 +190,11 @@ def _beyond(request: _Request, key: Key) -> JSONResponse | None:
     scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
     if key.may(scope):
         return None
-    return problem(403, f"this key has no scope {scope}", "Ask for one: retrieval keys add --scope admin")
+    return problem(
+        403,
+        f"this key has no scope {scope}",
+        f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', scope)}",
+    )
 
 
 def _unknown(request: _Request) -> JSONResponse:

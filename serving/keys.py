@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -19,7 +18,9 @@ from pathlib import Path
 from threading import Lock
 
 from index.checks import check_actor
+from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.files import write_file
 
 CLIENTS = 4096  # whose requests are counted; beyond, those who may ask again at once are forgotten
 SEARCH, ADMIN = SCOPES = ("search", "admin")
@@ -75,7 +76,8 @@ class KeyRing:
             except (OSError, KeyFileError):
                 if self._stamp is None:
                     raise KeyFileError(
-                        f"{self.path} holds no keys", remedy="retrieval keys add FILE NAME --scope search"
+                        f"{self.path} holds no keys",
+                        remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
                     ) from None
                 # a file that is being replaced: the keys that were read hold on
             return self._keys
@@ -133,18 +135,14 @@ def read_keys(path: Path) -> list[Key]:
         if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):
             raise ValueError("an entry has no scope or no hash")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KeyFileError(f"{path} is no file of keys: {error}", remedy="retrieval keys add makes one") from error
+        raise KeyFileError(
+            f"{path} is no file of keys: {error}", remedy=f"`{command('keys', 'add', 'FILE', 'NAME')}` makes one"
+        ) from error
     return keys
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    text = json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_file(path, json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n", mode=0o600)
 
 
 def _digest(secret: str) -> str:

@@ -278,7 +278,5 @@ def _gradio() -> Any:
     try:
         import gradio
     except ImportError as error:
-        raise MissingDependency(
-            "gradio is not installed", remedy="pip install 'retrieval[serve]', or --no-page"
-        ) from error
+        raise MissingDependency.of_extra("gradio", "serve") from error
     return gradio

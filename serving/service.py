@@ -73,7 +73,8 @@ class Service:
         self.telemetry.watch(self)
         self.ready = False
         self.readiness = Readiness(self)
-        self._reopen = reopen or (lambda: Retriever.open(retriever.bundle.path, retriever.gallery.path))
+        bundle, gallery = retriever.bundle, retriever.gallery
+        self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
         self._reloading, self._writing = Lock(), Lock()
         self._answers = Answers()
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from index.shell import command
 from retrieval.catalogue import Photo
 from retrieval.errors import InvalidParameter
 
@@ -60,7 +61,7 @@ def check_recipe(settings: Settings, splits: Splits) -> None:
                 "photos_per_item",
                 f"be at least 2 for {name}, which compares photos of one item within a batch",
                 settings.photos_per_item if settings.sampler != "random" else "any photos (sampler random)",
-                remedy="4 is usual; a loss with proxies does with 1 (`retrieval losses`)",
+                remedy=f"4 is usual; a loss with proxies does with 1 (`{command('losses')}`)",
             )
     if settings.items_per_batch * settings.photos_per_item < settings.devices:
         raise InvalidParameter("devices", "be at most the photos of a batch", settings.devices)

@@ -24,8 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from index.shell import command
 from retrieval.catalogue import Photo, read_catalogue
 from retrieval.errors import RunError
+from retrieval.files import write_file
 from retrieval.images import Preprocessing
 
 from .model import EmbeddingModel, rebuild_backbone
@@ -87,7 +89,9 @@ class Run:
     def open(cls, path: Path) -> Run:
         """Open a run directory, or say that it is none."""
         if not (path / "settings.json").exists():
-            raise RunError(f"{path} is not a training run", remedy="`retrieval train CATALOGUE -o RUN` makes one")
+            raise RunError(
+                f"{path} is not a training run", remedy=f"`{command('train', 'CATALOGUE', '-o', path)}` makes one"
+            )
         return cls(path)
 
     @property
@@ -140,9 +144,15 @@ class Run:
         target = self.path / "checkpoints" / f"{name}.safetensors"
         aside = target.with_suffix(".partial")
         packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
-        _sync(aside)
-        aside.replace(target)
+        try:
+            save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
+            _sync(aside)
+            aside.replace(target)
+        except SafetensorError as error:
+            remedy = "Check disk space and permissions, then continue with --resume"
+            raise RunError(f"{target} cannot be written: {error}", remedy=remedy) from error
+        finally:
+            aside.unlink(missing_ok=True)
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint's tensors and facts."""
@@ -177,10 +187,7 @@ class Run:
 
     def _write_json(self, name: str, values: Mapping[str, Any] | None) -> None:
         target = self.path / f"{name}.json"
-        aside = target.with_suffix(".partial")
-        aside.write_text(json.dumps(values, indent=2) + "\n")
-        _sync(aside)
-        aside.replace(target)
+        write_file(target, json.dumps(values, indent=2) + "\n")
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / f"{name}.json"

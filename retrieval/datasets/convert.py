@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 
 from retrieval.catalogue import Photo
 from retrieval.errors import DataError, InvalidParameter
+from retrieval.files import write_file
 
 from .layout import TEST, TRAIN
 
@@ -47,14 +49,15 @@ def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
     home = path.resolve().parent
     extra = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
     home.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["photo_id", "path", "item_id", "partition", "role", *known, *boxes, *extra])
-        for photo in photos:
-            where = photo.path.resolve()
-            place = where.relative_to(home) if where.is_relative_to(home) else where
-            values = [getattr(photo, name) for name in known]
-            values += [" ".join(map(str, photo.bbox or ())) for _ in boxes]
-            values += [photo.metadata.get(name, "") for name in extra]
-            writer.writerow([photo.photo_id, place.as_posix(), photo.item_id, photo.partition, photo.role, *values])
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    writer.writerow(["photo_id", "path", "item_id", "partition", "role", *known, *boxes, *extra])
+    for photo in photos:
+        where = photo.path.resolve()
+        place = where.relative_to(home) if where.is_relative_to(home) else where
+        values = [getattr(photo, name) for name in known]
+        values += [" ".join(map(str, photo.bbox or ())) for _ in boxes]
+        values += [photo.metadata.get(name, "") for name in extra]
+        writer.writerow([photo.photo_id, place.as_posix(), photo.item_id, photo.partition, photo.role, *values])
+    write_file(path, text.getvalue())
     return path

@@ -55,7 +55,7 @@ def test_index_says_what_was_written_and_what_comes_next(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["search", "none", "none", "none.jpg"], "none is not a bundle. `retrieval export RUN -o BUNDLE` makes one"),
+        (["search", "none", "none", "none.jpg"], "none is not a bundle. `retrieval export RUN -o "),
         (["index", "none", "none", "-o", "x"], "is not a bundle"),
         (["data", "check", "none.csv"], "none.csv does not exist"),
         (["train", "none.csv", "-o", "run"], "none.csv does not exist"),
