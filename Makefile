@@ -13,7 +13,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,milvus,ray,client,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,compare,sign,milvus,ray,client,dev]'
 	touch $@
 
 demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860

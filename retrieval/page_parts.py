@@ -39,7 +39,7 @@ def drawn(draw: Callable[[Axes], None]) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib is not installed", remedy="pip install 'retrieval[train]'") from error
+        raise MissingDependency.of_extra("matplotlib", "train") from error
     figure = Figure(figsize=(5.6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)

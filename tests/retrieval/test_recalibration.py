@@ -10,8 +10,9 @@ from retrieval.bundle import CALIBRATION, Bundle
 from retrieval.calibration import calibrate
 from retrieval.certainty import without_uncertain
 from retrieval.cli import group
-from retrieval.errors import BundleError, InvalidParameter
+from retrieval.errors import BundleError, CalibrationError, InvalidParameter
 from retrieval.identification import SearchScores, identification_rates
+from retrieval.pair_protocol import calibrate_pairs
 from retrieval.recalibration import Searches, outlook, pack_searches, recalibrate, searches_of
 from retrieval.retriever import Retriever
 from retrieval.targets import Target
@@ -116,6 +117,21 @@ def test_a_bundle_without_searches_says_so(world: Path) -> None:
     assert outlook(plain, 10) is None
     with pytest.raises(BundleError, match="no calibration searches"):
         recalibrate(plain, world / "never")
+
+
+def test_a_bundle_of_pairs_is_refused(scores: SearchScores, tmp_path: Path) -> None:
+    vectors, labels = simulated(300, 4, seed=0)
+    items = [f"item-{label}" for label in labels]
+    pairs = calibrate_pairs(vectors, items, scores, far_range=(0.01, 0.1), allow_estimate=True)
+    packed = pack_searches(
+        Searches(scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32))
+    )
+    bundle = make_bundle(tmp_path / "pairs", point=pairs, files={CALIBRATION: packed})
+    for options in ({}, {"allow_estimate": True}, {"target": Target(fpir=0.05)}, {"gallery_size": 1000}):
+        with pytest.raises(CalibrationError, match="a threshold of pairs"):
+            recalibrate(bundle, tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+    assert outlook(bundle, 100_000) is None  # and no warning sends anybody there
 
 
 def test_the_command_line_moves_a_threshold(bundle: Bundle, tmp_path: Path) -> None:
