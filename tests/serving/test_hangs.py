@@ -35,6 +35,7 @@ import index.reader, retrieval.embedder, serving.page, serving.server, serving.s
 serving.server.GRACE_S, serving.server.EXIT_S = {limits}
 
 def hang():
+    open(os.environ["HANGING_PIPE"] + ".begun", "w").close()
     while True:
         {how}
 
@@ -153,16 +154,14 @@ def test_a_search_that_hangs_does_not_keep_the_server_from_ending(world: Path, t
 def test_nothing_that_hangs_keeps_the_server_from_ending(world: Path, tmp_path: Path, where: str) -> None:
     options = () if where == "page" else ("--no-page",)
     how = "time.sleep(9)" if where == "loop" else "native()"
-    with hanging(world, tmp_path, *options, where=where, how=how) as (served, _):
-        if where == "start":
-            until(lambda: "threshold" in served.log.read_text() and status(served, "/healthz") == 0)
-            time.sleep(1)  # uvicorn has its handlers by then; before that, SIGTERM ends the process by itself
-        else:
+    with hanging(world, tmp_path, *options, where=where, how=how) as (served, pipe):
+        if where != "start":
             until(lambda: status(served, "/readyz") == 200)
         if where == "feedback":
             send(served, "/v1/feedback", json={"request_id": "a", "verdict": "right"})
         if where == "loop":
             send(served, content=WHITE)
+        until(pipe.with_name("pipe.begun").exists)
         ended(served)
 
 
