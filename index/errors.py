@@ -23,6 +23,8 @@ public name.
 
 from __future__ import annotations
 
+LONGEST_VALUE = 300  # characters of a value in a message
+
 
 class RetrievalError(Exception):
     """What every refusal of this project derives from: `message` says what is wrong, `remedy` what to do."""
@@ -37,12 +39,18 @@ class InvalidParameter(RetrievalError, ValueError):
     """An argument or a setting breaks its rule; the message names parameter, rule and value."""
 
     def __init__(self, parameter: str, rule: str, value: object, *, remedy: str = "") -> None:
-        super().__init__(f"{parameter} must {rule}, got {value!r}", remedy=remedy)
+        super().__init__(f"{parameter} must {rule}, got {_shown(value)}", remedy=remedy)
         self.parameter = parameter
 
 
 class MissingDependency(RetrievalError, ImportError):
     """An optional package is not installed."""
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is written in Python, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class DataError(RetrievalError):

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -95,51 +95,75 @@ def index(
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.option("-o", "--output", required=True, type=Folder, help="The new bundle's directory.")
+@click.option("-o", "--output", type=Folder, help="The new bundle's directory; needed but for --dry-run.")
 @target_options
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 @click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option(
+    "--trust-key",
+    multiple=True,
+    help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
+)
 @click.option("--accept-biased", is_flag=True, help="Let the feedback loosen it, too: it is estimated then.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 def recalibrate(
     bundle: Path,
-    output: Path,
+    output: Path | None,
     target: Target | None,
     gallery_size: int | None,
     allow_estimate: bool,
     feedback: Path | None,
+    trust_key: Sequence[str],
     accept_biased: bool,
+    dry_run: bool,
 ) -> None:
     """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
 
-    The bundle keeps the searches that it was calibrated on. A new bundle is written; galleries stay valid.
+    The bundle keeps the searches that it was calibrated on. A new bundle is written; galleries stay valid. A key may
+    move the threshold only as far as the verdicts of others do, unless --trust-key names it.
 
     \b
     Example:
       retrieval recalibrate bundles/shop -o bundles/shop-large --gallery-size 5000 --allow-estimate
+      retrieval recalibrate bundles/shop --feedback galleries/feedback.jsonl --dry-run
     """
     from .bundle import Bundle
     from .feedback import read_feedback
+    from .recalibration import propose
     from .recalibration import recalibrate as write
+    from .verdicts import weigh
 
+    if output is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
     opened = Bundle.open(bundle)
-    made = write(
-        opened,
-        output,
-        target=target,
-        gallery_size=gallery_size,
-        allow_estimate=allow_estimate,
-        feedback=read_feedback(feedback) if feedback else (),
-        accept_biased=accept_biased,
-    )
+    verdicts = read_feedback(feedback) if feedback else ()
     if feedback:
-        change = made.threshold - opened.threshold
-        done = "tightened" if change < 0 else "loosened" if change > 0 else "does not move"
-        click.echo(f"The feedback {done} the threshold, from {opened.threshold:.4f} to {made.threshold:.4f}.")
-    click.echo(f"Wrote {output}: {made.operating_point.describe()}")
-    for caveat in made.operating_point.caveats():
+        tally = weigh(opened, verdicts, trusted=trust_key)
+        click.echo(f"{len(verdicts)} verdicts, of which {len(tally.counted)} count:")
+        for line in tally.lines():
+            click.echo(f"  {line}")
+    wanted: dict[str, Any] = {
+        "target": target,
+        "gallery_size": gallery_size,
+        "allow_estimate": allow_estimate,
+        "feedback": verdicts,
+        "trusted": trust_key,
+        "accept_biased": accept_biased,
+    }
+    if output is None or dry_run:
+        point = propose(opened, **wanted).point
+    else:
+        point = write(opened, output, **wanted).operating_point
+    if feedback:
+        change = point.threshold - opened.threshold
+        done = "tightens" if change < 0 else "loosens" if change > 0 else "does not move"
+        click.echo(f"The feedback {done} the threshold, from {opened.threshold:.4f} to {point.threshold:.4f}.")
+    click.echo(f"{'Nothing was written' if dry_run else f'Wrote {output}'}: {point.describe()}")
+    for caveat in point.caveats():
         click.echo(f"Note: {caveat}.")
-    click.echo(f"Next: retrieval serve {output} GALLERY")
+    if not dry_run:
+        click.echo(f"Next: retrieval serve {output} GALLERY")
 
 
 @click.command()

@@ -110,7 +110,7 @@ def info(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
 def log(path: Path, limit: int) -> None:
-    """List the changes: version, time, author, what, how many photos.
+    """List the changes: version, time, who, what, how many photos.
 
     \b
     Example:
@@ -118,9 +118,7 @@ def log(path: Path, limit: int) -> None:
     """
     with _open(path, read_only=True) as opened:
         for change in opened.changes(limit):
-            click.echo(
-                f"{change.version:>8}  {change.time}  {change.author}  {change.action}  {change.photos:,} photos"
-            )
+            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {change.photos:,} photos")
 
 
 @gallery.command()
@@ -201,11 +199,15 @@ def verify(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.argument("output", type=Folder)
 def export(path: Path, output: Path) -> None:
-    """Write all photos to a parquet file: ids, vectors, metadata, thumbnails.
+    """Write all photos to a file, by the ending of its name.
+
+    A .parquet file holds everything: ids, vectors, metadata, thumbnails, the log of changes; `retrieval gallery import`
+    reads it. A .csv file is a table for spreadsheets: ids and metadata, without vectors; it cannot be imported.
 
     \b
     Example:
       retrieval gallery export galleries/shop shop.parquet
+      retrieval gallery export galleries/shop shop.csv
     """
     from index.transfer import export_photos
 
@@ -218,6 +220,8 @@ def export(path: Path, output: Path) -> None:
 @click.argument("path", type=Folder)
 def import_(source: Path, path: Path) -> None:
     """Make a gallery from an exported parquet file, or add its photos to one of the same model.
+
+    A new gallery begins with the log of changes of the exported one; a gallery that exists keeps its own.
 
     \b
     Example:

@@ -34,7 +34,8 @@ BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # our own limit is stricter, and refuses
 
-Source = bytes | str | Path | Image.Image
+Source = bytes | io.BytesIO | str | Path | Image.Image | NDArray[np.uint8]
+ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RGB array, uint8 (height, width, 3)"
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     Parameters
     ----------
     source:
-        Encoded bytes, a path, or a PIL image that somebody opened already.
+        Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
     min_side:
         The side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least
         twice that (0: at full size).
@@ -88,9 +89,14 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     Raises
     ------
     ImageUnreadable, ImageTooLarge, ImageUnsupported
+        Where the photo cannot be used.
+    InvalidParameter
+        For anything that is no source.
     """
+    source = plain_source(source)
     if isinstance(source, Image.Image):
         _check_shape(source)
+        _load(source)
         return _upright_rgb(source)
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
@@ -110,6 +116,21 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         raise ImageUnreadable("this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these") from error
     except Exception as error:  # Pillow's decoders raise many types on damaged files
         raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
+
+
+def plain_source(source: Source) -> bytes | Path | Image.Image:
+    """Return a source as bytes, a path or a PIL image; InvalidParameter, which says what is accepted, for others."""
+    if isinstance(source, bytes | Image.Image):
+        return source
+    if isinstance(source, str | Path):
+        return Path(source)
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()
+    if not isinstance(source, np.ndarray):
+        raise InvalidParameter("image", ACCEPTED, None if source is None else type(source))
+    if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
+        raise InvalidParameter("image", ACCEPTED, f"{source.dtype} {source.shape}")
+    return Image.fromarray(np.ascontiguousarray(source))
 
 
 def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> Image.Image:
@@ -206,6 +227,14 @@ def _read_limited(file: io.FileIO, path: Path, expected: int) -> bytes:
     if not left:
         raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
     return b"".join(parts)
+
+
+def _load(image: Image.Image) -> None:
+    """Decode a PIL image, which may have been opened without that."""
+    try:
+        image.load()
+    except Exception as error:  # Pillow's decoders raise many types on damaged files
+        raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
 
 
 def _check_shape(image: Image.Image) -> None:

@@ -47,3 +47,8 @@ def drawn(draw: Callable[[Axes], None]) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
     return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def legend_above(axes: Axes) -> None:
+    """Add a legend above the axes: matplotlib's search for a free corner takes long where there are many points."""
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

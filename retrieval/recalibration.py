@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.recall import Probe
+from index.shell import command
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import OperatingPoint, calibrate, size_model
 from .certainty import without_uncertain
-from .errors import BundleError, MissingDependency
-from .feedback import Feedback, feedback_cap
+from .errors import BundleError, CalibrationError, MissingDependency
+from .feedback import Feedback
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
+from .pair_protocol import PAIRS
 from .report import ReportData, render_report
 from .targets import Target
+from .verdicts import Tally, feedback_caps, weigh
 
 CAP = "feedback_cap"  # in the evidence: no threshold beyond it
 
@@ -86,6 +89,15 @@ def probe_of(bundle: Bundle) -> Probe:
     return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """Another operating point, before anything is written."""
+
+    point: OperatingPoint
+    scores: SearchScores
+    tally: Tally | None  # of the feedback, None where there is none
+
+
 def recalibrate(
     bundle: Bundle,
     path: str | Path,
@@ -94,6 +106,7 @@ def recalibrate(
     gallery_size: int | None = None,
     allow_estimate: bool = False,
     feedback: Sequence[Feedback] = (),
+    trusted: Collection[str] = (),
     accept_biased: bool = False,
 ) -> Bundle:
     """Write a bundle with the same model and another operating point; its galleries stay valid.
@@ -105,15 +118,70 @@ def recalibrate(
     feedback:
         Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
         with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
+    trusted:
+        Names of keys whose verdicts count without a bound (`verdicts`); the empty name is that of a server without
+        keys.
+
+    Raises
+    ------
+    CalibrationError
+        Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
+        nothing.
     """
+    proposal = propose(
+        bundle,
+        target=target,
+        gallery_size=gallery_size,
+        allow_estimate=allow_estimate,
+        feedback=feedback,
+        trusted=trusted,
+        accept_biased=accept_biased,
+    )
+    evidence = dict(bundle.manifest["evidence"])
+    evidence["recalibrated_from"] = bundle.bundle_id
+    if proposal.tally is not None:
+        evidence["feedback"] = {"keys": dict(proposal.tally.keys), "trusted": sorted(proposal.tally.trusted)}
+    return write_bundle(
+        path,
+        model=bundle.path / "model.onnx",
+        preprocessing=bundle.preprocessing,
+        dim=bundle.dim,
+        operating_point=proposal.point,
+        measure=bundle.measure,
+        precision=bundle.precision,
+        provider=bundle.provider,
+        evidence=evidence,
+        files={
+            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
+            **_report(_data(proposal.point, proposal.scores, evidence)),
+        },
+    )
+
+
+def propose(
+    bundle: Bundle,
+    *,
+    target: Target | None = None,
+    gallery_size: int | None = None,
+    allow_estimate: bool = False,
+    feedback: Sequence[Feedback] = (),
+    trusted: Collection[str] = (),
+    accept_biased: bool = False,
+) -> Proposal:
+    """Return the operating point that `recalibrate` would write."""
+    _refuse_pairs(bundle)
     now = bundle.operating_point
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
-    cap, biased = float(now.evidence.get(CAP, math.inf)), None
+    cap, biased, tally = float(now.evidence.get(CAP, math.inf)), None, None
     if feedback:
-        told = feedback_cap(bundle, feedback, target_fpir)
-        cap, biased = (math.inf, told) if accept_biased else (min(cap, told), None)
+        tally = weigh(bundle, feedback, trusted=trusted)
+        least, most = feedback_caps(tally, target_fpir)
+        if accept_biased:  # it moves as little as the verdicts ask for, in either direction
+            cap, biased = math.inf, min(max(now.threshold, least), most)
+        else:
+            cap = min(cap, most)
     point = calibrate(
         scores,
         target_fpir=target_fpir,
@@ -126,23 +194,16 @@ def recalibrate(
     point = replace(point, min_certainty=now.min_certainty)
     if math.isfinite(cap):
         point = replace(point, evidence={**point.evidence, CAP: cap})
-    evidence = dict(bundle.manifest["evidence"])
-    evidence["recalibrated_from"] = bundle.bundle_id
-    return write_bundle(
-        path,
-        model=bundle.path / "model.onnx",
-        preprocessing=bundle.preprocessing,
-        dim=bundle.dim,
-        operating_point=point,
-        measure=bundle.measure,
-        precision=bundle.precision,
-        provider=bundle.provider,
-        evidence=evidence,
-        files={
-            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
-            **_report(_data(point, scores, evidence)),
-        },
-    )
+    return Proposal(point, scores, tally)
+
+
+def _refuse_pairs(bundle: Bundle) -> None:
+    """Raise CalibrationError for a bundle whose threshold is one of pairs: it keeps no promise for searches."""
+    if bundle.operating_point.evidence.get("protocol") == PAIRS:
+        raise CalibrationError(
+            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
+        )
 
 
 def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:
@@ -191,7 +252,7 @@ class Outlook:
 def outlook(bundle: Bundle, items: int) -> Outlook | None:
     """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
     point = bundle.operating_point
-    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+    if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
         return None
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)

@@ -21,7 +21,7 @@ from .settings_options import settings_options
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # shown on the page at most
-BACKLOG, GRACE_S = 512, 10
+BACKLOG = 512
 Folder = click.Path(path_type=Path)
 
 
@@ -62,6 +62,7 @@ def serve(
     from .app import create_app
     from .logs import Lines
     from .protocol import PunctualProtocol
+    from .server import GRACE_S, run
 
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if settings.feedback is None and isinstance(gallery, Path):
@@ -87,7 +88,7 @@ def serve(
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn hands back once it has finished
-    uvicorn.run(
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -101,6 +102,7 @@ def serve(
         server_header=False,
         proxy_headers=False,
     )
+    run(config)
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:

@@ -10,12 +10,12 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .callers import CALLER, Caller
 from .keys import ADMIN, SEARCH, Key, KeyRing
 from .limits import Rates, too_often
 from .problems import problem
@@ -23,12 +23,13 @@ from .telemetry import Telemetry
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
-ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
-REPORT_PATH = "/v1/report"  # a page too
+REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # of the endpoint, for a browser
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
 THUMBNAIL_PATH = "/v1/thumbnails/"  # of which each search of the page asks for a dozen
 LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
 READING = ("GET", "HEAD", "OPTIONS")
 SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # name or address, and port
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -88,6 +89,7 @@ class Guard:
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
         request.client = (scope.get("client") or ("",))[0]
+        CALLER.set(Caller())  # a connection's requests may share a context
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -116,13 +118,17 @@ class Guard:
             if key is None:
                 return _unknown(request)
             request.key = request.client = key.name
+            CALLER.set(Caller(key.name, is_admin=key.may(ADMIN)))
             if (refusal := _beyond(request, key)) is not None:
                 return refusal
         return self._too_often(request)
 
     def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
         """Return the refusal of what another site's page asks."""
-        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOCAL:
+        host = HOST.fullmatch(headers.get("host", ""))
+        if host is None:
+            return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
+        if self._local and host[1].strip("[]").lower() not in LOCAL:
             return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
         origin = headers.get("origin")
         here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may end the encryption
@@ -157,7 +163,7 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
     """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
     found = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    found += FIXED[endpoint and request.path != REPORT_PATH]
+    found += FIXED[endpoint and request.path not in PAGES]
     found.append((b"x-request-id", request.request_id.encode()))
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
         found.append((b"cache-control", b"no-store"))
@@ -187,7 +193,7 @@ def _beyond(request: _Request, key: Key) -> JSONResponse | None:
 
 def _unknown(request: _Request) -> JSONResponse:
     told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT)  # a browser asks for it, as a password
+    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # a browser asks for it, as a password
     told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
     return told
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
+from index.checks import check_actor
 from retrieval.errors import InvalidParameter, RetrievalError
 
 CLIENTS = 4096  # whose requests are counted; beyond, those who may ask again at once are forgotten
@@ -111,8 +112,7 @@ def add_key(path: Path, name: str, scope: str) -> str:
     """Write a new key and return its secret, which nothing keeps; several keys may have one name, to be rotated."""
     if scope not in SCOPES:
         raise InvalidParameter("scope", f"be one of {', '.join(SCOPES)}", scope)
-    if not name or not name.isprintable():
-        raise InvalidParameter("name", "be printable and not empty", name)
+    check_actor(name, parameter="name")  # the log of changes names it
     secret = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])

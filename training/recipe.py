@@ -21,7 +21,7 @@ from .parameters import check_learning
 from .run import choose_device
 from .sampler import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
 from .settings import Settings
-from .splits import Protocol, Splits, side
+from .splits import Splits
 
 
 def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | None]:
@@ -78,12 +78,6 @@ def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
         return GroupItemSampler(labels, groups, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
     kind = HardItemSampler if settings.sampler == "hard" else ItemSampler
     return kind(labels, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
-
-
-def protocol_photos(photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> list[Photo]:
-    """Return the photos of some items whose source takes part in the protocol: what the loss sees of its items."""
-    wanted = set(items)
-    return [p for p in photos if p.item_id in wanted and side(p) in protocol.sources]
 
 
 def _column(photo: Photo, name: str) -> str:

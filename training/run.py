@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,27 @@ from .splits import Protocol, Splits
 BEST, LAST = "best", "last"
 
 
+class Traces:
+    """What a folder holds before a training begins, so that one that fails leaves nothing else behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = frozenset(path.iterdir()) if path.is_dir() else None
+
+    def remove(self) -> None:
+        """Remove what was written since, and the folder where it is new."""
+        if self._before is None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            return
+        for entry in self._path.iterdir():
+            if entry in self._before:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
 class Run:
     """Reads and writes the files of one run directory."""
 
@@ -43,16 +65,22 @@ class Run:
     @classmethod
     def create(cls, path: Path, **documents: Mapping[str, Any] | None) -> Run:
         """Make a run directory and write its JSON documents; an existing run is never overwritten."""
-        if (path / "settings.json").exists():
-            raise RunError(
-                f"{path} holds a run already", remedy="Continue it with --resume, or choose another directory"
-            )
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        for name, values in documents.items():
-            if name != "settings":
-                run._write_json(name, values)
-        run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+        if (path / "settings.json").exists():
+            new = "" if run.has(LAST) else ", or remove it: no epoch of it is finished"
+            raise RunError(
+                f"{path} holds a run already", remedy=f"Continue it with --resume, or choose another directory{new}"
+            )
+        traces = Traces(path)
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            for name, values in documents.items():
+                if name != "settings":
+                    run._write_json(name, values)
+            run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+        except OSError as error:
+            traces.remove()
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
         return run
 
     @classmethod

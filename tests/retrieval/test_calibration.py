@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from retrieval.bounds import bound_p_value, products_needed, upper_bound
-from retrieval.calibration import OperatingPoint, calibrate
-from retrieval.consistency import search_curves
+from retrieval.calibration import OperatingPoint, best_threshold, calibrate
+from retrieval.consistency import UtilityCurves, search_curves
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.identification import SearchScores, identification_rates
 
@@ -136,3 +136,92 @@ def test_a_cap_holds_and_biased_data_certify_nothing() -> None:
     assert capped.threshold <= free.threshold - 0.01
     assert capped.status == free.status == "certified"
     assert loose.status == "estimated"
+
+
+def rising(products: int, allowed: int, *, seed: int = 0) -> SearchScores:
+    """Return one search an item; `allowed` of them come nearer to another item than half of the own photos do.
+
+    The other half of the own photos lies behind the next impostor: one step further finds twice as much.
+    """
+    generator = np.random.default_rng(seed)
+    impostor = np.sort(generator.uniform(0.4, 1.9, products))
+    first, second = (impostor[allowed + step : allowed + step + 2].mean() for step in (-1, 0))
+    order = generator.permutation(products)
+    own = np.where(np.arange(products) % 2, first, second)
+    return SearchScores(np.arange(products), own[order], impostor[order], products)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_limit_is_the_last_threshold_that_is_certified(seed: int) -> None:
+    """Twelve catalogues where more is found up to the limit, and twice as much one impostor behind it."""
+    count = 100 + 10 * seed
+    errors = [np.r_[np.ones(wrong), np.zeros(count - wrong)] for wrong in range(20)]
+    allowed = max(wrong for wrong in range(20) if bound_p_value(errors[wrong], 0.1) <= 0.05)
+    scores = rising(count, allowed, seed=seed)
+    point = calibrate(scores, target_fpir=0.1)
+    assert point.threshold == np.nextafter(np.sort(scores.impostor)[allowed], 0)
+    assert point.evidence["fpir"] == pytest.approx(allowed / count)
+    assert point.evidence["fpir_upper"] <= 0.1 < upper_bound(errors[allowed + 1])
+
+
+@pytest.mark.parametrize(("count", "target", "allowed"), [(20, 0.05, 1), (40, 0.05, 2), (20, 0.2, 4), (50, 0.04, 2)])
+def test_an_observed_rate_of_exactly_the_target_is_kept(count: int, target: float, allowed: int) -> None:
+    """Of 20 searches one may be answered at 5 %: the threshold lies just below the second impostor."""
+    scores = rising(count, allowed)
+    point = calibrate(scores, target_fpir=target, allow_estimate=True)
+    assert point.status == "estimated"
+    assert point.evidence["fpir"] == pytest.approx(target)
+    assert point.threshold == np.nextafter(np.sort(scores.impostor)[allowed], 0)
+
+
+def curves(distances: list[float], utility: list[list[float]]) -> UtilityCurves:
+    values = np.array(utility)
+    return UtilityCurves(np.array(distances), np.arange(len(values)), values, values, values)
+
+
+def test_of_equal_thresholds_the_largest_serves() -> None:
+    """Nothing tells the first three apart; the fourth finds less."""
+    even = curves([0.1, 0.2, 0.3, 0.4], [[0.8, 0.8, 0.8, 0.2], [0.8, 0.8, 0.8, 0.2]])
+    assert best_threshold(even) == 0.3
+
+
+def test_of_thresholds_within_a_standard_error_the_most_even_serves() -> None:
+    """At 0.2 the mean is 0.8 and its standard error 0.1: 0.71 is as good, and the same for every item."""
+    utility = [[0.69, 0.9, 0.71, 0.69], [0.69, 0.7, 0.71, 0.69]]
+    assert best_threshold(curves([0.1, 0.2, 0.3, 0.4], utility)) == 0.3
+    assert best_threshold(curves([0.1, 0.2], [[0.699, 0.9], [0.699, 0.7]])) == 0.2  # just too far from 0.8
+    assert best_threshold(curves([0.1, 0.2], [[0.701, 0.9], [0.701, 0.7]])) == 0.1  # just within
+
+
+def test_one_item_has_no_standard_error() -> None:
+    assert best_threshold(curves([0.1, 0.2, 0.3], [[0.8, 0.9, 0.7]])) == 0.2
+
+
+def test_thresholds_that_find_nothing_are_no_candidates() -> None:
+    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.0]])) is None
+    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.3], [0.0, 0.0]])) == 0.2
+
+
+def test_the_searches_of_a_large_item_are_one_cluster() -> None:
+    """70 items; one of them asks a hundred times and is answered wrongly a third of the time.
+
+    By searches the FPIR is 0.2, by items 0.005: an item counts once in the certificate.
+    """
+    photos = np.r_[np.full(69, 1), 100]
+    labels = np.repeat(np.arange(70), photos)
+    wrong = (labels == 69) & (np.arange(len(labels)) % 3 == 0)
+    scores = SearchScores(labels, np.full(len(labels), 0.5), np.where(wrong, 0.4, 1.5), 70)
+    evidence = calibrate(scores, target_fpir=0.3).evidence
+    assert evidence["fpir_upper"] == upper_bound(np.r_[np.zeros(69), wrong[labels == 69].mean()])
+    assert evidence["clusters"] == 70
+
+
+def test_half_an_error_certifies_no_more_than_a_whole_one() -> None:
+    """80 items of two searches, one of which is wrong whatever the threshold: 0.079, not 0.045, is the p-value."""
+    own, impostor = np.full(160, 0.5), np.full(160, 1.5)
+    impostor[0] = own[0] = 0.0
+    scores = SearchScores(np.repeat(np.arange(80), 2), own, impostor, 80)
+    point = calibrate(scores, allow_estimate=True)
+    assert point.status == "estimated"
+    assert point.evidence["fpir"] == 1 / 160
+    assert point.evidence["fpir_upper"] > 0.05

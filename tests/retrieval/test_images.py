@@ -16,7 +16,7 @@ from PIL import Image
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
 from retrieval.images import MAX_BYTES, Preprocessing, crop, open_image, read_file, resize, see, thumbnail, to_tensor
 
-from ..world import encode
+from ..world import draw, encode
 
 
 def gradient(width: int = 96, height: int = 64) -> Image.Image:
@@ -278,3 +278,44 @@ def test_a_phones_jpeg_with_a_second_picture_is_its_first() -> None:
     first.save(file, "MPO", save_all=True, append_images=[second])
     seen = open_image(file.getvalue(), min_side=8)
     assert seen.getpixel((5, 5))[0] > 200  # type: ignore[index]
+
+
+def test_arrays_and_buffers_are_images_too() -> None:
+    pixels = np.asarray(draw(3, 0))
+    for array in (pixels, pixels[:, ::-1][:, ::-1], np.asfortranarray(pixels)):
+        assert np.array_equal(np.asarray(open_image(array)), pixels)
+    file = io.BytesIO()
+    draw(3, 0).save(file, "PNG")  # and its position is at its end
+    assert np.array_equal(np.asarray(open_image(file)), pixels)
+    assert np.array_equal(np.asarray(open_image(io.BytesIO(file.getvalue()))), pixels)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (None, "got None"),
+        (5, "<class 'int'>"),
+        ([1, 2], "<class 'list'>"),
+        (bytearray(b"x"), "<class 'bytearray'>"),
+        (np.zeros((40, 40), np.uint8), "uint8 (40, 40)"),
+        (np.zeros((40, 40, 4), np.uint8), "uint8 (40, 40, 4)"),
+        (np.zeros((40, 40, 3), np.float32), "float32 (40, 40, 3)"),
+        (np.zeros((0, 40, 3), np.uint8), "uint8 (0, 40, 3)"),
+    ],
+)
+def test_what_is_no_image_is_told_what_is_accepted(source: object, told: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        open_image(source)  # type: ignore[arg-type]
+    assert told in str(refused.value)
+    for accepted in ("BytesIO", "a path", "a PIL image", "uint8 (height, width, 3)"):
+        assert accepted in str(refused.value)
+
+
+def test_limits_hold_for_arrays_and_opened_images() -> None:
+    with pytest.raises(ImageUnsupported, match="needs at least"):
+        open_image(np.zeros((4, 40, 3), np.uint8))
+    whole = io.BytesIO()
+    draw(3, 0).resize((400, 400)).save(whole, "JPEG")
+    cut = Image.open(io.BytesIO(whole.getvalue()[:2000]))  # Pillow has read the header alone
+    with pytest.raises(ImageUnreadable, match="damaged"):
+        open_image(cut)

@@ -73,6 +73,22 @@ class Served:
 
 def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
     """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
+    served = launch(world, folder, *options)
+    for _ in range(600):
+        try:
+            if served.process.poll() is not None:
+                break
+            if all(httpx.get(f"{served.address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
+                break
+            time.sleep(0.1)
+        except httpx.TransportError:
+            time.sleep(0.1)
+    assert served.process.poll() is None, served.log.read_text()
+    return served
+
+
+def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
+    """Start `retrieval serve` on a free port, and return at once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -89,18 +105,7 @@ def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> S
     log = folder / "serve.log"
     with log.open("wb") as out:
         process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
-    address = f"http://127.0.0.1:{port}"
-    for _ in range(600):
-        try:
-            if process.poll() is not None:
-                break
-            if all(httpx.get(f"{address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
-                break
-            time.sleep(0.1)
-        except httpx.TransportError:
-            time.sleep(0.1)
-    assert process.poll() is None, log.read_text()
-    return Served(process, address, log)
+    return Served(process, f"http://127.0.0.1:{port}", log)
 
 
 def stop(served: Served, how: signal.Signals = signal.SIGTERM) -> int:

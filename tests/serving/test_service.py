@@ -336,9 +336,9 @@ def test_metrics_count_what_happens(client: TestClient) -> None:
     for line in (
         'retrieval_requests_total{route="/v1/search",status="200"} 2.0',
         'retrieval_requests_total{route="/v1/search",status="400"} 1.0',
-        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:path}",status="404"} 1.0',
+        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:any}",status="404"} 1.0',
         'retrieval_decisions_total{decision="match",reason=""} 1.0',
-        'retrieval_decisions_total{decision="no_match",reason="no_match"} 1.0',
+        'retrieval_decisions_total{decision="no_match",reason="beyond_threshold"} 1.0',
         'retrieval_stage_seconds_count{stage="embed"} 2.0',
         "retrieval_nearest_distance_count 2.0",
         "retrieval_gallery_items 10.0",
@@ -382,7 +382,7 @@ def test_a_bundle_behind_a_link_stays_the_one_that_was_opened(changing: tuple[Te
 
 
 def answer(certainty: float, distance: float, brightness: float) -> SearchResult:
-    made = SearchResult((), "no_match", "no_match", 0.5, distance, certainty, None, "b", 1)
+    made = SearchResult((), "no_match", "beyond_threshold", 0.5, distance, certainty, None, "b", 1)
     return replace(made, appearance=Appearance(brightness, 0.2, 0.1))
 
 

@@ -25,8 +25,8 @@ from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
 from training.density import validation_scene
 from training.evaluation import Scene, item_labels, make_scene, score_scene
-from training.recipe import protocol_photos
 from training.run import Run
+from training.splits import protocol_photos
 
 from .beside import Figures, images_per_second, medians
 from .forms import Form, Forms, embed_with_torch
