@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -164,7 +165,7 @@ def test_each_route_of_gradio_that_the_page_does_not_need_is_not_there(
     assert len(theirs) > 60
     with opening_nothing_outside(server, folder):
         for method, path in sorted(theirs - ROUTES):
-            for value in ("x", "0", "../../etc/passwd", "/etc/passwd", "http:%2F%2Fexample.com"):
+            for value in ("0", "../../etc/passwd", "http:%2F%2Fexample.com"):
                 where = re.sub(r"\{[^}]*\}", value, path)
                 answer = page.request(
                     method, where, json={"data": [], "session_hash": "a"} if method == "POST" else None
@@ -272,27 +273,39 @@ def test_an_upload_has_one_file_whose_name_does_not_matter(
         assert page.post(UPLOAD, content=b"--b\r\n\r\n", headers={"content-type": kind}).status_code == 400, kind
 
 
-@pytest.mark.slow
-def test_another_key_sees_neither_photo_nor_answer_of_a_session(world: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def two(world: Path, tmp_path: Path) -> Iterator[tuple[Served, httpx.Client, httpx.Client]]:
+    """Return a server with two keys, and a client for each."""
     file = tmp_path / "keys.json"
     keys = [add_key(file, name, "search") for name in ("ann", "bob")]
     running = start(world, tmp_path, "--keys", str(file), "--feedback", str(tmp_path / "feedback.jsonl"))
-    clients = [httpx.Client(base_url=running.address, timeout=20, auth=("", key)) for key in keys]
-    with clients[0] as ann, clients[1] as bob:
-        token = upload(ann, encode(draw(3, 5)))
-        assert bob.get(f"/gradio_api/file={token}").status_code == 404
-        assert "not held" in ask(bob, "shared", path=token)
-        assert "This is item-03" in ask(ann, "shared", path=token)
-        assert "not held" in ask(bob, "shared", path=token)
-        assert "not held" in ask(ann, "another", path=token)  # a session of the same key
-        right = {d["api_name"]: d["id"] for d in ann.get("/config").json()["dependencies"]}["verdict_right"]
-        assert "could not be noted" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
-        assert "could not be noted" in run(ann, right, session="another").json()["data"][0]
-        assert "Noted" in run(ann, right, session="shared").json()["data"][0]
-        assert run(bob, event(bob, "change"), None, session="shared").status_code == 200  # clears nothing of ann's
-        assert ann.get(f"/gradio_api/file={token}").content == encode(draw(3, 5))
-        assert run(ann, event(ann, "change"), None, session="shared").status_code == 200
-        assert ann.get(f"/gradio_api/file={token}").status_code == 404
+    ann, bob = (httpx.Client(base_url=running.address, timeout=20, auth=("", key)) for key in keys)
+    with ann, bob:
+        while ann.get("/").status_code == 503:  # the page follows the endpoint
+            time.sleep(0.1)
+        yield running, ann, bob
+    if running.process.poll() is None:
+        stop(running)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Served, httpx.Client, httpx.Client]) -> None:
+    running, ann, bob = two
+    token = upload(ann, encode(draw(3, 5)))
+    assert bob.get(f"/gradio_api/file={token}").status_code == 404
+    assert "not held" in ask(bob, "shared", path=token)
+    assert "This is item-03" in ask(ann, "shared", path=token)
+    assert "not held" in ask(bob, "shared", path=token)
+    assert "not held" in ask(ann, "another", path=token)  # a session of the same key
+    right = {d["api_name"]: d["id"] for d in ann.get("/config").json()["dependencies"]}["verdict_right"]
+    assert "could not be noted" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
+    assert "could not be noted" in run(ann, right, session="another").json()["data"][0]
+    assert "Noted" in run(ann, right, session="shared").json()["data"][0]
+    assert run(bob, event(bob, "change"), None, session="shared").status_code == 200  # clears nothing of ann's
+    assert ann.get(f"/gradio_api/file={token}").content == encode(draw(3, 5))
+    assert run(ann, event(ann, "change"), None, session="shared").status_code == 200
+    assert ann.get(f"/gradio_api/file={token}").status_code == 404
     stop(running)
     searches = [line for line in running.log.read_text().splitlines() if '"page/search"' in line]
     logged = [(told["key"], told["status"]) for told in map(json.loads, searches)]
