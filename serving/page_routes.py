@@ -155,16 +155,20 @@ class _Transfer:
             return JSONResponse([self._uploads.store(client, data)])
 
     async def _file(self, request: Request) -> bytes:
+        await request.body()  # first: it is capped, and one that is cut off leaves no file behind
         parser = MultiPartParser(request.headers, request.stream(), max_files=1, max_fields=4)
-        parser.spool_max_size = self._max_bytes + OVERHEAD  # nothing is written before it is accepted
+        parser.spool_max_size = self._max_bytes + OVERHEAD  # in memory: the file comes to lie in its folder alone
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError) as error:
             raise ImageUnreadable("this is not a form with one file", remedy="Send files=@photo.jpg") from error
-        file = form.get("files")
-        if file is None or isinstance(file, str):
-            raise ImageUnreadable("the form has no file in the field `files`", remedy="Send files=@photo.jpg")
-        return await file.read()
+        try:
+            file = form.get("files")
+            if file is None or isinstance(file, str):
+                raise ImageUnreadable("the form has no file in the field `files`", remedy="Send files=@photo.jpg")
+            return await file.read()
+        finally:
+            await form.close()
 
     async def progress(self, _: Request) -> Response:
         """Say that the upload is done: the page shows no progress."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
+from retrieval.errors import ImageUnreadable
 from retrieval.images import read_file
 
 from .limits import AGAIN, Busy
@@ -124,7 +125,10 @@ class Uploads:
         """Return the bytes of a photo; NoSuchThing where none is held for this client."""
         with self._guard:
             path = self._of(token, client).path
-        return read_file(path, follow_links=False)
+        try:
+            return read_file(path, follow_links=False)
+        except ImageUnreadable as error:  # it was deleted just now; a client need not know where it lay
+            raise _missing() from error
 
     def sweep(self) -> None:
         """Delete the photos that were not used for long."""
