@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.mutants import report, settings
+from tools.mutants import report, settings, trees
 from tools.mutants.operators import mutants_of
 from tools.mutants.settings import Settings, faults_of
 from tools.mutants.trees import KILLED, SURVIVED, TIMEOUT, Tree
@@ -91,12 +91,18 @@ def test_sql_is_mutated() -> None:
     assert len(found) == 6
 
 
-@pytest.mark.parametrize(("test", "outcome"), [("x == 1", SURVIVED), ("x == 2", KILLED), ("wait()", TIMEOUT)])
-def test_a_mutant_runs_in_a_process_of_its_own(tmp_path: Path, test: str, outcome: str) -> None:
-    """The child sees the mutant, this process does not, and one that waits is ended."""
+@pytest.mark.parametrize(
+    ("test", "outcome"), [("x == 1", SURVIVED), ("x == 2", KILLED), ("wait()", TIMEOUT), ("loop()", TIMEOUT)]
+)
+def test_a_mutant_runs_in_a_process_of_its_own(
+    tmp_path: Path, test: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child sees the mutant, this process does not, and one that waits or never ends is ended."""
+    monkeypatch.setattr(trees, "WALL", 2 if outcome == TIMEOUT else 600)
     (tmp_path / "judged.py").write_text("x = 0\n")
     (tmp_path / "test_judged.py").write_text(
-        f"from threading import Event\nfrom judged import x\nwait = Event().wait\ndef test_it():\n    assert {test}\n"
+        "from threading import Event\nfrom judged import x\nwait = Event().wait\n"
+        f"def loop():\n    while True: pass\ndef test_it():\n    assert {test}\n"
     )
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     seconds = 1.0 if outcome == TIMEOUT else 60.0

@@ -36,9 +36,10 @@ def test_risk_coverage_by_hand() -> None:
 
 
 def test_equally_certain_searches_keep_their_order() -> None:
-    wrong = np.random.default_rng(0).random(500) < 0.4
-    curve = risk_coverage(np.ones(500), wrong)
-    assert curve.risk == pytest.approx(wrong.cumsum() / np.arange(1, 501))
+    generator = np.random.default_rng(0)
+    wrong, certain = generator.random(500) < 0.4, generator.random(500) < 0.5
+    curve = risk_coverage(np.where(certain, 2.0, 1.0), wrong)
+    assert curve.risk == pytest.approx(np.r_[wrong[certain], wrong[~certain]].cumsum() / np.arange(1, 501))
 
 
 @pytest.mark.parametrize(("certainties", "wrong"), [([], []), ([1.0, 2.0], [True]), ([1.0], [True, False])])
@@ -92,6 +93,10 @@ def test_a_search_of_exactly_the_cut_is_answered() -> None:
     kept = without_uncertain(scores, [1.0, 2.0, 3.0], 2.0)
     assert np.isinf(kept.impostor).tolist() == [True, False, False]
     assert (kept.own > 2).tolist() == [True, False, False]
+    assert kept.near is None
+    third = np.array([0.3], dtype=np.float32)
+    just_above = SearchScores(np.arange(1), np.full(1, 0.4), np.full(1, 0.9), 3)
+    assert np.isinf(without_uncertain(just_above, third, float(third[0]) + 1e-9).impostor).all()
     assert kept.mated.all()  # a search that is rejected has a mate still, which it never finds
 
 

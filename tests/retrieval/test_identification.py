@@ -59,18 +59,19 @@ def test_a_photo_never_finds_itself() -> None:
     assert (search_scores(photos, labels, photos, labels).own == 0).all()
 
 
-@pytest.mark.parametrize("items", [7, 32, 33, 50])
+@pytest.mark.parametrize("items", [7, 32, 33, 300])
 def test_the_nearest_items_are_kept_in_order(items: int) -> None:
     """One distance an item, that of its nearest photo, the own item left out: as many as there are, 32 at most."""
-    queries, _, photos, _ = world()
-    asked, kept = np.arange(40) % items, np.arange(60) % items
+    rows = np.random.default_rng(items).normal(size=(640, 6))
+    vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    queries, photos, asked, kept = vectors[:40], vectors[40:], np.arange(40) % items, np.arange(600) % items
     scores = search_scores(queries, asked, photos, kept)
     distances = np.linalg.norm(queries[:, None].astype(float) - photos[None], axis=2)
     by_item = np.stack([distances[:, kept == item].min(axis=1) for item in range(items)], axis=1)
     by_item[np.arange(40), asked] = np.inf
     assert scores.near.shape == (40, min(32, items))
-    np.testing.assert_allclose(scores.near, np.sort(by_item, axis=1)[:, :32], atol=2e-5)
-    assert scores.near[:, 0] == pytest.approx(scores.impostor, abs=2e-5)
+    np.testing.assert_allclose(scores.near, np.sort(by_item, axis=1)[:, :32], atol=1e-4)
+    assert scores.near[:, 0] == pytest.approx(scores.impostor, abs=1e-4)
 
 
 def test_some_queries_keep_all_that_is_known_of_them() -> None:

@@ -234,6 +234,88 @@ def test_a_no_match_says_why(world: Path, tmp_path: Path) -> None:
         assert Retriever(sure.bundle, empty).search(image).reason == "gallery_empty"
 
 
+def test_a_filter_that_leaves_nothing_is_told(world: Path, tmp_path: Path) -> None:
+    bundle, image = Bundle.open(world / "bundle"), encode(draw(3, 3))
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        retriever = Retriever(bundle, gallery)
+        gallery.declare({"brand": "text"})
+        assert retriever.search(image, where="brand = 'b'").reason == "gallery_empty"
+        vectors = bundle.embedder().embed([image]).vectors
+        gallery.add(["p"], ["item-03"], vectors, metadata=[{"brand": "a"}])
+        assert retriever.search(image, where="brand = 'b'").reason == "filtered_out"
+        found = retriever.search(image, where="brand = 'a'")
+    assert (found.reason, found.matches[0].photo_id, found.matches[0].metadata) == ("", "p", {"brand": "a"})
+
+
+def test_a_certainty_of_exactly_the_least_is_answered(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    certainty = retriever.search(image).certainty
+    for least, decision in ((certainty, "match"), (float(np.nextafter(certainty, 9e9)), "no_match")):
+        point = OperatingPoint(0.5, "estimated", 0.05, {}, min_certainty=least)
+        bundle = make_bundle(tmp_path / decision, point=point)
+        assert Retriever(bundle, Gallery.open(world / "gallery", read_only=True)).search(image).decision == decision
+
+
+def test_an_answer_says_what_gave_it(retriever: Retriever) -> None:
+    result = retriever.search(encode(draw(3, 3)))
+    assert result.bundle_id == retriever.bundle.bundle_id
+    assert result.gallery_version == retriever.gallery.version
+    assert result.threshold == retriever.bundle.threshold
+    assert set(result.timings_ms) == {"decode", "embed", "search"}
+    assert all(value >= 0 for value in result.timings_ms.values())
+    assert result.nearest == result.matches[0]
+    assert result.nearest_distance == result.nearest.distance
+    assert result.explanation is None
+
+
+def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    told = retriever.search(image, explain=True).explanation
+    assert told is not None
+    assert (told["distance_form"], told["density"], told["min_certainty"]) == ("plain", 0.0, 0.0)
+    assert (told["photos"], told["items"], told["index"]) == (30, 10, "flat")
+    assert told["plain_nearest"]["item_id"] == "item-03"
+    plain = make_bundle(tmp_path / "plain")
+    vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
+    measure = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
+    scaled = Retriever(
+        make_bundle(tmp_path / "scaled", measure=measure), Gallery.open(world / "gallery", read_only=True)
+    ).search(image, explain=True)
+    assert scaled.explanation is not None
+    assert scaled.explanation["distance_form"] == LOCAL_SCALING
+    density = measure.densities(plain.embedder().embed([image]).vectors)[0]
+    assert scaled.explanation["density"] == pytest.approx(density, abs=1e-6)
+    distance = scaled.explanation["plain_nearest"]["distance"]
+    assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
+    with Gallery.create(tmp_path / "empty", dim=plain.dim, embedding_id=plain.embedding_id) as empty:
+        nothing = Retriever(plain, empty).search(image, explain=True)
+    assert nothing.explanation is not None
+    assert nothing.explanation["plain_nearest"] is None
+    assert (nothing.nearest, nothing.nearest_distance, nothing.matches) == (None, None, ())
+
+
+def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    wide = Retriever(make_bundle(tmp_path / "wide", threshold=2.0), Gallery.open(world / "gallery", read_only=True))
+    assert [len(wide.search(image, top_k=count).matches) for count in (1, 3, 10, 1000)] == [1, 3, 10, 10]
+    assert len(wide.search(image).matches) == 10
+    for count in (0, -1, 1001):
+        with pytest.raises(InvalidParameter, match="top_k must lie between 1 and 1000"):
+            retriever.search(image, top_k=count)
+
+
+def test_the_outlook_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("retrieval.retriever.outlook", lambda bundle, items: asked.append(items) or items)
+    bundle = Bundle.open(world / "bundle")
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        retriever = Retriever(bundle, gallery)
+        assert [retriever.outlook() for _ in range(3)] == [0, 0, 0]
+        gallery.add(["p"], ["i"], np.eye(bundle.dim, dtype=np.float32)[:1])
+        assert [retriever.outlook() for _ in range(3)] == [1, 1, 1]
+    assert asked == [0, 1]  # worked out once for each size
+
+
 def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:
     plain = make_bundle(tmp_path / "plain")
     photos = [encode(draw(item, 0)) for item in range(20)]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -85,14 +87,29 @@ def test_a_far_is_that_of_the_largest_threshold_that_keeps_it(far: float) -> Non
 
 
 def test_a_far_beyond_the_nearest_items_that_are_kept_is_refused() -> None:
-    """Two items of five are kept a query: pairs beyond 0.5, where the first query's second item is, are not known."""
-    near = np.array([[0.3, 0.5], [0.4, 0.8], [0.6, 0.9]])
-    scores = SearchScores(np.arange(3), np.full(3, 0.1), near[:, 0], 6, near)
-    assert Target(far=2.5 / 15).as_fpir(scores) == pytest.approx(2 / 3)  # just below 0.5
-    with pytest.raises(CalibrationError, match=r"a FAR of 0\.2 accepts more than the 2 items nearest"):
-        Target(far=0.2).as_fpir(scores)
-    with pytest.raises(CalibrationError, match=r"a FAR of 0\.9 accepts more"):
-        Target(far=0.9).as_fpir(scores)
+    """Three items of many are kept a query: pairs beyond 0.5, the first query's third item, are not known."""
+    near = np.array([[0.3, 0.35, 0.5], [0.4, 0.8, 0.85], [0.6, 0.9, 0.95]])
+    scores = SearchScores(np.arange(3), np.full(3, 0.1), near[:, 0], 11, near)  # 30 pairs
+    assert Target(far=3.5 / 30).as_fpir(scores) == pytest.approx(2 / 3)  # three pairs are below 0.5
+    for far in (4.5 / 30, 0.2, 0.3, 0.9):
+        with pytest.raises(CalibrationError, match=f"a FAR of {far:g} accepts more than the 3 items nearest"):
+            Target(far=far).as_fpir(scores)
+
+
+def test_a_far_of_any_size_is_known_where_all_items_are_kept() -> None:
+    """Half of the photos are near all three other items, half are far from all: half of all pairs, at 0.5."""
+    near = np.repeat([[0.1, 0.2, 0.3], [0.7, 0.8, 0.9]], 10, axis=0)
+    scores = SearchScores(np.arange(20), np.full(20, 0.05), near[:, 0], 4, near)
+    assert Target(far=0.5).as_fpir(scores) == 1 / 2
+    with pytest.raises(CalibrationError, match=r"a FAR of 0\.5 accepts more than the 3 items nearest"):
+        Target(far=0.5).as_fpir(replace(scores, gallery_items=5))
+
+
+def test_a_far_that_accepts_every_pair_is_refused() -> None:
+    """Of four pairs three are known to have a distance: the fourth is of a search that was rejected."""
+    near = np.array([[0.1, 0.2], [0.3, np.inf]])
+    with pytest.raises(CalibrationError, match=r"a FAR of 0\.75 accepts more"):
+        Target(far=0.75).as_fpir(SearchScores(np.arange(2), np.full(2, 0.05), near[:, 0], 3, near))
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1, 1.1, float("nan")])

@@ -25,7 +25,7 @@ from .trees import LOG, SURVIVED, UNTESTED, Tree, copy_tree, environment, preloa
 AWAKE = 5  # seconds between looks at whether the workers live
 AHEAD = 8  # tasks that wait for a worker
 QUICK = 20  # tests that are run without a fault in a fork, to see that they pass there
-PATIENCE, LEAST_SECONDS = 10, 30  # times what the tests took without a fault, and at least
+PATIENCE, LEAST_SECONDS = 5, 10  # times what the tests took without a fault, and at least
 
 
 @dataclass(frozen=True)

@@ -300,8 +300,13 @@ def _calls(node: ast.Call) -> Iterator[ast.expr]:
     elif name in UNWRAPPED and isinstance(node.func, ast.Attribute):
         yield node.func.value
     if not name[:1].isupper():
-        named = [number for number, keyword in enumerate(node.keywords) if keyword.arg]
+        named = [number for number, keyword in enumerate(node.keywords) if keyword.arg and not _default(keyword)]
         yield from (_without(node, "keywords", number) for number in named)
+
+
+def _default(keyword: ast.keyword) -> bool:
+    """Whether this says what would be done without it, for the reader."""
+    return keyword.arg == "side" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "left"
 
 
 def _changed(node: Node, **fields: object) -> Node:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import math
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -27,7 +29,8 @@ from .settings import PROJECT, ROOT
 
 KILLED, SURVIVED, TIMEOUT, UNTESTED = "killed", "survived", "timeout", "untested"
 LOG = ".mutant.log"  # what the last tests said, in a copy
-NO_FAULT = 0  # pytest's exit code
+OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; every other is a failure of the tests
+WALL = 10  # seconds of the clock for each of the processor, before a mutant that waits is ended
 
 
 def copy_tree(target: Path) -> Path:
@@ -62,7 +65,7 @@ class Tree:
     tried: int = 0
 
     def run(self, module: str, source: bytes, tests: Sequence[str], *, marks: str, seconds: float) -> str:
-        """Return what became of a mutant: killed, survived, or out of time."""
+        """Return what became of a mutant: killed, survived, or out of time (`seconds` of the processor)."""
         target = self.path / module
         original = target.read_bytes()
         self.tried += 1
@@ -78,13 +81,14 @@ class Tree:
         child = os.fork()
         if not child:
             os.setsid()  # its own process group: what it starts ends with it
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))
             _test(self.path, tests, marks)
-        ends = time.monotonic() + seconds
+        ends = time.monotonic() + WALL * seconds
         try:
             while True:
                 done, status = os.waitpid(child, os.WNOHANG)
                 if done:
-                    return SURVIVED if os.waitstatus_to_exitcode(status) == NO_FAULT else KILLED
+                    return OUTCOMES.get(os.waitstatus_to_exitcode(status), KILLED)
                 if time.monotonic() > ends:
                     return TIMEOUT
                 time.sleep(0.02)
