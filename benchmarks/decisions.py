@@ -34,8 +34,8 @@ from training.density import Whitening, choose_distance
 from training.embedding import embed_photos
 from training.evaluation import make_scene, score_scene
 from training.exporting.onnx_embedding import embed_with_onnx
-from training.recipe import protocol_photos
 from training.run import Run
+from training.splits import protocol_photos
 
 CLOSE = 1e-4  # to the threshold: rounding may decide there
 STRANGERS = 1000

@@ -46,10 +46,9 @@ from training.evaluation import (
 from training.losses import Regularized, make_loss
 from training.model import backbone_preprocessing, load_backbone
 from training.parameters import learned_by, learning_rate_factor
-from training.recipe import protocol_photos
 from training.sampler import ItemSampler
 from training.settings import Settings
-from training.splits import Splits, make_protocol, make_splits
+from training.splits import Splits, make_protocol, make_splits, protocol_photos
 
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)

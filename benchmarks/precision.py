@@ -30,8 +30,8 @@ from training.exporting.beside import images_per_second, medians
 from training.exporting.forms import Form, Forms, embed_with_torch
 from training.exporting.onnx_embedding import embed_with_onnx
 from training.exporting.variants import Variant
-from training.recipe import protocol_photos
 from training.run import Run
+from training.splits import protocol_photos
 
 TARGET, DRAWS = 0.05, 2000
 FASTER, FAITHFUL, LOST = 2.0, 0.995, -0.02  # what is asked of int8

@@ -42,10 +42,9 @@ from training.density import Whitening, choose_distance, distances_of
 from training.embedding import embed_photos, to_device
 from training.evaluation import item_labels, make_scene, open_set_figures, rank_figures, score_scene
 from training.model import backbone_preprocessing, load_backbone
-from training.recipe import protocol_photos
 from training.run import Run
 from training.settings import Settings
-from training.splits import Splits, make_protocol, make_splits
+from training.splits import Splits, make_protocol, make_splits, protocol_photos
 from training.trainer import train
 
 ROTATIONS, TARGET = 4, 0.05

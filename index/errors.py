@@ -12,6 +12,7 @@ RetrievalError
 ├── CalibrationError          no threshold can keep the promise with these photos
 ├── BundleError               a bundle is missing, damaged or of another format
 │   ├── BundleCorrupt         a file is not what the manifest says
+│   ├── BundleUntrusted       no key that is trusted signed it
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row is not what was written
@@ -45,6 +46,16 @@ class InvalidParameter(RetrievalError, ValueError):
 
 class MissingDependency(RetrievalError, ImportError):
     """An optional package is not installed."""
+
+    @classmethod
+    def of_extra(cls, package: str, extra: str) -> MissingDependency:
+        """Return the error that says that a package is not installed, and which command installs it."""
+        return cls(f"{package} is not installed", remedy=f"In the project's checkout: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra. The project is in no package index, so it is run in a checkout."""
+    return f"pip install -c constraints.txt '.[{extra}]'"
 
 
 def _shown(value: object) -> str:
@@ -87,6 +98,10 @@ class BundleError(RetrievalError):
 
 class BundleCorrupt(BundleError):
     """A file is not what the manifest says."""
+
+
+class BundleUntrusted(BundleError):
+    """No key that is trusted signed it."""
 
 
 class BundleMismatch(BundleError):

@@ -1,6 +1,6 @@
 """Asks a server of `retrieval serve` over HTTP: one client that waits, and one to be awaited.
 
-Both send what `client_calls` describes, again as `client_retries` allows. Needs httpx: pip install 'retrieval[client]'.
+Both send what `client_calls` describes, again as `client_retries` allows. Needs the extra `client`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from .client_answers import (
     decode,
 )
 from .errors import ImageTooLarge, ImageUnreadable, InvalidParameter
-from .images import MAX_BYTES, Source, open_image
+from .images import MAX_BYTES, Source, open_image, plain_source
 
 if TYPE_CHECKING:
     import httpx
@@ -172,15 +172,16 @@ def ready() -> Call[bool]:
 
 
 def image_bytes(image: Source) -> bytes:
-    """Return an image as a file; a PIL image becomes the PNG of what a search would see of it."""
-    if isinstance(image, Image.Image):
+    """Return an image as a file; a PIL image or an array becomes the PNG of what a search would see of it."""
+    source = plain_source(image)
+    if isinstance(source, Image.Image):
         file = io.BytesIO()
-        open_image(image).save(file, "PNG")
+        open_image(source).save(file, "PNG")
         data = file.getvalue()
     else:
-        data = image if isinstance(image, bytes) else _read_file(Path(image))
+        data = source if isinstance(source, bytes) else _read_file(source)
     if len(data) > MAX_BYTES:
-        remedy = "Send the file that it came from, or a smaller image" if isinstance(image, Image.Image) else ""
+        remedy = "Send the file that it came from, or a smaller image" if isinstance(source, Image.Image) else ""
         raise ImageTooLarge(f"the image has {len(data):,} bytes as a file, the limit is {MAX_BYTES:,}", remedy=remedy)
     return data
 

@@ -15,7 +15,7 @@ def require_httpx() -> None:
     try:
         import httpx  # noqa: F401
     except ImportError as error:
-        raise MissingDependency("httpx is not installed", remedy="pip install 'retrieval[client]'") from error
+        raise MissingDependency.of_extra("httpx", "client") from error
 
 
 def address(base_url: str) -> httpx.URL:

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index.kinds import KINDS
+from index.shell import command
 
 from .catalogue import read_catalogue
+from .files import check_place, write_file
 from .gallery_commands import MEMORY, describe_index, describe_merge
 from .places import Place, open_gallery
+from .signing_options import read_key, say_signed, sign_option, trust_option
 from .target_options import target_options
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ Folder = click.Path(path_type=Path)
 @click.argument("bundle", type=Folder)
 @click.argument("photos", type=Folder)
 @click.option("-o", "--output", required=True, type=Place(), help="The gallery: a directory, or an address of Milvus.")
-@click.option("--threads", type=int, default=os.cpu_count(), show_default="all cores")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default="all cores")
 @click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
 @click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
@@ -62,6 +65,8 @@ def index(
     from .indexing import index_catalogue
     from .recalibration import outlook
 
+    if report is not None:
+        check_place(report)
     opened = Bundle.open(bundle)
     done = index_catalogue(
         opened,
@@ -81,7 +86,10 @@ def index(
     )
     if report is not None:
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
-        report.write_text(json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+        write_file(report, json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+    if done.refused and not done.added and not done.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
     with open_gallery(output, read_only=True) as gallery:
         if done.merged is not None:
             click.echo(describe_merge(done.merged))
@@ -89,8 +97,8 @@ def index(
             click.echo(describe_index(gallery))
         view = outlook(opened, gallery.items)
     if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning()}.")
-    click.echo(f"Next: retrieval serve {bundle} {output}")
+        click.echo(f"Warning: {view.warning(bundle)}.")
+    click.echo(f"Next: {command('serve', bundle, output)}")
 
 
 @click.command()
@@ -107,6 +115,7 @@ def index(
 )
 @click.option("--accept-biased", is_flag=True, help="Let the feedback loosen it, too: it is estimated then.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@sign_option
 def recalibrate(
     bundle: Path,
     output: Path | None,
@@ -117,11 +126,13 @@ def recalibrate(
     trust_key: Sequence[str],
     accept_biased: bool,
     dry_run: bool,
+    sign: Path | None,
 ) -> None:
     """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
 
-    The bundle keeps the searches that it was calibrated on. A new bundle is written; galleries stay valid. A key may
-    move the threshold only as far as the verdicts of others do, unless --trust-key names it.
+    The bundle keeps the searches that it was calibrated on. A new bundle is written, without the old one's signature;
+    galleries stay valid. A key may move the threshold only as far as the verdicts of others do, unless --trust-key
+    names it.
 
     \b
     Example:
@@ -136,6 +147,7 @@ def recalibrate(
 
     if output is None and not dry_run:
         raise click.UsageError("Missing option '-o' / '--output'.")
+    key = read_key(sign)
     opened = Bundle.open(bundle)
     verdicts = read_feedback(feedback) if feedback else ()
     if feedback:
@@ -154,7 +166,9 @@ def recalibrate(
     if output is None or dry_run:
         point = propose(opened, **wanted).point
     else:
-        point = write(opened, output, **wanted).operating_point
+        made = write(opened, output, **wanted)
+        say_signed(made, key)
+        point = made.operating_point
     if feedback:
         change = point.threshold - opened.threshold
         done = "tightens" if change < 0 else "loosens" if change > 0 else "does not move"
@@ -163,7 +177,7 @@ def recalibrate(
     for caveat in point.caveats():
         click.echo(f"Note: {caveat}.")
     if not dry_run:
-        click.echo(f"Next: retrieval serve {output} GALLERY")
+        click.echo(f"Next: {command('serve', output, 'GALLERY')}")
 
 
 @click.command()
@@ -220,10 +234,12 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
     from .audit import audit_page, summary, table
     from .bundle import Bundle
 
+    if output is not None:
+        check_place(output)
     with Gallery.open(gallery, read_only=True) as opened:
         found = look(Bundle.open(bundle), opened)
         if output is not None:
-            output.write_text(audit_page(found, opened.thumbnail))
+            write_file(output, audit_page(found, opened.thumbnail))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -232,7 +248,7 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
         if lines:
             click.echo(f"{title[0].upper()}{title[1:]}:")
             click.echo("\n".join(f"  {line}" for line in lines))
-    click.echo(f"Wrote {output}." if output else f"Next: retrieval audit {bundle} {gallery} -o audit.html")
+    click.echo(f"Wrote {output}." if output else f"Next: {command('audit', bundle, gallery, '-o', 'audit.html')}")
 
 
 @click.command()
@@ -241,17 +257,20 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 @click.option(
     "--probe", type=Folder, help="Ask these photos (a catalogue) of every kind of index, and list differences."
 )
-def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None) -> None:
+@trust_option
+def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
     """Say what is wrong with this installation, a bundle or a gallery, and how to mend it.
+
+    A bundle is intact where its files are what its manifest says, and verified where it is signed by a key of --trust.
 
     \b
     Example:
-      retrieval doctor bundles/shop galleries/shop
+      retrieval doctor bundles/shop galleries/shop --trust shop.pub
     """
     from .doctor import examine
 
     healthy = True
-    for finding in examine(bundle, gallery, probe):
+    for finding in examine(bundle, gallery, probe, trust=trust):
         healthy &= finding.good
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:
@@ -275,7 +294,7 @@ def show_lines(title: str, lines: Sequence[str]) -> None:
 @click.command()
 @click.argument("output", type=Folder)
 @click.option("--items", type=int, default=300, show_default=True, help="Products to draw.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 def synthetic(output: Path, items: int, seed: int) -> None:
     """Draw a procedural catalogue: products in many photos, with its CSV.
 
@@ -287,4 +306,4 @@ def synthetic(output: Path, items: int, seed: int) -> None:
 
     catalogue = make_catalogue(output, items=items, seed=seed)
     click.echo(f"Wrote {catalogue}.")
-    click.echo(f"Next: retrieval train {catalogue} -o runs/synthetic")
+    click.echo(f"Next: {command('train', catalogue, '-o', 'runs/synthetic')}")

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from index.shell import command
+
 from .errors import BundleError, InvalidParameter, RetrievalError
 from .images import Preprocessing, Source, open_image, see, to_tensor
 from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing
@@ -98,7 +100,7 @@ class Embedder:
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",
-                remedy="`retrieval doctor` verifies the bundle",
+                remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle",
             )
         return Embeddings(vectors, certainties)
 

@@ -76,8 +76,10 @@ def index_catalogue(
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
     report = IndexReport()
     started = time.perf_counter()
-    bar = tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress)
-    with open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery, bar:
+    with (
+        open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
+        tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
+    ):
         require_match(bundle, gallery)
         known = gallery.values(CONTENT)
         declared = gallery.columns()

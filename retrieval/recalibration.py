@@ -18,14 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.recall import Probe
+from index.shell import command
 
 from .bundle import CALIBRATION, REPORT, Bundle, write_bundle
 from .calibration import OperatingPoint, calibrate, size_model
 from .certainty import without_uncertain
-from .errors import BundleError, MissingDependency
+from .errors import BundleError, CalibrationError, MissingDependency
 from .feedback import Feedback
 from .gallery_size import EXTRAPOLATION
 from .identification import SearchScores
+from .pair_protocol import PAIRS
 from .report import ReportData, render_report
 from .targets import Target
 from .verdicts import Tally, feedback_caps, weigh
@@ -71,7 +73,7 @@ def searches_of(bundle: Bundle) -> Searches:
     """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
     if CALIBRATION not in bundle.manifest["files"]:
         raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
-    with np.load(bundle.path / CALIBRATION, allow_pickle=False) as file:
+    with np.load(io.BytesIO(bundle.read(CALIBRATION)), allow_pickle=False) as file:
         groups = file["group"] if len(file["group"]) else None
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
@@ -119,6 +121,12 @@ def recalibrate(
     trusted:
         Names of keys whose verdicts count without a bound (`verdicts`); the empty name is that of a server without
         keys.
+
+    Raises
+    ------
+    CalibrationError
+        Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
+        nothing.
     """
     proposal = propose(
         bundle,
@@ -144,7 +152,7 @@ def recalibrate(
         provider=bundle.provider,
         evidence=evidence,
         files={
-            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
+            **{name: bundle.read(name) for name in bundle.further_files if name != REPORT},
             **_report(_data(proposal.point, proposal.scores, evidence)),
         },
     )
@@ -161,6 +169,7 @@ def propose(
     accept_biased: bool = False,
 ) -> Proposal:
     """Return the operating point that `recalibrate` would write."""
+    _refuse_pairs(bundle)
     now = bundle.operating_point
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
@@ -186,6 +195,15 @@ def propose(
     if math.isfinite(cap):
         point = replace(point, evidence={**point.evidence, CAP: cap})
     return Proposal(point, scores, tally)
+
+
+def _refuse_pairs(bundle: Bundle) -> None:
+    """Raise CalibrationError for a bundle whose threshold is one of pairs: it keeps no promise for searches."""
+    if bundle.operating_point.evidence.get("protocol") == PAIRS:
+        raise CalibrationError(
+            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
+        )
 
 
 def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:
@@ -219,22 +237,24 @@ class Outlook:
         """Return plain JSON values."""
         return {**vars(self), "outgrown": self.outgrown}
 
-    def warning(self) -> str:
-        """Say that it is outgrown, and what to do; empty where it is not."""
+    def warning(self, bundle: Path | None = None) -> str:
+        """Say that it is outgrown, and what to do; empty where it is not. The command names the bundle where given."""
         if not self.outgrown:
             return ""
+        old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
+        larger = command("recalibrate", old, "-o", new, "--gallery-size", 2 * self.items, "--allow-estimate")
         guess = "" if self.known else ", a guess so far out"
         return (
             f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
             f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
-            f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
+            f"promised. `{larger}` moves the threshold"
         )
 
 
 def outlook(bundle: Bundle, items: int) -> Outlook | None:
     """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
     point = bundle.operating_point
-    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+    if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
         return None
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)

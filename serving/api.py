@@ -177,7 +177,7 @@ def state_routes(service: Service) -> APIRouter:
         bundle = service.retriever.bundle
         if REPORT not in bundle.manifest["files"]:
             return problem(404, "the bundle has no report")
-        return Response((bundle.path / REPORT).read_bytes(), media_type="text/html; charset=utf-8")
+        return Response(bundle.read(REPORT), media_type="text/html; charset=utf-8")
 
     @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors(*GUARDED))
     def metrics() -> Response:

@@ -14,8 +14,8 @@ class Caller:
     is_admin: bool = False
 
     @property
-    def author(self) -> str:
-        """The name under which changes of the gallery are logged."""
+    def actor(self) -> str:
+        """The name that the log of changes of a gallery keeps."""
         return self.key or "http"
 
 

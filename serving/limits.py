@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageTooLarge, RetrievalError
 
-from .problems import problem, problem_response
+from .keys import Rate
+from .problems import ProblemResponse, problem, problem_response
 
+THUMBNAILS = 12  # that a page shows for each search
 OVERHEAD = 64 * 1024  # what multipart may add to an image
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
 LENGTH = re.compile(rb"[0-9]{1,19}")  # of a body, in bytes; Python refuses to read thousands of digits
@@ -22,6 +26,27 @@ CLOSE = {"Connection": "close"}  # the rest is not waited for
 
 class Busy(RetrievalError):
     """As many searches wait as may wait, or one waited too long."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a client may ask, by what it asks for: a client is a key, or an address where there are no keys."""
+
+    requests: Rate  # of the endpoint, and searches and verdicts of the page
+    uploads: Rate  # of the page, each of which a search follows
+    thumbnails: Rate
+
+    @classmethod
+    def of(cls, rate: float) -> Rates:
+        """Return the limits for so many requests a second."""
+        return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
+
+
+def too_often(wait: float) -> ProblemResponse:
+    """Return the refusal of a client that may ask again in so many seconds."""
+    told = problem(429, "this client asks too often", f"Wait {wait:.1f} seconds.")
+    told.headers["Retry-After"] = str(math.ceil(wait))
+    return told
 
 
 class BodyLimit:

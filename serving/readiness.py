@@ -7,6 +7,7 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from index.shell import command
 from retrieval.errors import RetrievalError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("retrieval.serving")
 STARTING = "The server is starting, or ending."
 UNOPENED = "The gallery does not open; the server's log says why."
-DAMAGED = "The gallery's files are damaged; `retrieval gallery verify` says which."
+DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which."
 
 
 class Readiness:

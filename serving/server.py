@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import faulthandler
+import socket
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -24,10 +26,10 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(config: uvicorn.Config) -> None:
-    """Serve until SIGTERM or SIGINT."""
+def run(config: uvicorn.Config, listeners: Sequence[socket.socket]) -> None:
+    """Serve on bound sockets until SIGTERM or SIGINT."""
     server = Server(config)
     with suppress(KeyboardInterrupt):
-        server.run()
+        server.run(sockets=list(listeners))
     if not server.started:
         sys.exit(STARTUP_FAILURE)

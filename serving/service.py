@@ -73,7 +73,8 @@ class Service:
         self.telemetry.watch(self)
         self.ready = False
         self.readiness = Readiness(self)
-        self._reopen = reopen or (lambda: Retriever.open(retriever.bundle.path, retriever.gallery.path))
+        bundle, gallery = retriever.bundle, retriever.gallery
+        self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
         self._reloading, self._writing = Lock(), Lock()
         self._answers = Answers()
 
@@ -180,8 +181,6 @@ class Service:
         try:
             place = self.retriever.gallery.path
             with open_gallery(place) as gallery:
-                if isinstance(gallery, Gallery):
-                    gallery.write_as(CALLER.get().author)
                 yield gallery
         finally:
             self._writing.release()
@@ -195,13 +194,21 @@ class Service:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
             replaced = gallery.photo(photo_id) is not None
-            gallery.add([photo_id], [item_id], made.vectors, metadata=[metadata], thumbnails=[small], upsert=True)
+            gallery.add(
+                [photo_id],
+                [item_id],
+                made.vectors,
+                metadata=[metadata],
+                thumbnails=[small],
+                upsert=True,
+                actor=CALLER.get().actor,
+            )
             return replaced, gallery.version
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
         """Remove photos or all photos of items; return how many, and the gallery's version."""
         with self._writer() as gallery:
-            count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids)
+            count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("nothing of that is in the gallery")
             return count, gallery.version

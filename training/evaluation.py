@@ -15,7 +15,6 @@ import numpy as np
 from index.distance import PLAIN, Measure
 from retrieval.catalogue import Photo
 from retrieval.consistency import opis, search_opis
-from retrieval.errors import DataError
 from retrieval.identification import (
     IdentificationRates,
     SearchScores,
@@ -26,7 +25,7 @@ from retrieval.identification import (
 from retrieval.metrics import map_at_r, r_precision, recall_at_k
 
 from .pair_counts import pair_counter
-from .splits import Protocol, side
+from .splits import Protocol, scene_sides, side
 
 
 @dataclass(frozen=True)
@@ -40,15 +39,7 @@ class Scene:
 
 def make_scene(name: str, photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> Scene:
     """Return who asks whom among the photos of some items."""
-    wanted = set(items)
-    inside = [i for i, photo in enumerate(photos) if photo.item_id in wanted]
-    queries = [i for i in inside if side(photos[i]) == protocol.query_source]
-    gallery = [i for i in inside if side(photos[i]) == protocol.gallery_source]
-    if not queries or not gallery:
-        raise DataError(
-            f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",
-            remedy="Name sources that the photos have with --gallery-source and --query-source",
-        )
+    queries, gallery = scene_sides(name, photos, items, protocol)
     return Scene(name, np.array(queries), np.array(gallery))
 
 

@@ -652,7 +652,7 @@ def test_a_missing_httpx_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, client: Callable[[str], object]
 ) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'retrieval\[client\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install -c constraints.txt '\.\[client\]'"):
         client(URL)
 
 

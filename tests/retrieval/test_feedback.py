@@ -31,6 +31,12 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     )
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the report's pictures out, which take seconds."""
+    monkeypatch.setattr("retrieval.recalibration.render_report", lambda data: "")
+
+
 def told(bundle: Bundle, distances: np.ndarray, verdict: str = "unknown", key: str = "shop") -> list[Feedback]:
     ids = {"embedding_id": bundle.embedding_id, "measure": bundle.measure.key, "bundle_id": bundle.bundle_id}
     return [
@@ -55,6 +61,17 @@ def test_too_many_answers_to_strangers_tighten(bundle: Bundle, tmp_path: Path) -
     assert tighter.operating_point.status == "certified"  # what held at a larger threshold holds here
     later = recalibrate(tighter, tmp_path / "later", gallery_size=100)
     assert later.threshold == tighter.threshold  # and it is not forgotten
+
+
+def test_later_feedback_loosens_no_cap(bundle: Bundle, tmp_path: Path) -> None:
+    """The first verdicts tighten by 0.2; later ones that would allow 0.1 more, or anything at all, change nothing."""
+    tight = recalibrate(bundle, tmp_path / "tight", feedback=strangers(bundle, -0.2), trusted=["shop"])
+    for name, shift in (("later", -0.1), ("lenient", 0.3)):
+        later = recalibrate(tight, tmp_path / name, feedback=strangers(bundle, shift), trusted=["shop"])
+        assert later.threshold == tight.threshold
+        assert later.operating_point.evidence["feedback_cap"] == tight.operating_point.evidence["feedback_cap"]
+    tighter = recalibrate(tight, tmp_path / "tighter", feedback=strangers(bundle, -0.3), trusted=["shop"])
+    assert tighter.threshold < tight.threshold - 0.09
 
 
 def test_few_answers_to_strangers_loosen_nothing_unless_asked(bundle: Bundle, tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def test_an_answer_that_is_kept_to_be_judged_holds_no_metadata(shop: Shop) -> No
 
 def changes(folder: Path) -> list[tuple[str, str]]:
     with Gallery.open(folder / "gallery", read_only=True) as gallery:
-        return [(change.author, change.action) for change in gallery.changes(2)]
+        return [(change.actor, change.action) for change in gallery.changes(2)]
 
 
 def test_changes_are_logged_with_the_name_of_the_key(shop: Shop) -> None:

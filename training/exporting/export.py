@@ -16,6 +16,7 @@ from retrieval.catalogue import Photo
 from retrieval.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from retrieval.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.errors import BundleError, InvalidParameter, RunError
+from retrieval.files import check_place
 from retrieval.golden import pack_golden
 from retrieval.identification import SearchScores
 from retrieval.images import open_image, thumbnail, to_tensor
@@ -25,8 +26,8 @@ from retrieval.report import ReportData, render_report
 from retrieval.targets import Target
 from training.density import validation_scene
 from training.evaluation import Scene, item_labels, make_scene, score_scene
-from training.recipe import protocol_photos
 from training.run import Run
+from training.splits import protocol_photos
 
 from .beside import Figures, images_per_second, medians
 from .forms import Form, Forms, embed_with_torch
@@ -63,6 +64,7 @@ def export(
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
     if pairs_far_range is not None and (target is not None or gallery_size is not None or reject_uncertain):
         raise InvalidParameter("protocol pairs", "stand without options of searches", pairs_far_range)
     if target is not None and target.fpir is not None:

@@ -16,8 +16,8 @@ from training.data import PhotoReader
 from training.density import DistanceChoice, choose_distance
 from training.embedding import embed_with_norms
 from training.model import EmbeddingModel
-from training.recipe import protocol_photos
 from training.run import Run
+from training.splits import protocol_photos
 
 from .onnx_embedding import embed_with_onnx
 from .variants import REFERENCE, Maker, Variant
