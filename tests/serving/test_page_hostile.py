@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
+from retrieval.feedback import read_feedback
 from serving.keys import add_key
 from serving.problems import MEDIA_TYPE
 from serving.uploads import PREFIX
@@ -302,6 +303,8 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
     assert "could not be noted" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
     assert "could not be noted" in run(ann, right, session="another").json()["data"][0]
     assert "Noted" in run(ann, right, session="shared").json()["data"][0]
+    (verdict,) = read_feedback(running.log.parent / "feedback.jsonl")
+    assert (verdict.key, verdict.asked_by, bool(verdict.request_id)) == ("ann", "ann", True)
     assert run(bob, event(bob, "change"), None, session="shared").status_code == 200  # clears nothing of ann's
     assert ann.get(f"/gradio_api/file={token}").content == encode(draw(3, 5))
     assert run(ann, event(ann, "change"), None, session="shared").status_code == 200
