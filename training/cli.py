@@ -80,8 +80,8 @@ def train(
     """Train an embedder on labelled photos.
 
     CATALOGUE is a folder in which each folder with photos is an item, or a CSV or parquet file with the columns
-    `path` and `item_id` (or `label`); `retrieval data check` says what a training will find in it. Arguments of the loss and of the regularizer are given as --loss.NAME VALUE and
-    --regularizer.NAME VALUE.
+    `path` and `item_id` (or `label`); `retrieval data check` says what a training will find in it. Arguments of the
+    loss and of the regularizer are given as --loss.NAME VALUE and --regularizer.NAME VALUE.
 
     \b
     Example:
