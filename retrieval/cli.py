@@ -35,7 +35,9 @@ COMMANDS = {
     "benchmark": Entry(
         "training.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
     ),
-    "recalibrate": Entry("retrieval.commands", "recalibrate", "Move a bundle's threshold without a new model."),
+    "recalibrate": Entry(
+        "retrieval.recalibrate_command", "recalibrate", "Move a bundle's threshold without a new model."
+    ),
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.gallery_commands", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
