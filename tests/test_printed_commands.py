@@ -86,6 +86,7 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("retrieval/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
     ("training/cli.py", "output"): "bundle",
     ("training/cli.py", "'evaluate'", "output"): "run",
+    ("training/cli.py", "'train'", "RUN"): "NEW",
     ("serving/keys.py", "SEARCH"): "=search",
     ("serving/guard.py", "scope"): "=admin",
     ("index/where.py", "name"): "=colour",
