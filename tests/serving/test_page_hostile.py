@@ -400,5 +400,5 @@ def test_no_json_for_any_event_opens_a_file_or_fails(
             assert answer.status_code == 200 or LEAK.search(answer.text) is None, (number, answer.text[:200])
     assert min(statuses[status] for status in (200, 404, 422)) > FUZZ // 50, statuses
     held = [path.stat().st_size for path in folder.iterdir() if not path.is_symlink()]
-    assert sum(held) < 16 * 10 * MB
+    assert sum(held) < 8 * 10 * MB
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
