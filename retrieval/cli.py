@@ -35,7 +35,9 @@ COMMANDS = {
     "benchmark": Entry(
         "training.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
     ),
-    "recalibrate": Entry("retrieval.commands", "recalibrate", "Move a bundle's threshold without a new model."),
+    "recalibrate": Entry(
+        "retrieval.recalibrate_command", "recalibrate", "Move a bundle's threshold without a new model."
+    ),
     "index": Entry("retrieval.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.gallery_commands", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.commands", "search", "Ask which catalogue item a photo shows, if any."),
@@ -120,7 +122,7 @@ def _one_line(error: Exception) -> str:
         told = explain(error)
     else:
         told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
-    return " ".join(told.split())
+    return " ".join(line.strip() for line in told.splitlines())  # spaces inside a line may be those of a path
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:

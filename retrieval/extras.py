@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+SERVE, TRAIN, CLIENT, COMPARE, MILVUS, RAY, SIGN = "serve", "train", "client", "compare", "milvus", "ray", "sign"
 MODULES = {
-    "serve": ("anyio", "faiss", "fastapi", "gradio", "httptools", "prometheus_client", "pydantic", "python_multipart"),
-    "train": (
-        "accelerate", "matplotlib", "onnx", "onnxruntime", "onnxscript", "optuna", "safetensors", "scipy", "sklearn",
-        "sqlalchemy", "tensorboard", "torch", "transformers",
+    SERVE: (
+        "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
-    "client": ("httpx",),
-    "compare": ("pytorch_metric_learning",),
-    "milvus": ("pymilvus",),
-    "ray": ("pandas", "ray"),
-    "sign": ("cryptography",),
+    TRAIN: (
+        "accelerate", "matplotlib", "onnx", "onnxscript", "optuna", "safetensors", "scipy", "sklearn", "tensorboard",
+        "torch", "transformers",
+    ),
+    CLIENT: ("httpx",),
+    COMPARE: ("pytorch_metric_learning",),
+    MILVUS: ("pymilvus",),
+    RAY: ("pandas", "ray"),
+    SIGN: ("cryptography",),
 }  # fmt: skip
 
 
 def extra_of(module: str) -> str:
-    """Return the extra that brings a module; `serve`, the usual one, for those that it needs in turn."""
-    return next((extra for extra, modules in MODULES.items() if module in modules), "serve")
+    """Return the extra that brings a module; `serve` for those that others need in turn."""
+    return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)

@@ -102,8 +102,11 @@ class Rate:
             allowed = left >= 1
             self._left[name] = (left - allowed, now)
             if len(self._left) > CLIENTS:
-                refilled = now - most / self._rate
-                self._left = {name: left for name, left in self._left.items() if left[1] > refilled}
+                self._left = {
+                    client: (left, last)
+                    for client, (left, last) in self._left.items()
+                    if left + (now - last) * self._rate < most
+                }
         return 0.0 if allowed else (1 - left) / self._rate
 
 

@@ -7,7 +7,6 @@ that is an event's input has a check here, and an event with another kind does n
 from __future__ import annotations
 
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -112,7 +111,7 @@ def events_of(page: gradio.Blocks, uploads: Uploads) -> Mapping[int, Event]:
 def _check_of(component: Any, uploads: Uploads) -> Check:
     kind = component.get_block_name()
     if kind == "image":
-        return _photo_check(uploads)
+        return photo_check(uploads)
     if kind == "slider":
         return _number_check(float(component.minimum), float(component.maximum))
     if kind == "dataset":
@@ -120,7 +119,9 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
     raise TypeError(f"the page has no check for inputs of kind {kind!r}")
 
 
-def _photo_check(uploads: Uploads) -> Check:
+def photo_check(uploads: Uploads) -> Check:
+    """Return the check of a photo: a token that is held for the client, which the session takes."""
+
     def check(value: Any, asked: Asked) -> dict[str, str] | None:
         if value is None:
             return None
@@ -135,8 +136,8 @@ def _photo_check(uploads: Uploads) -> Check:
 
 def _number_check(least: float, most: float) -> Check:
     def check(value: Any, _: Asked) -> float:
-        if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-            raise InvalidParameter("number", f"lie between {least:g} and {most:g}", repr(value)[:40])
+        if type(value) not in (int, float) or not least <= value <= most:  # NaN is not
+            raise InvalidParameter("number", f"lie between {least:g} and {most:g}", _told(value), remedy=RELOAD)
         return float(value)
 
     return check
@@ -145,7 +146,12 @@ def _number_check(least: float, most: float) -> Check:
 def _index_check(count: int) -> Check:
     def check(value: Any, _: Asked) -> int:
         if type(value) is not int or not 0 <= value < count:
-            raise InvalidParameter("example", f"be one of the {count} shown", repr(value)[:40], remedy=RELOAD)
+            raise InvalidParameter("example", f"be one of the {count} shown", _told(value), remedy=RELOAD)
         return value
 
     return check
+
+
+def _told(value: Any) -> str:
+    """Return a number, or the type of what is none."""
+    return f"{value}"[:40] if type(value) in (int, float) else type(value).__name__

@@ -26,6 +26,18 @@ sys.addaudithook(watch)
 from retrieval.cli import main
 main()
 """
+# and with each file that it opens, as its own words for them
+WATCHED = (
+    """
+import os, sys
+TOUCHING = ("os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.truncate", "subprocess.Popen", "os.system")
+def look(event, args):
+    if event == "open" or event in TOUCHING:
+        os.write(2, f"TOUCHED {event} {args[0]!r}\\n".encode())
+sys.addaudithook(look)
+"""
+    + PROGRAM
+)
 
 
 @pytest.fixture(scope="session")
@@ -53,8 +65,13 @@ class Served:
         lines = [line.split(" ", 1)[1] for line in self.log.read_text().splitlines() if line.startswith("NETWORK")]
         return [line for line in lines if not any(own in line for own in ("127.0.0.1", "localhost", "None"))]
 
+    def touched(self, since: int = 0) -> list[str]:
+        """Return what a server that is watched opened since its log had so many bytes."""
+        lines = self.log.read_bytes()[since:].decode(errors="replace").splitlines()
+        return [line.removeprefix("TOUCHED ") for line in lines if line.startswith("TOUCHED ")]
 
-def start(world: Path, folder: Path, *options: str) -> Served:
+
+def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
     """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
     served = launch(world, folder, *options)
     for _ in range(600):

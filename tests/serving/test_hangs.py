@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -35,6 +36,7 @@ import index.reader, retrieval.embedder, serving.page, serving.server, serving.s
 serving.server.GRACE_S, serving.server.EXIT_S = {limits}
 
 def hang():
+    open(os.environ["HANGING_PIPE"] + ".begun", "w").close()
     while True:
         {how}
 
@@ -54,7 +56,7 @@ def embed_pixels(self, pixels):
 
 retrieval.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
-    index.reader.check_files = lambda *_: hang()
+    index.reader.check_beside = lambda *_: hang()
 if {where!r} == "page":
     serving.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
@@ -153,26 +155,26 @@ def test_a_search_that_hangs_does_not_keep_the_server_from_ending(world: Path, t
 def test_nothing_that_hangs_keeps_the_server_from_ending(world: Path, tmp_path: Path, where: str) -> None:
     options = () if where == "page" else ("--no-page",)
     how = "time.sleep(9)" if where == "loop" else "native()"
-    with hanging(world, tmp_path, *options, where=where, how=how) as (served, _):
-        if where == "start":
-            until(lambda: "threshold" in served.log.read_text() and status(served, "/healthz") == 0)
-            time.sleep(1)  # uvicorn has its handlers by then; before that, SIGTERM ends the process by itself
-        else:
+    with hanging(world, tmp_path, *options, where=where, how=how) as (served, pipe):
+        if where != "start":
             until(lambda: status(served, "/readyz") == 200)
         if where == "feedback":
             send(served, "/v1/feedback", json={"request_id": "a", "verdict": "right"})
         if where == "loop":
             send(served, content=WHITE)
+        until(pipe.with_name("pipe.begun").exists)
         ended(served)
 
 
 @pytest.mark.slow
-def test_an_open_stream_does_not_keep_the_server_from_ending(world: Path, tmp_path: Path) -> None:
-    with hanging(world, tmp_path, where="nothing") as (served, _):
-        until(lambda: status(served, "/") == 200)
-        address = f"{served.address}/gradio_api/heartbeat/abc"
-        with httpx.stream("GET", address, timeout=SOON) as stream:
-            assert stream.status_code == 200
+def test_a_request_that_never_ends_does_not_keep_the_server_from_ending(world: Path, tmp_path: Path) -> None:
+    head = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 5000\r\n\r\n"
+    with hanging(world, tmp_path, "--no-page", where="nothing") as (served, _):
+        until(lambda: status(served, "/readyz") == 200)
+        host, port = served.address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=SOON) as connection:
+            connection.sendall(head)
+            assert connection.recv(100).startswith(b"HTTP/1.1 100 ")  # the server waits for the body
             ended(served)
 
 
