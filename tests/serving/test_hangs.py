@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -166,12 +167,13 @@ def test_nothing_that_hangs_keeps_the_server_from_ending(world: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_an_open_stream_does_not_keep_the_server_from_ending(world: Path, tmp_path: Path) -> None:
+def test_an_upload_that_does_not_end_does_not_keep_the_server_from_ending(world: Path, tmp_path: Path) -> None:
     with hanging(world, tmp_path, where="nothing") as (served, _):
         until(lambda: status(served, "/") == 200)
-        address = f"{served.address}/gradio_api/heartbeat/abc"
-        with httpx.stream("GET", address, timeout=SOON) as stream:
-            assert stream.status_code == 200
+        host, port = served.address.removeprefix("http://").split(":")
+        head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: 5000\r\n\r\n"
+        with socket.create_connection((host, int(port)), timeout=SOON) as connection:
+            connection.sendall(f"{head}--b\r\n".encode())
             ended(served)
 
 
