@@ -56,7 +56,7 @@ def embed_pixels(self, pixels):
 
 retrieval.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
-    index.reader.check_files = lambda *_: hang()
+    index.reader.check_beside = lambda *_: hang()
 if {where!r} == "page":
     serving.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
