@@ -45,28 +45,28 @@ bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca -
 	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
 bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and most of a day
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/losses.py
-	$(BIN)/python benchmarks/consistency.py
-	$(BIN)/python benchmarks/heads.py --output runs/heads --picture
-	$(BIN)/python benchmarks/rotations.py --output runs/rotations
-	$(BIN)/python benchmarks/rotations.py --output runs/rotations --finetuned
-	$(BIN)/python benchmarks/promise.py --output runs/promise
-	$(BIN)/python benchmarks/promise.py --output runs/promise --sizes 20
-	$(BIN)/python benchmarks/grocery.py --output runs/grocery-benchmark
+	$(BIN)/python research/benchmarks/step.py
+	$(BIN)/python research/benchmarks/losses.py
+	$(BIN)/python research/benchmarks/consistency.py
+	$(BIN)/python research/benchmarks/heads.py --output runs/heads --picture
+	$(BIN)/python research/benchmarks/rotations.py --output runs/rotations
+	$(BIN)/python research/benchmarks/rotations.py --output runs/rotations --finetuned
+	$(BIN)/python research/benchmarks/promise.py --output runs/promise
+	$(BIN)/python research/benchmarks/promise.py --output runs/promise --sizes 20
+	$(BIN)/python research/benchmarks/grocery.py --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
-	$(BIN)/python benchmarks/pipeline.py --rounds 5
-	$(BIN)/python benchmarks/large_batch.py
-	$(BIN)/python benchmarks/precision.py runs/grocery-benchmark/Smooth-AP-0
-	$(BIN)/python benchmarks/precision.py runs/grocery-benchmark/ProxyAnchor-0
+	$(BIN)/python research/benchmarks/pipeline.py --rounds 5
+	$(BIN)/python research/benchmarks/large_batch.py
+	$(BIN)/python research/benchmarks/precision.py runs/grocery-benchmark/Smooth-AP-0
+	$(BIN)/python research/benchmarks/precision.py runs/grocery-benchmark/ProxyAnchor-0
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
-	$(BIN)/python benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
-	$(BIN)/python benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python benchmarks/indexing.py bundles/bench --rounds 8
-	$(BIN)/python benchmarks/gallery.py --output runs/gallery
-	$(BIN)/python benchmarks/gallery.py --output runs/gallery --grow
+	$(BIN)/python research/benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
+	$(BIN)/python research/benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
+	$(BIN)/python research/benchmarks/indexing.py bundles/bench --rounds 8
+	$(BIN)/python research/benchmarks/gallery.py --output runs/gallery
+	$(BIN)/python research/benchmarks/gallery.py --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
-	$(BIN)/python benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+	$(BIN)/python research/benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
 # hostile input, kills, overload, swaps, damage: in minutes; FULL=1 for the hours that a release deserves
 reliability: export RETRIEVAL_FUZZ := 10000
@@ -74,5 +74,5 @@ reliability: export RETRIEVAL_FLIPS := 1000
 reliability: export RETRIEVAL_SECONDS := $(if $(FULL),600,60)
 reliability: $(VENV)/.installed
 	$(BIN)/python -m pytest -p no:xdist --timeout 4000 tests/index tests/retrieval/test_images.py \
-		tests/retrieval/test_bundle.py tests/retrieval/test_interrupted.py tests/retrieval/test_malicious.py \
+		tests/retrieval/bundle/test_bundle.py tests/retrieval/indexing/test_interrupted.py tests/retrieval/test_malicious.py \
 		tests/serving -m "not browser"

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
+from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 from .store import Store
-from .where import BOOLEAN, NUMBER, TEXT, kind_of
 
 LENGTH_TOLERANCE = 1e-3  # by which the length of a vector may differ from one
 ROUNDING = 1e-6  # by which it does for float32 alone; FlatCandidates.slack counts on it

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from index.ann.kinds import AUTO
+
 from .errors import GalleryCorrupt, GalleryError
-from .kinds import AUTO
 
 FORMAT = 2
 RESTORE = "Restore the gallery from a copy, or index the photos again"

@@ -16,18 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from index.ann.kinds import FLAT, Choice, choose_kind
+from index.ann.recall import Probe, Recall
+
 from .checks import check_additions, check_ids, check_stored, check_values, refuse_present
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .kinds import FLAT, Choice, choose_kind
+from .filters import check_columns
 from .lock import take_lock
 from .merging import build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader, StoredPhoto
-from .recall import Probe, Recall
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
 from .snapshot import Neighbour
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
-from .where import check_columns
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
@@ -178,7 +179,7 @@ class Gallery(Reader):
         Parameters
         ----------
         kind:
-            Of the index, from `index.kinds`, or "auto": by size and memory. By default as it was told last.
+            Of the index, from `index.ann.kinds`, or "auto": by size and memory. By default as it was told last.
         max_memory:
             Bytes that index and rebuild may take.
         probe:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .candidates import Candidates
+from index.ann.candidates import Candidates
+from index.ann.kinds import APPROXIMATE, FLAT, Choice
+from index.ann.recall import Probe, Recall, ask, settings_of, tune
+
 from .densities import Densities
 from .errors import GalleryError
-from .kinds import APPROXIMATE, FLAT, Choice
-from .recall import Probe, Recall, ask, settings_of, tune
 from .segments import Part, sha256, sync_folder, write_segment
 from .snapshot import Snapshot
 from .store import IndexFile, Segment

@@ -20,9 +20,9 @@ from numpy.typing import ArrayLike, NDArray
 from .checks import check_additions, check_ids, check_values, check_vectors, refuse_present
 from .distance import PLAIN, Measure, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
+from .filters import check_columns, parse_where, to_milvus
 from .snapshot import FIRST_FETCH, Neighbour
 from .store import encode_metadata
-from .where import check_columns, parse_where, to_milvus
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

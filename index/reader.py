@@ -20,11 +20,11 @@ from .database import Change
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .filters import parse_where, to_sql
 from .snapshot import Filter, Neighbour, Snapshot
 from .store import Store
 from .verification import check_files, check_rows
 from .versions import read_snapshot
-from .where import parse_where, to_sql
 
 DATABASE = "gallery.sqlite"
 SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
@@ -180,7 +180,7 @@ class Reader:
         Parameters
         ----------
         where:
-            A filter over declared columns, such as "brand = 'x' and price < 10" (`index.where`), before the cut.
+            A filter over declared columns, such as "brand = 'x' and price < 10" (`index.filters`), before the cut.
         measure:
             What a distance is: the plain one, or one corrected by density. The first search with a measure works out
             the density around every photo.

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import Candidates
+from index.ann.candidates import Candidates
+from index.ann.kinds import APPROXIMATE
+
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
-from .kinds import APPROXIMATE
 from .segments import OpenSegment
 
 FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .database import Database
 from .errors import GalleryError, InvalidParameter
-from .where import Value, column_sql
+from .filters import Value, column_sql
 
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import Candidates
+from index.ann.candidates import Candidates
+from index.ann.kinds import FLAT
+
 from .database import RESTORE
 from .errors import GalleryCorrupt
-from .kinds import FLAT
 from .segments import OpenSegment, open_segment
 from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store

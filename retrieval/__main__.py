@@ -1,5 +1,5 @@
 """`python -m retrieval` is the command `retrieval`, for launchers that want a module."""
 
-from .cli import main
+from retrieval.cli.main import main
 
 main()

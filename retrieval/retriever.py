@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
+from index.location import open_gallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.local_density import LocalDensity
+from retrieval.threshold.recalibrate import Outlook, outlook
 
-from .bundle import Bundle
-from .cohort import LocalDensity
 from .errors import BundleMismatch, InvalidParameter
 from .images import Appearance, Source
-from .places import open_gallery
-from .recalibration import Outlook, outlook
 from .result import FILTERED_OUT, GALLERY_EMPTY, LOW_CERTAINTY, MATCH, NO_MATCH, OUT_OF_DOMAIN, Match, SearchResult
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Retriever:
         top_k:
             Matches at most.
         where:
-            A filter over the gallery's declared columns (`index.where`).
+            A filter over the gallery's declared columns (`index.filters`).
         explain:
             Say how the answer came about, too: a second search, by the plain distance.
         """

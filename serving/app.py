@@ -13,14 +13,14 @@ from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.retriever import Retriever
+from serving.api.problems import problem_response
+from serving.api.routes import create_api
+from serving.http.guard import ENDPOINT, PROBES, Guard
+from serving.http.keys import KeyRing
+from serving.http.limits import AGAIN, BodyLimit, Busy
 
-from .api import create_api
-from .guard import ENDPOINT, PROBES, Guard
-from .keys import KeyRing
-from .limits import AGAIN, BodyLimit, Busy
-from .problems import problem_response
+from .config import ServeSettings
 from .service import Service
-from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
 SEARCH_PATH = "/v1/search"
@@ -101,7 +101,7 @@ def create_app(
     if page:
 
         def load() -> Any:
-            from .page import load_page
+            from serving.ui.page import load_page
 
             return load_page(service, examples)
 

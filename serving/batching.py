@@ -10,7 +10,7 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.embedder import Embedder, Embeddings
+from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.errors import RetrievalError
 from retrieval.images import Preprocessing, Source
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 
+from index.location import Place
 from retrieval.errors import InvalidParameter
-from retrieval.places import Place
+from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
-from .keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
-from .settings import ServeSettings
-from .settings_options import settings_options
+from .config import ServeSettings
+from .config_options import settings_options
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # shown on the page at most
@@ -58,10 +58,10 @@ def serve(
     import uvicorn
 
     from retrieval.retriever import Retriever
+    from serving.http.protocol import PunctualProtocol
+    from serving.ops.logs import Lines
 
     from .app import create_app
-    from .logs import Lines
-    from .protocol import PunctualProtocol
 
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if settings.feedback is None and isinstance(gallery, Path):

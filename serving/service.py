@@ -18,18 +18,18 @@ from typing import Any
 from PIL import Image
 
 from index.gallery import Gallery
+from index.location import open_gallery
 from retrieval.errors import GalleryLocked, InvalidParameter, RetrievalError
-from retrieval.feedback import append_feedback, feedback_on
 from retrieval.images import Source, open_image, thumbnail
-from retrieval.places import open_gallery
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import append_feedback, feedback_on
+from serving.http.limits import Busy, SearchPool
+from serving.ops.drift_monitor import Monitor
+from serving.ops.telemetry import Telemetry
 
 from .batching import BatchingEmbedder
-from .limits import Busy, SearchPool
-from .monitor import Monitor
-from .settings import ServeSettings
-from .telemetry import Telemetry
+from .config import ServeSettings
 
 REMEMBERED = 4096  # newest answers that feedback may be about
 GPU_BATCH = 16

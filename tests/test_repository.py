@@ -13,7 +13,7 @@ import click
 import pytest
 from packaging.requirements import Requirement
 
-from retrieval.cli import COMMANDS, LazyGroup, group
+from retrieval.cli.main import COMMANDS, LazyGroup, group
 
 from .conftest import ROOT
 
@@ -44,7 +44,7 @@ def test_imports_point_one_way() -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("package", ["index", "retrieval", "serving", "retrieval.cli"])
+@pytest.mark.parametrize("package", ["index", "retrieval", "serving", "retrieval.cli.main"])
 def test_importing_does_nothing_heavy(package: str) -> None:
     script = f"import sys, {package}; print(*[m for m in ('torch','faiss','onnxruntime','gradio') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
-from retrieval.catalogue import Photo, read_catalogue
+from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.providers import CPU, FP32, PRECISIONS, PROVIDERS
-from retrieval.target_options import target_options
 
-from .settings import Settings
+from .config import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -88,7 +88,7 @@ def train(
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
     """
-    from .trainer import train as run_training
+    from training.loop.trainer import train as run_training
 
     if resume:
         run = run_training(open_run(output).settings, output, resume=True)
@@ -114,7 +114,7 @@ def losses(names: Sequence[str], as_json: bool) -> None:
       retrieval losses
       retrieval losses recall_at_k tcm
     """
-    from .losses.describe import describe, render_losses
+    from training.losses.describe import describe, render_losses
 
     rows = describe(names)
     click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))
@@ -137,7 +137,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
     Example:
       retrieval evaluate runs/shop --metrics extended
     """
-    from .report import evaluate_run, render
+    from training.evaluation.report import evaluate_run, render
 
     report = evaluate_run(open_run(run), target_fpir=target_fpir, extended=metrics == "extended")
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
@@ -185,8 +185,8 @@ def export(
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
       retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
     """
-    from .exporting.export import export as export_run
-    from .exporting.variants import Variant
+    from training.export.export import export as export_run
+    from training.export.variants import Variant
 
     chosen = click.get_current_context().meta
     photos = read_catalogue(gallery) if gallery else None
@@ -230,20 +230,20 @@ def gather_settings(
 
 def open_run(path: Path) -> Any:
     """Open a run directory."""
-    from .run import Run
+    from training.loop.run import Run
 
     return Run.open(path)
 
 
 def _beside(evidence: Mapping[str, Any]) -> str:
-    from .exporting.beside import render_beside
+    from training.export.comparison import render_beside
 
     cosine = evidence["parity"]["mean_cosine"]
     return f"{render_beside(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
 
 
 def _index(bundle: Any, photos: Sequence[Photo], where: Path) -> None:
-    from retrieval.indexing import index_catalogue
+    from retrieval.indexing.pipeline import index_catalogue
 
     report = index_catalogue(bundle, photos, where)
     click.echo(f"Wrote {where}: {report.added} photos added, {len(report.refused)} refused.")

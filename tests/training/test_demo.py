@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.catalogue import read_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
 from retrieval.retriever import Retriever
 from training.demo import demo, explain, run_demo
-from training.report import render
+from training.evaluation.report import render
 
 
 @pytest.mark.slow

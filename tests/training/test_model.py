@@ -9,9 +9,9 @@ import torch
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from retrieval.errors import InvalidParameter
+from training.loop.run import LAST
+from training.loop.trainer import Trainer, train
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
-from training.run import LAST
-from training.trainer import Trainer, train
 
 from .conftest import tiny_settings
 

@@ -1,6 +1,9 @@
 """The losses: `forward(embeddings (n, d) raw, labels (n,) int64) -> scalar`; each normalises itself."""
 
-from .baselines import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
+from research.losses.comparison import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
+from research.losses.comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from research.losses.pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
+
 from .contextual import Contextual, ContextualSum
 from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
 from .pairs import (
@@ -14,8 +17,6 @@ from .probabilistic import VonMisesFisherNCA
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
 from .registry import LOSSES, Regularized, make_loss
-from .rival_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
-from .rivals import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 
 __all__ = [
     "LOSSES",

@@ -10,9 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from research.losses.comparison import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
+from research.losses.comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from research.losses.pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from retrieval.errors import InvalidParameter
 
-from .baselines import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .contextual import Contextual, ContextualSum
 from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
 from .pairs import (
@@ -25,8 +27,6 @@ from .pairs import (
 from .probabilistic import VonMisesFisherNCA
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
-from .rival_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
-from .rivals import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 
 
 @dataclass(frozen=True)

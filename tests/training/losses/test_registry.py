@@ -9,15 +9,15 @@ import torch
 from click.testing import CliRunner
 
 import training.losses as package
-from retrieval.cli import group
+from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
+from training.loop.optimizer import make_optimizers
+from training.loop.recipe import build_loss
+from training.loop.run import Run
+from training.loop.trainer import Trainer, train
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
 from training.losses.registry import COMPARED, loss_arguments
-from training.parameters import make_optimizers
-from training.recipe import build_loss
-from training.run import Run
-from training.trainer import Trainer, train
 
 from ..conftest import tiny_settings
 from .golden import small_batch

@@ -1,0 +1,276 @@
+"""The endpoint beside the same search in process, in a plain handler and in LitServe; under load, overload, reloads.
+
+    python research/benchmarks/endpoint.py BUNDLE GALLERY PHOTO [PHOTO ...] [--overload SECONDS] [--swap SECONDS]
+
+Servers have one core and the load has another. The in-process loop has the servers' core and takes turns with them,
+and whoever is not measured is stopped: what else the machine does hits all alike. Figures are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+import uvloop
+from load import closed_loop, ideal_queue, latencies_of, poisson
+from peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, core_times, free_port
+from stress import overload, starts, swap
+from tables import NONE, Row, at_least, at_most, ms, show
+
+CLIENTS, MANY = (1, 2, 8), 8
+SHARES = {0.5: 5, 0.8: 6}  # load in capacities, and how many times p50 its p99 may be
+OPEN_ROUNDS = 3
+FIGURES = {"p50": "p50", "p99": "p99", "rate": "throughput", "cpu_each": "CPU a photo"}
+
+Turn = tuple[str, int]  # who, and how many clients
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What one turn gave."""
+
+    latencies: Sequence[float]
+    seconds: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        return len(self.latencies) / self.seconds
+
+    @property
+    def cpu_each(self) -> float:
+        return self.cpu / len(self.latencies)
+
+    @property
+    def p50(self) -> float:
+        return float(np.percentile(self.latencies, 50))
+
+    @property
+    def p99(self) -> float:
+        return float(np.percentile(self.latencies, 99))
+
+
+@dataclass(frozen=True)
+class OpenPhase:
+    """What Poisson arrivals met in one turn, and what they would meet in a perfect queue before the same search."""
+
+    rate: float
+    met: Phase
+    ideal: Phase
+    late: float  # p99 of what the load itself was late
+    refused: int
+
+
+class Bench:
+    """The servers and what asks them."""
+
+    def __init__(self, arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
+        self.bundle, self.gallery, self.photos = arguments.bundle, arguments.gallery, arguments.photos
+        self.folder, self._stack = folder, stack
+        self.images = [photo.read_bytes() for photo in self.photos]
+        self.core, own = sorted(os.sched_getaffinity(0))[:2]
+        os.sched_setaffinity(0, {own})
+        self.generator = np.random.default_rng(0)
+        self.servers: dict[str, Served] = {}
+        self.turns: dict[Turn, list[Phase]] = {}
+        self.open: dict[float, list[OpenPhase]] = {share: [] for share in SHARES}
+
+    def start(
+        self, kind: str, bundle: Path | None = None, *, gallery: Path | None = None, page: bool = False
+    ) -> Served:
+        """Start a server, or the loop in process."""
+        port = 0 if kind == INSIDE else free_port()
+        command = command_of(kind, port, [bundle or self.bundle, gallery or self.gallery], self.photos, page=page)
+        server = Served(command, port=port, core=self.core, log=self.folder / f"{len(list(self.folder.iterdir()))}.log")
+        self._stack.callback(server.stop)
+        return server
+
+    def start_all(self) -> None:
+        """Start everybody who is compared, and ask everybody a few times."""
+        kinds = [INSIDE, OURS, PLAIN, *([LITSERVE] if importlib.util.find_spec("litserve") else [])]
+        for kind in kinds:
+            server = self.servers[kind] = self.start(kind)
+            if kind == INSIDE:
+                server.line()
+            else:
+                server.wait_for("/v1/search", self.images[0])
+            server.pause()
+            self.measure((kind, 1), 30)
+
+    def measure(self, turn: Turn, count: int) -> Phase:
+        """Return one turn; everybody gets the same photos."""
+        kind, clients = turn
+        server = self.servers[kind]
+        with server.awake():
+            before = server.cpu()
+            if kind == INSIDE:
+                latencies = server.search(count)
+                return Phase(latencies, sum(latencies), server.cpu() - before)
+            asked = closed_loop(server.port, self.images, range(count), concurrency=clients)
+            answers = uvloop.run(asked)
+            cpu = server.cpu() - before
+        seconds = max(answer.done for answer in answers) - min(answer.sent for answer in answers)
+        return Phase(latencies_of(answers), seconds, cpu)
+
+    def take_turns(self, rounds: int, count: int) -> None:
+        """Let everybody have their turns, beginning with another one each round."""
+        turns = [(INSIDE, 1), *((OURS, clients) for clients in CLIENTS)]
+        turns += [(kind, clients) for kind in self.servers if kind in (PLAIN, LITSERVE) for clients in (1, MANY)]
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            first = number % len(turns)
+            for turn in turns[first:] + turns[:first]:
+                self.turns.setdefault(turn, []).append(self.measure(turn, count))
+
+    def arrive(self, rounds: int, seconds: float) -> None:
+        """Let photos arrive at shares of the capacity, which is measured anew before."""
+        for number in range(rounds):
+            for share in SHARES:
+                say(f"arrivals at {share:.0%} of the capacity, round {number + 1} of {rounds}")
+                inside = self.measure((INSIDE, 1), 100)
+                rate = share * self.measure((OURS, MANY), 150).rate
+                server = self.servers[OURS]
+                with server.awake():
+                    before = server.cpu()
+                    coming = poisson(server.port, self.images, rate=rate, seconds=seconds, generator=self.generator)
+                    answers = uvloop.run(coming)
+                    cpu = server.cpu() - before
+                ideal = ideal_queue(answers, inside.latencies, self.generator)
+                good = [answer.seconds for answer in answers if answer.status == 200]
+                met = Phase(good, seconds, cpu)
+                late = float(np.percentile([answer.sent - answer.due for answer in answers], 99))
+                refused = len(answers) - len(good)
+                self.open[share].append(OpenPhase(rate, met, Phase(ideal, seconds, 0), late, refused))
+
+    def times(self) -> tuple[float, float, float]:
+        """Return the seconds that the servers' core has been there, was in use, and was in use by them."""
+        return *core_times(self.core), sum(server.cpu() for server in self.servers.values())
+
+    def median(self, figure: Callable[[Phase], float], turn: Turn) -> float:
+        """Return the median of a figure over the rounds."""
+        return float(np.median([figure(phase) for phase in self.turns[turn]]))
+
+    def paired(self, figure: Callable[[Phase, Phase], float], one: Turn, other: Turn) -> float:
+        """Return the median over the rounds of what the turns of two give together."""
+        return float(np.median([figure(a, b) for a, b in zip(self.turns[one], self.turns[other], strict=True)]))
+
+
+def inside_rows(bench: Bench) -> list[Row]:
+    """Compare with the search in process."""
+    base, one = (INSIDE, 1), (OURS, 1)
+    more = bench.paired(lambda a, b: a.p50 - b.p50, one, base)
+    tail = bench.paired(lambda a, b: a.p99 / b.p99, one, base)
+    p50, p99 = ([ms(bench.median(attrgetter(name), turn)) for turn in (one, base)] for name in ("p50", "p99"))
+    rows = [
+        Row("p50, 1 client", *p50, f"{1e3 * more:+.2f} ms", at_most(1e3 * more, 2, "+2 ms")),
+        Row("p99, 1 client", *p99, f"{tail:.2f}"),
+    ]
+    for clients in CLIENTS[1:]:
+        rate = bench.paired(lambda a, b: a.rate / b.rate, (OURS, clients), base)
+        rates = [f"{bench.median(attrgetter('rate'), turn):.1f}/s" for turn in ((OURS, clients), base)]
+        rows.append(Row(f"throughput, {clients} clients", *rates, f"{rate:.2f}", at_least(rate, 0.9, "0.9")))
+    for clients in CLIENTS:
+        cpu = bench.paired(lambda a, b: a.cpu_each / b.cpu_each, (OURS, clients), base)
+        costs = [ms(bench.median(attrgetter("cpu_each"), turn)) for turn in ((OURS, clients), base)]
+        bar = at_most(cpu, 1.15, "1.15") if clients == MANY else NONE
+        rows.append(Row(f"CPU a photo, clients: {clients}", *costs, f"{cpu:.2f}", bar))
+    return rows
+
+
+def peer_rows(bench: Bench) -> list[Row]:
+    """Compare with others that serve the same search."""
+    rows = []
+    for peer in (PLAIN, LITSERVE):
+        if peer not in bench.servers:
+            rows.append(Row(f"{peer}: not installed", NONE))
+            continue
+        for clients, name in ((1, "p50"), (1, "p99"), (MANY, "rate"), (MANY, "cpu_each")):
+            figure = attrgetter(name)
+            both = [bench.median(figure, (kind, clients)) for kind in (OURS, peer)]
+            ratio = bench.paired(lambda a, b, of=figure: of(a) / of(b), (OURS, clients), (peer, clients))
+            shown = [f"{value:.1f}/s" if name == "rate" else ms(value) for value in both]
+            rows.append(Row(f"{FIGURES[name]}, clients: {clients}; beside {peer}", *shown, f"{ratio:.2f}"))
+    return rows
+
+
+def open_rows(bench: Bench) -> list[Row]:
+    """Tell what arrivals met that did not wait for answers, and beside it what closed loops hide."""
+    rows = []
+    for share, times in SHARES.items():
+        phases = bench.open[share]
+        met, ideal = [phase.met for phase in phases], [phase.ideal for phase in phases]
+        rate = np.median([phase.rate for phase in phases])
+        what = f"arrivals at {share:.0%} of the capacity, {rate:.0f}/s"
+        for name in ("p50", "p99"):
+            ours, best = ([getattr(phase, name) for phase in some] for some in (met, ideal))
+            ratio = np.median(np.divide(ours, best))
+            rows.append(Row(f"{what}: {name}", ms(np.median(ours)), ms(np.median(best)), f"{ratio:.2f}"))
+        spread, least = (float(np.median([phase.p99 / phase.p50 for phase in some])) for some in (met, ideal))
+        bar = at_most(spread, times, f"{times}×")
+        rows.append(Row(f"{what}: p99 / p50", f"{spread:.1f}", f"{least:.1f}", f"{spread / least:.2f}", bar))
+        refused = sum(phase.refused for phase in phases)
+        rows.append(Row(f"{what}: not answered 200", f"{refused}", bar=at_most(refused, 0, "0")))
+        rows.append(Row(f"{what}: the load itself was late, p99", ms(np.median([phase.late for phase in phases]))))
+    for clients in CLIENTS:
+        p50, p99 = (bench.median(attrgetter(name), (OURS, clients)) for name in ("p50", "p99"))
+        rows.append(Row(f"closed loop, clients: {clients}: p50 / p99", f"{ms(p50)} / {ms(p99)}"))
+    return rows
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("gallery", type=Path)
+    parser.add_argument("photos", type=Path, nargs="+")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--requests", type=int, default=150, help="In each turn.")
+    parser.add_argument("--arrivals", type=float, default=20, help="Seconds of each load; three rounds.")
+    parser.add_argument("--overload", type=float, default=0, metavar="SECONDS", help="Ask four times the capacity.")
+    parser.add_argument("--swap", type=float, default=0, metavar="SECONDS", help="Reload every two seconds.")
+    arguments = parser.parse_args()
+    if len(os.sched_getaffinity(0)) < 2:
+        raise SystemExit("one core for the server and one for the load are needed")
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `retrieval` has it: for everybody
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        bench = Bench(arguments, Path(folder), stack)
+        bench.start_all()
+        before = bench.times()
+        bench.take_turns(arguments.rounds, arguments.requests)
+        show("Beside the search in process", inside_rows(bench))
+        show("Beside other servers of the same search", peer_rows(bench))
+        bench.arrive(OPEN_ROUNDS, arguments.arrivals)
+        show(
+            "Arrivals that do not wait for answers; reference: a perfect queue before the same search", open_rows(bench)
+        )
+        there, busy, ours = (after - earlier for after, earlier in zip(bench.times(), before, strict=True))
+        print(f"\nOthers than these had the servers' core for {(busy - ours) / there:.0%} of the time.")
+        say("starts with a large gallery")
+        show("Start", starts(bench.start, bench.bundle, bench.folder))
+        if arguments.overload:
+            say("overload")
+            capacity = bench.measure((OURS, MANY), 2 * arguments.requests).rate
+            told = overload(bench.servers[OURS], bench.images, capacity=capacity, seconds=arguments.overload)
+            show(f"Overload: {arguments.overload:.0f} s at four times the capacity", told)
+        if arguments.swap:
+            say("reloads")
+            start = partial(bench.start, OURS)
+            told = swap(start, bench.bundle, bench.gallery, bench.images, bench.folder, arguments.swap)
+            show(f"Reloads every two seconds under load, {arguments.swap:.0f} s", told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+"""The papers' main claims on grocery, with linear heads on the frozen backbone's features.
+
+    python research/benchmarks/heads.py --output runs/heads
+
+embeds each training photo in several augmented views and every other photo once, trains a linear embedding on those
+features with each loss, seed after seed, and prints each claim with a 95 % interval over seeds (paired, Student's t)
+and a plain answer. Hyper-parameters of every loss are chosen among a few on the validation items over three other
+seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that cost at most 0.01 of R@1. Nothing but
+the printed figures comes from the test items. What is finished under --output is read, not made again. `--picture`
+also writes the photos of lowest and highest certainty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from scipy import stats
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.images import open_image
+from retrieval.metrics.identification import identification_rates, threshold_at_fpir
+from training.config import Settings
+from training.data.reader import Augmentation, PhotoReader, evaluation_batches
+from training.data.samplers import ItemSampler
+from training.data.splits import Splits, make_protocol, make_splits
+from training.evaluation.embedding import to_device
+from training.evaluation.evaluate import (
+    consistency_figures,
+    decision_figures,
+    item_labels,
+    make_scene,
+    open_set_figures,
+    rank_figures,
+    score_scene,
+)
+from training.loop.optimizer import learned_by, learning_rate_factor
+from training.loop.recipe import protocol_photos
+from training.losses import Regularized, make_loss
+from training.model import backbone_preprocessing, load_backbone
+
+VIEWS, EPOCHS, DIM = 8, 30, 128
+TUNING_SEEDS = (100, 101, 102)
+
+# loss, and what is tried on the validation items
+GRIDS: dict[str, dict[str, Sequence[Any]]] = {
+    "smooth_ap": {"temperature": (0.01, 0.03, 0.1, 0.2)},
+    "recall_at_k": {"similarity_temperature": (0.01, 0.03, 0.1, 0.2)},
+    "proxy_nca": {"scale": (4.5, 9.0, 16.0, 32.0)},
+    "arcface": {"scale": (16.0, 32.0), "margin": (0.3, 0.5)},
+    "proxy_anchor": {"alpha": (16.0, 32.0), "margin": (0.1, 0.3)},
+    "vmf_nca": {"concentration": (20.0, 50.0), "norm": (20.0, 60.0)},
+    "vmf_nca + anchor": {"anchor_weight": (0.3, 1.0, 3.0, 10.0)},
+    "contextual_sum": {"contextual_weight": (0.4, 0.8, 0.9, 0.95)},
+    "multi_similarity": {"beta": (20.0, 50.0), "base": (0.5, 0.7)},
+    "mean_field_contrastive": {"positive_margin": (0.02, 0.2), "negative_margin": (0.3, 0.6)},
+    "mean_field_class_wise_multi_similarity": {"beta": (20.0, 80.0), "delta": (0.2, 0.5)},
+}
+
+
+MARGINS = ((0.9, 0.5), (0.8, 0.4), (0.7, 0.3), (0.6, 0.2), (0.5, 0.1), (0.8, 0.2))  # of TCM, positive and negative
+
+
+@dataclass(frozen=True)
+class World:
+    """Photos with their features: training views (views, photos, w), and one of every photo (photos, w)."""
+
+    photos: list[Photo]
+    splits: Splits
+    views: Tensor
+    plain: Tensor
+    fit: np.ndarray  # positions of the training photos
+
+    @property
+    def labels(self) -> np.ndarray:
+        return item_labels(self.photos)
+
+
+@torch.inference_mode()
+def load_world(folder: Path, data: Path) -> World:
+    """Return the features of grocery, made once."""
+    settings = Settings(
+        catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224")
+    )
+    photos = read_catalogue(Path(settings.catalogue))
+    splits = make_splits(photos, seed=0)
+    fit_photos = protocol_photos(photos, splits.fit, make_protocol(photos, gallery_source="", query_source=""))
+    position = {photo.photo_id: i for i, photo in enumerate(photos)}
+    fit = np.array([position[photo.photo_id] for photo in fit_photos])
+    path = folder / "features.npz"
+    if not path.exists():
+        backbone, _ = load_backbone(settings.backbone)
+        sight = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+        backbone.eval().to(memory_format=torch.channels_last)
+
+        def features(pixels: np.ndarray) -> np.ndarray:
+            maps: Tensor = backbone(to_device(pixels, sight, torch.device("cpu")))
+            return maps.mean(dim=(2, 3)).numpy()
+
+        reader, augment = PhotoReader(fit_photos, sight), Augmentation(settings)
+        generator = np.random.default_rng(0)
+        views = [
+            np.concatenate(
+                [
+                    features(np.stack([augment(reader[int(i)], generator) for i in block]))
+                    for block in np.split(np.arange(len(fit)), range(64, len(fit), 64))
+                ]
+            )
+            for _ in tqdm(range(VIEWS), desc="augmented views")
+        ]
+        everyone = PhotoReader(photos, sight, cache_bytes=0)
+        blocks = evaluation_batches(everyone, len(photos))
+        plain = np.concatenate([features(b) for b in tqdm(blocks, desc="all photos", total=len(photos) // 64)])
+        np.savez(path, views=np.stack(views), plain=plain)
+    with np.load(path, allow_pickle=False) as file:
+        raw_views, raw_plain = torch.from_numpy(file["views"]), torch.from_numpy(file["plain"])
+    mean, scale = raw_views.mean(dim=(0, 1)), raw_views.std()
+    return World(photos, splits, (raw_views - mean) / scale, (raw_plain - mean) / scale, fit)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One training of a head."""
+
+    loss: str
+    arguments: Mapping[str, Any]
+    seed: int
+    tcm: tuple[float, float] | None = None  # its margins
+    label_noise: float = 0.0  # share of training photos that get another item's label
+    items: float = 1.0  # share of the training items that are used
+    every_epoch: bool = False  # validation after each epoch
+
+    @property
+    def name(self) -> str:
+        given = ",".join(f"{k}={v}" for k, v in sorted(self.arguments.items()))
+        extra = f"+tcm{self.tcm}" if self.tcm else ""
+        return f"{self.loss}({given}){extra} noise={self.label_noise} items={self.items} seed={self.seed}"
+
+
+def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
+    """Return the trained head, and validation R@1 after each epoch where asked for."""
+    torch.manual_seed(task.seed)
+    generator = np.random.default_rng(task.seed)
+    labels = item_labels([world.photos[i] for i in world.fit])
+    kept = generator.permutation(labels.max() + 1)[: round(task.items * (labels.max() + 1))]
+    rows = np.flatnonzero(np.isin(labels, kept))
+    labels = np.unique(labels[rows], return_inverse=True)[1]
+    classes = int(labels.max()) + 1
+    wrong = generator.random(len(labels)) < task.label_noise
+    labels = np.where(wrong, (labels + generator.integers(1, classes, len(labels))) % classes, labels)
+
+    arguments = dict(task.arguments)
+    norm = arguments.pop("norm", 0.0)
+    loss: nn.Module = make_loss(task.loss, classes=classes, dim=DIM, arguments=arguments)
+    if task.tcm:
+        margins = {"positive_margin": task.tcm[0], "negative_margin": task.tcm[1]}
+        loss = Regularized(loss, make_loss("tcm", classes=classes, dim=DIM, arguments=margins), 1.0)
+    head = nn.Linear(world.plain.shape[1], DIM)
+    if norm:
+        with torch.no_grad():
+            factor = norm / head(world.views[0][rows[:256]]).norm(dim=1).mean()
+            head.weight.mul_(factor)
+            head.bias.mul_(factor)
+    groups = [{"params": list(head.parameters()), "lr": 1e-3 * max(1.0, norm / 5), "weight_decay": 1e-4}]
+    groups += [{"params": p, "lr": 1e-2 * rate, "weight_decay": 0.0} for (rate, _), p in learned_by(loss).items()]
+    optimizer = torch.optim.AdamW(groups)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=task.seed)
+    batches = len(world.fit) // 64  # the same number of photos for everyone
+    curve, step = [], 0
+    deals = itertools.chain.from_iterable(sampler.epoch(epoch) for epoch in itertools.count())
+    for _ in range(EPOCHS):
+        for batch in itertools.islice(deals, batches):
+            view = torch.from_numpy(generator.integers(VIEWS, size=len(batch)))
+            value = loss(head(world.views[view, torch.from_numpy(rows[batch])]), torch.from_numpy(labels[batch]))
+            optimizer.zero_grad()
+            value.backward()
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * learning_rate_factor(step, EPOCHS * batches, 0.05)
+            optimizer.step()
+            step += 1
+        if task.every_epoch:
+            curve.append(validation_figures(world, head)["validation R@1"])
+    return head, curve
+
+
+@torch.no_grad()
+def vectors_of(world: World, head: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit embeddings (photos, d) and norms (photos,)."""
+    raw = head(world.plain)
+    return F.normalize(raw, dim=1).numpy(), raw.norm(dim=1).numpy()
+
+
+def validation_figures(world: World, head: nn.Linear) -> dict[str, float]:
+    """Return R@1 and OPIS on the validation items."""
+    protocol = make_protocol(world.photos, gallery_source="", query_source="")
+    scene = make_scene("validation", world.photos, world.splits.validation, protocol)
+    vectors = vectors_of(world, head)[0]
+    figures = rank_figures(scene, vectors, world.labels) | consistency_figures(scene, vectors, world.labels)
+    return {f"validation {name}": figures[name] for name in ("R@1", "OPIS")}
+
+
+def figures_of(world: World, head: nn.Linear) -> dict[str, Any]:
+    """Return the figures on items never trained on, with the threshold of the calibration items."""
+    protocol = make_protocol(world.photos, gallery_source="", query_source="")
+    vectors, norms = vectors_of(world, head)
+    unseen = make_scene("unseen", world.photos, world.splits.test, protocol)
+    calibration = make_scene("calibration", world.photos, world.splits.calibration, protocol)
+    scores = score_scene(unseen, vectors, world.labels)
+    threshold = threshold_at_fpir(score_scene(calibration, vectors, world.labels), 0.05)
+    wrong = scores.own > scores.impostor
+    figures = rank_figures(unseen, vectors, world.labels) | consistency_figures(unseen, vectors, world.labels)
+    figures |= decision_figures(identification_rates(scores, threshold))
+    figures["TPIR at exactly the target"] = open_set_figures(scores, 0.05)["TPIR"]
+    figures["AUROC of the norm"] = auroc(-norms[unseen.queries], wrong)
+    figures["AUROC of the distance"] = auroc(np.minimum(scores.own, scores.impostor), wrong)
+    return figures | validation_figures(world, head)
+
+
+def auroc(score: np.ndarray, positive: np.ndarray) -> float:
+    """Return the chance that a positive has a higher score than a negative."""
+    ranks = stats.rankdata(score)
+    count = int(positive.sum())
+    return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(score) - count)))
+
+
+class Results:
+    """Figures by task, kept on disk."""
+
+    def __init__(self, world: World, path: Path) -> None:
+        self._world, self._path = world, path
+        self._known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def __call__(self, task: Task) -> dict[str, Any]:
+        if task.name not in self._known or (task.every_epoch and not self._known[task.name]["curve"]):
+            head, curve = train_head(self._world, task)
+            self._known[task.name] = figures_of(self._world, head) | {"curve": curve}
+            aside = self._path.with_suffix(".partial")
+            aside.write_text(json.dumps(self._known, indent=1))
+            aside.replace(self._path)
+        return self._known[task.name]
+
+    def tuned(self, loss: str) -> tuple[str, dict[str, Any]]:
+        """Return the loss's name and its best arguments of the grid, by R@1 on the validation items."""
+        grid = GRIDS[loss]
+        name, base = loss, {}
+        if loss == "vmf_nca + anchor":
+            name, base = self.tuned("vmf_nca")
+        choices = [base | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+        return name, max(choices, key=lambda c: self._mean(name, c, None, "validation R@1"))
+
+    def tuned_tcm(self, name: str, arguments: Mapping[str, Any]) -> tuple[float, float]:
+        """Return the margins of least OPIS on the validation items among those that cost at most 0.01 of R@1."""
+        bare = self._mean(name, arguments, None, "validation R@1")
+        allowed = [m for m in MARGINS if self._mean(name, arguments, m, "validation R@1") >= bare - 0.01]
+        return min(allowed or MARGINS, key=lambda m: self._mean(name, arguments, m, "validation OPIS"))
+
+    def _mean(self, name: str, arguments: Mapping[str, Any], tcm: tuple[float, float] | None, figure: str) -> float:
+        return float(np.mean([self(Task(name, arguments, s, tcm=tcm))[figure] for s in TUNING_SEEDS]))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return mean, and the ends of its 95 % interval by Student's t."""
+    array = np.asarray(values)
+    half = stats.t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
+    return float(array.mean()), float(array.mean() - half), float(array.mean() + half)
+
+
+def shown(values: Sequence[float], *, percent: bool = False) -> str:
+    mean, low, high = interval(values)
+    return f"{mean:+.0%} [{low:+.0%}, {high:+.0%}]" if percent else f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def mean_of(runs: Sequence[Mapping[str, Any]], figure: str) -> str:
+    values = [run[figure] for run in runs]
+    return f"{np.mean(values):.4f}" if figure == "OPIS" else f"{np.mean(values):.3f}"
+
+
+def claim_tcm(results: Results, seeds: range) -> None:
+    """Print whether TCM lowers OPIS by 25 % or more at no loss of R@1."""
+    print("\n### TCM lowers OPIS by at least 25 % at no loss of R@1\n")
+    print("| base loss | R@1, OPIS alone | with TCM | change of OPIS | change of R@1 | answer |\n|" + " --- |" * 6)
+    for loss in ("smooth_ap", "recall_at_k", "proxy_nca", "arcface"):
+        name, arguments = results.tuned(loss)
+        base = [results(Task(name, arguments, s)) for s in seeds]
+        margins = results.tuned_tcm(name, arguments)
+        both = [results(Task(name, arguments, s, tcm=margins)) for s in seeds]
+        logs = [np.log(b["OPIS"] / a["OPIS"]) for a, b in zip(base, both, strict=True)]
+        ends = [float(np.expm1(v)) for v in interval(logs)]
+        recall = [b["R@1"] - a["R@1"] for a, b in zip(base, both, strict=True)]
+        holds = ends[2] <= -0.25 and interval(recall)[2] >= 0
+        print(
+            f"| {loss} {plain(arguments)}, margins {margins} | {mean_of(base, 'R@1')}, {mean_of(base, 'OPIS')} "
+            f"| {mean_of(both, 'R@1')}, {mean_of(both, 'OPIS')} | {ends[0]:+.0%} [{ends[1]:+.0%}, {ends[2]:+.0%}] "
+            f"| {shown(recall)} | {'yes' if holds else 'no'} |"
+        )
+
+
+def claim_better(results: Results, seeds: range, ours: str, theirs: str) -> None:
+    """Print whether one loss has a higher R@1 than another."""
+    (name, arguments), (other, given) = results.tuned(ours), results.tuned(theirs)
+    one, two = [[results(Task(n, a, s)) for s in seeds] for n, a in ((name, arguments), (other, given))]
+    cells = []
+    for figure in ("R@1", "MAP@R"):
+        gain = [a[figure] - b[figure] for a, b in zip(one, two, strict=True)]
+        cells += [mean_of(one, figure), mean_of(two, figure), shown(gain)]
+    gain = [a["R@1"] - b["R@1"] for a, b in zip(one, two, strict=True)]
+    answer = "yes" if interval(gain)[1] > 0 else "no"
+    print(f"| {ours} {plain(arguments)} over {theirs} {plain(given)} | {' | '.join(cells)} | {answer} |")
+
+
+def claim_robust(results: Results, seeds: range) -> None:
+    """Print whether the contextual loss loses less than multi-similarity with wrong labels or fewer classes."""
+    print("\n### The contextual loss holds up better than multi-similarity\n")
+    print("| training data | contextual, R@1 | multi-similarity, R@1 | difference | its further loss | answer |")
+    print("|" + " --- |" * 6)
+    (name, arguments), (other, given) = results.tuned("contextual_sum"), results.tuned("multi_similarity")
+    clean = [[results(Task(n, a, s)) for s in seeds] for n, a in ((name, arguments), (other, given))]
+    for title, changes in (
+        ("all, clean", {}),
+        ("20 % of labels wrong", {"label_noise": 0.2}),
+        ("half of the classes", {"items": 0.5}),
+    ):
+        runs = [[results(Task(n, a, s, **changes)) for s in seeds] for n, a in ((name, arguments), (other, given))]
+        gain = [a["R@1"] - b["R@1"] for a, b in zip(*runs, strict=True)]
+        losses = [(d["R@1"] - b["R@1"]) - (c["R@1"] - a["R@1"]) for a, b, c, d in zip(*runs, *clean, strict=True)]
+        answer = "" if not changes else "yes" if interval(losses)[1] > 0 else "no"
+        print(
+            f"| {title} | {mean_of(runs[0], 'R@1')} | {mean_of(runs[1], 'R@1')} | {shown(gain)} "
+            f"| {shown(losses) if changes else ''} | {answer} |"
+        )
+    print(f"\ncontextual_sum {plain(arguments)}, multi_similarity {plain(given)}")
+
+
+def claim_epochs(results: Results, seeds: range) -> None:
+    """Print whether the mean-field losses reach ProxyAnchor's R@1 in fewer epochs."""
+    print("\n### The mean-field losses need fewer epochs than ProxyAnchor\n")
+    print("| loss | R@1, unseen | epochs to ProxyAnchor's mean validation R@1 less 0.01 | difference | answer |")
+    print("|" + " --- |" * 5)
+    runs = {}
+    for loss in ("proxy_anchor", "mean_field_contrastive", "mean_field_class_wise_multi_similarity"):
+        name, arguments = results.tuned(loss)
+        runs[loss, plain(arguments)] = [results(Task(name, arguments, s, every_epoch=True)) for s in seeds]
+    first = next(iter(runs.values()))
+    goal = float(np.mean([run["curve"][-1] for run in first])) - 0.01
+    reached = {key: [epochs_to(run["curve"], goal) for run in group] for key, group in runs.items()}
+    base = next(iter(reached.values()))
+    for (loss, arguments), group in runs.items():
+        epochs = reached[loss, arguments]
+        saved = [a - b for a, b in zip(epochs, base, strict=True)]
+        answer = "" if group is first else "yes" if interval(saved)[2] < 0 else "no"
+        difference = "" if group is first else shown(saved)
+        print(f"| {loss} {arguments} | {mean_of(group, 'R@1')} | {np.mean(epochs):.1f} | {difference} | {answer} |")
+
+
+def epochs_to(curve: Sequence[float], goal: float) -> int:
+    """Return the first epoch that reaches the goal, or one more than there were."""
+    return next((epoch for epoch, value in enumerate(curve, 1) if value >= goal), len(curve) + 1)
+
+
+def claim_norms(results: Results, seeds: range) -> None:
+    """Print how well a low norm tells a wrong first answer."""
+    print("\n### Low norms are the ambiguous photos\n")
+    print("AUROC for a wrong first answer, unseen items; the answer is yes where the interval lies above 0.5.\n")
+    print("| loss | of the norm | of the distance to the first answer | answer |\n|" + " --- |" * 4)
+    for loss in ("vmf_nca", "vmf_nca + anchor", "proxy_nca", "smooth_ap"):
+        name, arguments = results.tuned(loss)
+        runs = [results(Task(name, arguments, s)) for s in seeds]
+        norm, low, high = interval([run["AUROC of the norm"] for run in runs])
+        distance = mean_of(runs, "AUROC of the distance")
+        answer = "yes" if low > 0.5 else "no"
+        print(f"| {loss} {plain(arguments)} | {norm:.3f} [{low:.3f}, {high:.3f}] | {distance} | {answer} |")
+
+
+def table(results: Results, seeds: range) -> None:
+    """Print every loss, without and with TCM."""
+    print("\n### Every loss, items never seen in training\n")
+    figures = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "TPIR at exactly the target")
+    print("| loss | " + " | ".join(figures) + " |\n|" + " --- |" * (len(figures) + 1))
+    for loss, regularized in itertools.product(GRIDS, (False, True)):
+        name, arguments = results.tuned(loss)
+        margins = results.tuned_tcm(name, arguments) if regularized else None
+        runs = [results(Task(name, arguments, s, tcm=margins)) for s in seeds]
+        title = f"{loss} {plain(arguments)}{f' + TCM {margins}' if margins else ''}"
+        print(f"| {title} | " + " | ".join(mean_of(runs, figure) for figure in figures) + " |")
+
+
+def plain(arguments: Mapping[str, Any]) -> str:
+    return "(" + ", ".join(f"{k} {v}" for k, v in arguments.items()) + ")"
+
+
+def picture(world: World, results: Results, path: Path) -> None:
+    """Write the 16 test photos of lowest norm above the 16 of highest, by the tuned vMF head of seed 0."""
+    name, arguments = results.tuned("vmf_nca")
+    norms = vectors_of(world, train_head(world, Task(name, arguments, 0))[0])[1]
+    test = np.flatnonzero(np.isin([p.item_id for p in world.photos], world.splits.test))
+    order = test[np.argsort(norms[test])]
+    side = 112
+    sheet = Image.new("RGB", (8 * side, 4 * side + 12), "white")
+    for place, photo in enumerate([*order[:16], *order[-16:]]):
+        image = open_image(world.photos[photo].path).resize((side, side))
+        sheet.paste(image, (place % 8 * side, place // 8 * side + (12 if place >= 16 else 0)))
+    sheet.save(path)
+    print(f"\nWrote {path}: the 16 lowest norms above the 16 highest.")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/heads"))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--picture", action="store_true")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # a head is too small for more
+    world = load_world(arguments.output, Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve())
+    results = Results(world, arguments.output / "results.json")
+    seeds = range(arguments.seeds)
+    claim_tcm(results, seeds)
+    print("\n### EL-nivMF beats ProxyNCA\n")
+    print("| claim | R@1 | against | difference | MAP@R | against | difference | answer |\n|" + " --- |" * 8)
+    claim_better(results, seeds, "vmf_nca", "proxy_nca")
+    claim_better(results, seeds, "vmf_nca + anchor", "proxy_anchor")
+    claim_robust(results, seeds)
+    claim_epochs(results, seeds)
+    claim_norms(results, seeds)
+    table(results, seeds)
+    if arguments.picture:
+        picture(world, results, arguments.output / "norms.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""`retrieval index` beside a bare loop of the same decode, resize and ONNX Runtime calls on the same cores.
+
+    python research/benchmarks/indexing.py BUNDLE
+
+The bare loop decodes, resizes and embeds batches on as many threads, and keeps nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import atexit
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+
+BATCH = 16
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--photos", type=int, default=1500)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
+    photos = read_catalogue(data / "data/grocery/grocery.csv")[: arguments.photos]
+    bundle = Bundle.open(arguments.bundle)
+    bare, full = [], []
+    for _ in range(arguments.rounds):
+        bare.append(rates(bare_loop, bundle, photos, arguments.threads))
+        full.append(rates(index, bundle, photos, arguments.threads))
+    ratios = [sorted(f[i] / b[i] for f, b in zip(full, bare, strict=True)) for i in (0, 1)]
+    print("| what | photos/s |\n| --- | --- |")
+    for name, found in (
+        (f"bare loop: decode, resize, ONNX Runtime, {arguments.threads} threads", bare),
+        ("index", full),
+    ):
+        clock, spent = (statistics.median(one[i] for one in found) for i in (0, 1))
+        print(f"| {name} | {clock:.0f}, {spent:.0f} a second of processor |")
+    for name, found in zip(("clock", "processor"), ratios, strict=True):
+        told = f"{statistics.median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f})"
+        print(f"| ratio by the {name}, median of {arguments.rounds} pairs (least to most) | {told} |")
+
+
+def rates(
+    work: Callable[[Bundle, list[Photo], int], None], bundle: Bundle, photos: list[Photo], threads: int
+) -> tuple[float, float]:
+    """Return photos a second, of the clock and of the processor."""
+    started, spent = time.perf_counter(), time.process_time()
+    work(bundle, photos, threads)
+    return len(photos) / (time.perf_counter() - started), len(photos) / (time.process_time() - spent)
+
+
+def bare_loop(bundle: Bundle, photos: list[Photo], threads: int) -> None:
+    embedder = bundle.embedder(threads=1)
+    batches = [[photo.path for photo in photos[i : i + BATCH]] for i in range(0, len(photos), BATCH)]
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(embedder.embed, batches):
+            pass
+
+
+def index(bundle: Bundle, photos: list[Photo], threads: int) -> None:
+    gallery = Path(tempfile.mkdtemp()) / "gallery"
+    atexit.register(shutil.rmtree, gallery.parent)
+    index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
+
+
+if __name__ == "__main__":
+    main()

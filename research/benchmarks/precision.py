@@ -1,0 +1,135 @@
+"""What int8 (or fp16) gains and costs beside fp32 on a trained run: photos a second, cosine, OPIS, TPIR.
+
+    python research/benchmarks/precision.py runs/grocery-benchmark/Smooth-AP-0
+
+makes both forms as `retrieval export` does, with the distance that fp32 chooses fitted anew by each, and asks photos of
+items that training never saw of both: the test items, and these with the calibration's, whose threshold is not used
+here. Speed is the model alone, scaled pixels to vectors; the forms take turns in short rounds, and their medians are
+compared: the middle half of the ratios within rounds says how restless the machine was, and CPU-seconds leave out what
+others took of it. The interval of TPIR at exactly FPIR 0.05 resamples items, the same for both forms, and sets each
+form's threshold anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from tables import NONE, Row, at_least, show
+
+from retrieval.bundle.providers import CPU
+from retrieval.images import to_tensor
+from retrieval.metrics.consistency import opis, search_opis
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from training.evaluation.evaluate import item_labels, make_scene, score_scene
+from training.export.comparison import images_per_second, medians
+from training.export.forms import Form, Forms, embed_with_torch
+from training.export.onnx_embedding import embed_with_onnx
+from training.export.variants import Variant
+from training.loop.recipe import protocol_photos
+from training.loop.run import Run
+
+TARGET, DRAWS = 0.05, 2000
+FASTER, FAITHFUL, LOST = 2.0, 0.995, -0.02  # what is asked of int8
+
+
+def tpir(scores: SearchScores) -> float:
+    """Return TPIR at exactly the target FPIR of these queries."""
+    return identification_rates(scores, threshold_at_fpir(scores, TARGET)).tpir
+
+
+def paired_interval(one: SearchScores, other: SearchScores, generator: np.random.Generator) -> tuple[float, float]:
+    """Return the 95 % interval of TPIR of `other` less that of `one`, over draws of items with replacement."""
+    queries = [np.flatnonzero(one.labels == item) for item in np.unique(one.labels)]
+    found = []
+    for _ in range(DRAWS):
+        drawn = np.concatenate([queries[item] for item in generator.integers(len(queries), size=len(queries))])
+        sampled = [
+            SearchScores(s.labels[drawn], s.own[drawn], s.impostor[drawn], s.gallery_items) for s in (one, other)
+        ]
+        found.append(tpir(sampled[1]) - tpir(sampled[0]))
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def speed(forms: list[Form], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
+    """Return a row of photos a second of fp32 and the other form: of the clock on the wall, or of a CPU's own time."""
+    batch = len(tensor)
+    embedders = [form.variant.embedder(form.onnx, form.embedder.preprocessing, threads=threads) for form in forms]
+    clock = time.process_time if cpu else time.perf_counter
+    rates = images_per_second(embedders, tensor, rounds=rounds, repeat=max(1, 16 // batch), clock=clock)
+    slow, fast = medians(rates)
+    low, high = np.percentile(np.divide(rates[1], rates[0]), [25, 75])
+    name = f"images/{'CPU-' if cpu else ''}s, batch {batch}, {threads} thread{'s' if threads > 1 else ''}"
+    told = f"{fast / slow:.2f}× (rounds {low:.2f} to {high:.2f})"
+    return Row(name, f"{fast:.0f}", f"{slow:.0f}", told, at_least(fast / slow, FASTER, f"{FASTER:g}×"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--precision", default="int8")
+    parser.add_argument("--provider", default="cpu")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=25)
+    arguments = parser.parse_args()
+    torch.set_num_threads(max(arguments.threads))
+    run, variant = Run.open(arguments.run), Variant(arguments.precision, arguments.provider)
+    unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
+    photos = protocol_photos(run.photos(), unseen["test and calibration"], run.protocol)
+    scenes = {name: make_scene(name, photos, items, run.protocol) for name, items in unseen.items()}
+    labels = item_labels(photos)
+    with tempfile.TemporaryDirectory() as folder:
+        forms = Forms(run, Path(folder), target_fpir=TARGET)
+        made = [forms.reference, forms.make(variant)]
+        rows = []
+        pixels = made[0].embedder.read([photo.read() for photo in photos[:32]])
+        tensor = to_tensor(pixels, run.preprocessing)
+        for threads in arguments.threads:
+            rows += [speed(made, tensor[:n], threads=threads, rounds=arguments.rounds) for n in (1, 32)]
+        if variant.provider in (CPU, "openvino"):
+            rows += [speed(made, tensor[:n], threads=1, rounds=arguments.rounds, cpu=True) for n in (1, 32)]
+        vectors = [embed_with_onnx(form.embedder, photos)[0].vectors for form in made]
+        sizes = [form.onnx.stat().st_size / 2**20 for form in made]
+        trained = made[1].whitened(embed_with_torch(run, forms.model, photos).vectors)
+    cosines = (trained * vectors[1]).sum(axis=1)
+    mean = float(cosines.mean())
+    rows += [
+        Row("cosine to fp32, mean", f"{mean:.4f}", bar=at_least(mean, FAITHFUL, f"{FAITHFUL:g}")),
+        Row("cosine to fp32, 1st percentile", f"{np.percentile(cosines, 1):.4f}"),
+    ]
+    for name, scene in scenes.items():
+        scores = [score_scene(scene, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
+        low, high = paired_interval(*scores, np.random.default_rng(0))
+        rates = [tpir(s) for s in scores]
+        rows.append(
+            Row(
+                f"TPIR at exactly FPIR {TARGET:g}, {len(unseen[name])} {name} items",
+                f"{rates[1]:.3f}",
+                f"{rates[0]:.3f}",
+                f"{rates[1] - rates[0]:+.3f} [{low:+.3f}, {high:+.3f}]",
+                at_least(low, LOST, f"{LOST:g} (low end)"),
+            )
+        )
+    pairs, searches = [opis(v, labels).value for v in vectors], [search_opis(s, TARGET).value for s in scores]
+    rows += [
+        Row("OPIS of pairs", f"{pairs[1]:.2e}", f"{pairs[0]:.2e}", f"{pairs[1] / pairs[0] - 1:+.1%}"),
+        Row("OPIS of searches", f"{searches[1]:.2e}", f"{searches[0]:.2e}", f"{searches[1] / searches[0] - 1:+.1%}"),
+        Row("MiB of model.onnx", f"{sizes[1]:.1f}", f"{sizes[0]:.1f}", f"{sizes[1] / sizes[0]:.2f}×"),
+    ]
+    asked = f"{len(scene.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
+    show(
+        f"{variant.describe()} ({made[1].made}) beside fp32, cpu: {run.settings.backbone.split('/')[-1]}, {asked}", rows
+    )
+    for form in made:
+        chosen = form.choice.tried[0]
+        told = f"{chosen['form']}, k = {chosen.get('k', NONE)}, {'' if chosen['whitened'] else 'not '}whitened"
+        print(f"{form.variant.describe()}: distance {told}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""One threshold on products nobody trained on: four rotations of grocery's product families, several seeds.
+
+    python research/benchmarks/rotations.py --output runs/rotations
+    python research/benchmarks/rotations.py --output runs/rotations --finetuned
+
+Families are numbered in the order in which `group` values first appear; in rotation r those with number mod 4 = r are
+the test, those with (r + 2) mod 4 the calibration, the others train (a fifth of them, by family, is validation). Heads
+on frozen features, or with --finetuned whole models, are trained on each (rotations r and r + 2 share the training,
+as test and calibration only change places); every distance (plain, additive, local scaling, k, whitened or not) gets a
+threshold for FPIR 5 % from the calibration products, for as many items as the gallery that it is tested on holds. Then
+the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS are printed: by rotation for
+the distance that validation chose, and the mean over rotations for every distance. Intervals are clustered by family.
+An interrupted benchmark continues; two calls with different --recipes may run at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import grocery
+import numpy as np
+import torch
+from heads import VIEWS, Task, World, train_head, vectors_of
+from tqdm import tqdm
+
+from index.distance import Measure
+from retrieval.bundle.local_density import LocalDensity
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.metrics.consistency import opis
+from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.threshold.calibrate import calibrate, size_model
+from training.config import Settings
+from training.data.reader import Augmentation, PhotoReader, evaluation_batches
+from training.data.splits import Splits, make_protocol, make_splits
+from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
+from training.evaluation.embedding import embed_photos, to_device
+from training.evaluation.evaluate import item_labels, make_scene, open_set_figures, rank_figures, score_scene
+from training.loop.recipe import protocol_photos
+from training.loop.run import Run
+from training.loop.trainer import train
+from training.model import backbone_preprocessing, load_backbone
+
+ROTATIONS, TARGET = 4, 0.05
+RECIPES: dict[str, dict[str, Any]] = {
+    "Smooth-AP": {"loss": "smooth_ap", "arguments": {"temperature": 0.01}},
+    "ProxyNCA": {"loss": "proxy_nca", "arguments": {"scale": 16.0}},
+    "EL-nivMF + ProxyAnchor": {
+        "loss": "vmf_nca",
+        "arguments": {"concentration": 50.0, "norm": 60.0, "anchor_weight": 0.3},
+    },
+}
+RECIPES |= {f"{name} + TCM": {**recipe, "tcm": (0.8, 0.4)} for name, recipe in RECIPES.items()}
+FINETUNED: dict[str, dict[str, Any]] = {
+    name: grocery.RECIPES[name] for name in ("EL-nivMF + ProxyAnchor", "Smooth-AP", "Smooth-AP + TCM")
+}
+FINETUNED["EL-nivMF + ProxyAnchor + TCM"] = {**FINETUNED["EL-nivMF + ProxyAnchor"], "regularizer": "tcm"}
+EPOCHS = 6
+SCENES = ("unseen", "trained", "mixed")
+
+
+def rotated(photos: Sequence[Photo], rotation: int) -> list[Photo]:
+    """Return the photos with the partition of a rotation."""
+    families = list(dict.fromkeys(photo.group for photo in photos))
+    number = {family: place % ROTATIONS for place, family in enumerate(families)}
+    parts = {rotation: "test", (rotation + 2) % ROTATIONS: "calibration"}
+    return [dataclasses.replace(photo, partition=parts.get(number[photo.group], "train")) for photo in photos]
+
+
+@torch.inference_mode()
+def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return backbone features of augmented views (views, n, w) and of plain photos (n, w), made once."""
+    if not path.exists():
+        settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
+        backbone, _ = load_backbone(settings.backbone)
+        sight = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+        backbone.eval().to(memory_format=torch.channels_last)
+
+        def features(pixels: np.ndarray) -> np.ndarray:
+            maps = backbone(to_device(pixels, sight, torch.device("cpu")))
+            return maps.mean(dim=(2, 3)).numpy()
+
+        reader, augment, generator = PhotoReader(photos, sight), Augmentation(settings), np.random.default_rng(0)
+        blocks = np.split(np.arange(len(photos)), range(64, len(photos), 64))
+        views = [
+            np.concatenate([features(np.stack([augment(reader[int(i)], generator) for i in b])) for b in blocks])
+            for _ in tqdm(range(VIEWS), desc="augmented views")
+        ]
+        plain = np.concatenate([features(b) for b in evaluation_batches(reader, len(photos))])
+        np.savez(path, views=np.stack(views), plain=plain)
+    with np.load(path, allow_pickle=False) as file:
+        return file["views"], file["plain"]
+
+
+def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> World:
+    """Return what a head is trained on in one rotation."""
+    fit_photos = protocol_photos(photos, splits.fit, make_protocol(photos))
+    place = {photo.photo_id: i for i, photo in enumerate(photos)}
+    fit = np.array([place[photo.photo_id] for photo in fit_photos])
+    chosen = torch.from_numpy(views[:, fit])
+    mean, scale = chosen.mean(dim=(0, 1)), chosen.std()
+    return World(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
+
+
+def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
+    """Write a rotation's photos as a CSV for `train`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "group", "source", "partition"))
+        writer.writerows((p.path, p.item_id, p.group, p.source, p.partition) for p in photos)
+
+
+def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Photo], place: Path, data: Path) -> Any:
+    """Return unit vectors (n, d) of a fine-tuned model, trained once for rotations r and r + 2."""
+    half = rotation % 2
+    folder = place / f"{recipe.replace(' ', '')}-{half}-{seed}"
+    if not (folder / "vectors.npz").exists():
+        started = (folder / "settings.json").exists()
+        run = Run.open(folder) if started else None
+        if run is None or run.progress.get("epoch") != EPOCHS:
+            table = place / f"rotation-{half}.csv"
+            write_catalogue(rotated(photos, half), table)
+            settings = Settings(
+                catalogue=str(table.resolve()),
+                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
+                epochs=EPOCHS,
+                precision="fp32",
+                seed=seed,
+                **FINETUNED[recipe],
+            )
+            run = train(settings, folder, resume=started)
+        model = run.best_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+        np.savez(folder / "vectors.npz", vectors=embed_photos(model, reader, len(photos), run.preprocessing))
+    with np.load(folder / "vectors.npz", allow_pickle=False) as file:
+        return file["vectors"]
+
+
+def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
+    """Return the figures of every distance, and which one validation chooses."""
+    labels, protocol = item_labels(photos), make_protocol(photos)
+    groups = np.array([photo.group for photo in photos])
+    trained = [*splits.fit, *splits.validation]
+    scenes = [
+        make_scene(name, photos, items, protocol)
+        for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
+    ]
+    calibration = make_scene("calibration", photos, splits.calibration, protocol)
+    seen = np.isin([photo.item_id for photo in photos], splits.fit)
+    mine = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
+    found: dict[str, Any] = {"distances": {}}
+    for whitening, measure in distances_of(vectors[seen], labels[seen]):
+        used = vectors if whitening is None else whitening(vectors)
+        known = size_model(score_scene(calibration, used, labels, measure=measure))
+        figures = {}
+        for scene in scenes:
+            scores = score_scene(scene, used, labels, measure=measure)
+            threshold = known.threshold(TARGET, scores.gallery_items)
+            rates = identification_rates(scores, threshold)
+            figures[scene.name] = {
+                "R@1": float((scores.own < scores.impostor).mean()),
+                "FPIR": rates.fpir,
+                "TPIR": rates.tpir,
+                "misidentification": rates.misidentification,
+                "TPIR at 5 %": open_set_figures(scores, TARGET)["TPIR"],
+                "FPIR by family": by_family(scores, threshold, groups[scene.queries]),
+            }
+        members = np.union1d(scenes[0].queries, scenes[0].gallery)
+        figures["OPIS"] = opis(used[members], labels[members]).value
+        figures["R@1 plain"] = rank_figures(scenes[0], used, labels)["R@1"]
+        found["distances"][title(measure, whitening)] = figures
+    if pick:
+        choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
+        found["chosen"] = title(choice.measure, choice.whitening)
+        found["told"] = told(photos, splits, vectors, choice.measure, choice.whitening)
+    return found
+
+
+def told(
+    photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
+) -> list[float]:
+    """Return between which FPIR `export` tells its user that other families may lie."""
+    scene = make_scene("calibration", photos, splits.calibration, make_protocol(photos))
+    used = vectors if whitening is None else whitening(vectors)
+    groups = np.array([photos[i].group for i in scene.queries])
+    scores = score_scene(scene, used, item_labels(photos), measure=measure)
+    point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
+    return list(point.evidence["fpir_on_other_half"])
+
+
+def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
+    """Return errors and queries of each family."""
+    names = np.unique(families)
+    return [[float((scores.impostor[families == n] <= threshold).sum()), float((families == n).sum())] for n in names]
+
+
+def title(measure: Measure, whitening: Whitening | None) -> str:
+    """Return a distance's name."""
+    words = f"{measure.form.replace('_', ' ')}, k = {measure.k}" if isinstance(measure, LocalDensity) else "plain"
+    return words + (", whitened" if whitening is not None else "")
+
+
+def interval(families: Sequence[Sequence[Sequence[float]]]) -> str:
+    """Return the 95 % bootstrap interval of FPIR over families, whose seeds stay together."""
+    counts = np.array(families).sum(axis=0)  # (families, 2), added over seeds
+    generator = np.random.default_rng(0)
+    drawn = counts[generator.integers(len(counts), size=(2000, len(counts)))].sum(axis=1)
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    return f"[{low:.3f}, {high:.3f}]"
+
+
+def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
+    """Print how the chosen distance compares with the best one could know, and with what `export` tells its user."""
+    chosen = [run["distances"][run["chosen"]]["unseen"] for run in runs.values()]
+    oracles: dict[str, list[float]] = {}
+    for run in runs.values():
+        for name, figures in run["distances"].items():
+            oracles.setdefault(name, []).append(figures["unseen"]["TPIR at 5 %"])
+    best = max(oracles, key=lambda name: float(np.mean(oracles[name])))
+    reached, oracle = np.mean([figures["TPIR"] for figures in chosen]), np.mean(oracles[best])
+    ranges = [run["told"] for run in runs.values() if run.get("told")]
+    inside = (
+        sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(ranges, chosen, strict=True))
+        if len(ranges) == len(chosen)
+        else None
+    )
+    print(
+        f"\nUnseen products: TPIR at the chosen threshold {reached:.3f} on average, at exactly 5 % "
+        f"{np.mean([figures['TPIR at 5 %'] for figures in chosen]):.3f}; the best distance for that, {best}, "
+        f"{oracle:.3f} (ratio {reached / oracle:.2f})."
+    )
+    if inside is not None:
+        print(f"In {inside} of {len(ranges)} runs the FPIR lies where `export` says it may.")
+
+
+def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: int) -> None:
+    for recipe in recipes:
+        runs = {(r, s): results[f"{recipe}/{r}/{s}"] for r in range(ROTATIONS) for s in range(seeds)}
+        print(f"\n### {recipe}: the distance that validation chose\n")
+        print(
+            "| gallery | rotation | realised FPIR [families] | TPIR there | TPIR at exactly 5 % | misidentification |"
+        )
+        print("|" + " --- |" * 6)
+        for scene, rotation in itertools.product(SCENES, range(ROTATIONS)):
+            chosen = [runs[rotation, s]["distances"][runs[rotation, s]["chosen"]][scene] for s in range(seeds)]
+            means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
+            spread = interval([c["FPIR by family"] for c in chosen])
+            print(
+                f"| {scene} | {rotation} | {means['FPIR']:.3f} {spread} | {means['TPIR']:.3f} "
+                f"| {means['TPIR at 5 %']:.3f} | {means['misidentification']:.3f} |"
+            )
+        summary(runs)
+        print(f"\n### {recipe}: every distance, unseen products, mean over rotations and seeds\n")
+        print("| distance | R@1 | FPIR by rotation | TPIR there | TPIR at 5 % | misidentification | OPIS of pairs |")
+        print("|" + " --- |" * 7)
+        for name in next(iter(runs.values()))["distances"]:
+            rows = {key: run["distances"][name] for key, run in runs.items() if name in run["distances"]}
+            rotations = [
+                np.mean([row["unseen"]["FPIR"] for (r, _), row in rows.items() if r == rotation])
+                for rotation in range(ROTATIONS)
+            ]
+            means = [
+                np.mean([row["unseen"][k] for row in rows.values()])
+                for k in ("R@1", "TPIR", "TPIR at 5 %", "misidentification")
+            ]
+            spread = np.mean([row["OPIS"] for row in rows.values()])
+            print(
+                f"| {name} | {means[0]:.3f} | {', '.join(f'{f:.3f}' for f in rotations)} | {means[1]:.3f} "
+                f"| {means[2]:.3f} | {means[3]:.3f} | {spread:.4f} |"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("runs/rotations"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--finetuned", action="store_true", help="Train whole models instead of heads; hours.")
+    parser.add_argument("--recipes", action="append", choices=sorted({*RECIPES, *FINETUNED}), help="Only these.")
+    arguments = parser.parse_args()
+    place = arguments.output / ("finetuned" if arguments.finetuned else "heads")
+    place.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+    whole = read_catalogue(data / "data/grocery/grocery.csv")
+    photos = protocol_photos(whole, sorted({photo.item_id for photo in whole}), make_protocol(whole))
+    recipes = arguments.recipes or list(FINETUNED if arguments.finetuned else RECIPES)
+    results: dict[str, dict[str, Any]] = {}
+    todo = list(itertools.product(range(arguments.seeds), recipes, range(ROTATIONS)))
+    for seed, recipe, rotation in tqdm(todo, desc="rotations"):
+        path = place / f"{recipe.replace(' ', '')}-{rotation}-{seed}.json"
+        if not path.exists():
+            mine = rotated(photos, rotation)
+            splits = make_splits(mine, seed=0)
+            if arguments.finetuned:
+                vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
+            else:
+                world = world_of(mine, *features_of(photos, arguments.output / "features.npz", data), splits)
+                head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
+                vectors = vectors_of(world, head)[0]
+            path.write_text(json.dumps(measured(mine, splits, vectors, pick=True)))
+        results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
+    report(results, recipes, arguments.seeds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What TCM and the vMF samples add to a training step.
+
+    python research/benchmarks/step.py
+
+Ratios of medians of interleaved runs, so that a shared machine disturbs all sides alike. What a loss costs alone is
+measured by research/benchmarks/losses.py.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from training.loop.memory import keep_freed_memory
+from training.losses import Regularized, make_loss
+from training.model import EmbeddingModel, load_backbone
+
+ITEMS = 37  # of the grocery recipe
+
+
+def interleaved(works: list[Callable[[], object]], *, rounds: int) -> list[float]:
+    """Return the median seconds of each work, taken in turn."""
+    times: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 2):
+        for work, seconds in zip(works, times, strict=True):
+            started = time.perf_counter()
+            work()
+            if number >= 2:
+                seconds.append(time.perf_counter() - started)
+    return [statistics.median(seconds) for seconds in times]
+
+
+def made(name: str, **arguments: object) -> nn.Module:
+    return make_loss(name, classes=ITEMS, dim=128, arguments=arguments)
+
+
+def main() -> None:
+    keep_freed_memory()  # as training does
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
+    backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
+    model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)
+    pixels = torch.randn(64, 160, 160, 3).permute(0, 3, 1, 2)
+    labels = torch.arange(16).repeat_interleave(4)
+    embeddings = model(pixels).detach().requires_grad_()
+    parts: list[tuple[str, nn.Module]] = [
+        ("Smooth-AP", made("smooth_ap")),
+        ("Smooth-AP + TCM", Regularized(made("smooth_ap"), made("tcm"), weight=1.0)),
+        ("ProxyNCA", made("proxy_nca")),
+        ("EL-nivMF, 5 samples", made("vmf_nca", samples=5)),
+    ]
+
+    def step(loss: nn.Module) -> Callable[[], object]:
+        return lambda: loss(model(pixels), labels).backward()
+
+    def alone(loss: nn.Module) -> Callable[[], object]:
+        return lambda: loss(embeddings, labels).backward()
+
+    whole = interleaved([step(loss) for _, loss in parts], rounds=15)
+    bare = interleaved([alone(loss) for _, loss in parts], rounds=50)
+    print(f"Training step of 64 photos of 160 px, {torch.get_num_threads()} threads\n")
+    print("| loss | step, ms | loss alone, ms |\n| --- | --- | --- |")
+    for (name, _), all_of_it, part in zip(parts, whole, bare, strict=True):
+        print(f"| {name} | {1e3 * all_of_it:.0f} | {1e3 * part:.2f} |")
+    print("\n| what it adds to the step | of the losses alone | of whole steps |\n| --- | --- | --- |")
+    for title, base, more in (("TCM over Smooth-AP", 0, 1), ("EL-nivMF over ProxyNCA", 2, 3)):
+        share, difference = (bare[more] - bare[base]) / whole[base], whole[more] / whole[base] - 1
+        print(f"| {title} | {100 * share:.2f} % | {100 * difference:+.1f} % |")
+
+
+if __name__ == "__main__":
+    main()

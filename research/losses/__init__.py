@@ -1,0 +1,1 @@
+"""Losses that exist only for comparison in the papers' tables."""

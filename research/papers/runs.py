@@ -1,0 +1,170 @@
+"""Runs of configurations: settings put together, trained once however many tables use them, and embedded.
+
+A run's folder is named after everything that decides it, so that what is finished is never done again, and two tables
+with the same run share it:
+
+    DIR/catalogues/…jsonl        the photos of each world and transformation
+    DIR/runs/1f3a…/              a training run, with `finished`, and test.npz and train.npz once they were embedded
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval.catalogue.read import Photo
+from retrieval.errors import InvalidParameter
+from training.config import Settings
+from training.data.reader import PhotoReader
+from training.data.splits import Splits
+from training.evaluation.embedding import embed_with_norms
+from training.evaluation.evaluate import Scene, make_scene
+from training.loop.run import Run, choose_device
+from training.loop.trainer import train
+
+from .configuration import Configuration, Variant
+from .measure import Embedded
+from .transformations import transform
+from .worlds import World, read_world, write_world
+
+MINIATURE = {
+    "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "chunk": 0, "learning_rate": 1e-3, "colour": 0.0,
+    "freeze_batch_norm": False, "precision": "fp32", "device": "cpu", "loggers": "", "patience": 0,
+}  # fmt: skip
+SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """How configurations are run: where the data is, where results go, and what is changed."""
+
+    data: Path
+    output: Path
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings that win over all others
+    seeds: int | None = None
+    miniature: bool = False
+    datasets: Sequence[str] = ()  # those to run, () for all
+    strangers: Sequence[Photo] = ()
+
+    def seeds_of(self, configuration: Configuration) -> int:
+        """Return how many seeds each variant has: two at most in miniature."""
+        wanted = configuration.seeds if self.seeds is None else self.seeds
+        if wanted < 1:
+            raise InvalidParameter("seeds", "be at least 1", wanted)
+        return min(2, wanted) if self.miniature else wanted
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training: a world, a split of it, settings."""
+
+    dataset: str
+    world: World
+    splits: Splits
+    settings: Settings
+    path: Path
+
+
+def settings_of(
+    configuration: Configuration, variant: Variant, dataset: str, options: Options, *, catalogue: str = ""
+) -> Settings:
+    """Return the settings of a variant on a data set; an unknown one is an InvalidParameter that names it."""
+    values: dict[str, Any] = {"catalogue": catalogue}
+    layers = (
+        configuration.settings,
+        configuration.by_dataset.get(dataset, {}),
+        variant.settings,
+        variant.by_dataset.get(dataset, {}),
+        options.changes,
+    )
+    for layer in layers:
+        if "loss" in layer and "loss_arguments" not in layer:
+            values.pop("loss_arguments", None)  # they belonged to another loss
+        values |= layer
+    return Settings.from_dict(_in_miniature(values) if options.miniature else values)
+
+
+def _in_miniature(values: dict[str, Any]) -> dict[str, Any]:
+    small = values | MINIATURE
+    several = values.get("photos_per_item", 4) > 1 and values.get("sampler") != "random"
+    small["dim"] = min(SMALL_DIM, values.get("dim", SMALL_DIM))
+    small["precompute"] = min(2, values.get("precompute", 0))
+    small["projector"] = min(SMALL_DIM, values.get("projector", 0))
+    small["items_per_batch"] = min(SMALL_P if several else SMALL_P * 2, values.get("items_per_batch", SMALL_P))
+    small["photos_per_item"] = min(SMALL_K, values.get("photos_per_item", SMALL_K))
+    return small
+
+
+class Worlds:
+    """The worlds of one call, read once each."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._kept: dict[tuple[str, str], World] = {}
+
+    def get(self, dataset: str, split: str) -> World:
+        """Return a data set as it is split."""
+        if (dataset, split) not in self._kept:
+            self._kept[dataset, split] = read_world(dataset, self._options.data, split=split)
+        return self._kept[dataset, split]
+
+    def job(self, configuration: Configuration, variant: Variant, dataset: str, seed: int) -> Job:
+        """Return what is to be trained for one cell of a table."""
+        world = self.get(dataset, configuration.split)
+        photos = transform(world.photos, world.train, variant.photos, seed=seed, strangers=self._options.strangers)
+        left = {photo.item_id for photo in photos}
+        world = World(photos, tuple(item for item in world.train if item in left), world.test)
+        return self.prepare(
+            dataset, world, world.splits(configuration.selection, seed=0),
+            settings_of(configuration, variant, dataset, self._options), seed,
+            about=(configuration.split, variant.photos, seed if variant.photos else 0),
+        )  # fmt: skip
+
+    def prepare(self, dataset: str, world: World, splits: Splits, settings: Settings, seed: int, *, about: Any) -> Job:
+        """Return a job with its catalogue written and its folder named."""
+        name = hashlib.sha256(json.dumps([dataset, about], default=str).encode()).hexdigest()[:8]
+        catalogue = self._options.output / "catalogues" / f"{dataset}-{name}.jsonl"
+        if not catalogue.exists():
+            write_world(world, catalogue)
+        select = settings.select if splits.validation else "last"
+        values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), "seed": seed, "select": select}
+        key = json.dumps([values, splits.to_dict(), name], sort_keys=True)
+        path = self._options.output / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
+        return Job(dataset, world, splits, Settings.from_dict(values), path)
+
+
+def trained(job: Job) -> Run:
+    """Return the run of a job: read where it is finished, continued where it was interrupted, else trained."""
+    if (job.path / "finished").exists():
+        return Run.open(job.path)
+    begun = (job.path / "settings.json").exists()
+    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits)
+    (job.path / "finished").touch()
+    return run
+
+
+def embedded(job: Job, *, train_part: bool = False) -> Embedded:
+    """Return a part's photos through the run's kept model; vectors are computed once."""
+    items = job.splits.fit if train_part else job.splits.test
+    wanted = set(items)
+    photos = [photo for photo in job.world.photos if photo.item_id in wanted]
+    run = trained(job)
+    file = job.path / ("train.npz" if train_part else "test.npz")
+    if not file.exists():
+        model = run.best_model().to(choose_device(job.settings.device))
+        reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+        unit, norms = embed_with_norms(model, reader, len(photos), run.preprocessing, progress=len(photos) > 1000)
+        aside = file.with_suffix(".partial.npz")
+        np.savez(aside, unit=unit, norms=norms)
+        aside.replace(file)
+    with np.load(file, allow_pickle=False) as kept:
+        unit, norms = kept["unit"], kept["norms"]
+    everyone = np.arange(len(photos))
+    scene = Scene("train", everyone, everyone) if train_part else make_scene("test", photos, items, run.protocol)
+    return Embedded(job.dataset, photos, unit, norms, scene)

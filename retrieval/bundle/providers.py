@@ -1,0 +1,103 @@
+"""What runs a model: the execution providers of ONNX Runtime under the names that a manifest uses.
+
+A threshold belongs to one of them, because each computes a little otherwise: a bundle is run by the one that it was
+calibrated with, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retrieval.errors import InvalidParameter, MissingDependency
+
+CPU = "cpu"
+FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
+LARGEST_BATCH = 64  # that TensorRT makes its engine for
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider."""
+
+    name: str  # in the manifest and on the command line
+    engine: str  # in ONNX Runtime
+    install: str
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    provider.name: provider
+    for provider in (
+        Provider(CPU, "CPUExecutionProvider", "pip install 'retrieval[serve]'"),
+        Provider(
+            "openvino",
+            "OpenVINOExecutionProvider",
+            "pip uninstall onnxruntime, then pip install 'retrieval[serve-openvino]'",
+        ),
+        Provider("tensorrt", "TensorrtExecutionProvider", "pip install 'retrieval[serve-gpu]' tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", "pip install 'retrieval[serve-gpu]'"),
+    )
+}
+
+
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime without its telemetry, which would write files and tell its makers."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependency("onnxruntime is not installed", remedy="pip install 'retrieval[serve]'") from error
+    return onnxruntime
+
+
+def find_provider(name: str) -> Provider:
+    """Return the provider of this name; MissingDependency where this ONNX Runtime has it not."""
+    if name not in PROVIDERS:
+        raise InvalidParameter("provider", f"be one of {', '.join(PROVIDERS)}", name)
+    provider = PROVIDERS[name]
+    if provider.engine not in import_onnxruntime().get_available_providers():
+        raise missing(provider)
+    return provider
+
+
+def missing(provider: Provider) -> MissingDependency:
+    """Return the error that says a provider is not there, and what to do."""
+    return MissingDependency(
+        f"the model runs by {provider.name}, which this ONNX Runtime has not, or cannot start",
+        remedy=f"{provider.install}; or export the run again with --provider {CPU}, for a threshold belongs to one",
+    )
+
+
+def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -> list[tuple[str, dict[str, str]]]:
+    """Return ONNX Runtime's providers and their options, first choice first.
+
+    What a provider does not know is run by the next: a few operators on shapes, mostly.
+
+    Parameters
+    ----------
+    precision, size:
+        That of the model, and the side of its input in pixels.
+    """
+    chosen = (provider.engine, _options(provider.name, precision=precision, size=size, threads=threads))
+    fallback: Sequence[str] = {"tensorrt": ("cuda", CPU), CPU: ()}.get(provider.name, (CPU,))
+    rest = [
+        (PROVIDERS[name].engine, _options(name, precision=precision, size=size, threads=threads)) for name in fallback
+    ]
+    return [chosen, *rest]
+
+
+def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str, str]:
+    if name == "openvino":
+        return {"device_type": "CPU", "num_of_threads": str(threads), "precision": "ACCURACY"}  # as the model says
+    if name == "cuda":
+        return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # the same sums at every start
+    if name == "tensorrt":
+        shapes = {"min": 1, "opt": 8, "max": LARGEST_BATCH}
+        return {
+            "trt_fp16_enable": str(precision == FP16),
+            "trt_int8_enable": str(precision == INT8),
+            **{f"trt_profile_{end}_shapes": f"pixels:{n}x3x{size}x{size}" for end, n in shapes.items()},
+        }
+    return {}

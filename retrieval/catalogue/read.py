@@ -1,0 +1,200 @@
+"""Photos with labels: read from a folder, a CSV, parquet or JSON-lines file or tar shards, and checked."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from retrieval.errors import DataError, ImageRefused
+from retrieval.images import open_image
+
+from .photos import Photo, PhotoMaker
+from .shards import read_shard
+
+__all__ = ["CatalogueReport", "Photo", "check_catalogue", "read_catalogue"]
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
+
+
+@dataclass(frozen=True)
+class CatalogueReport:
+    """What is wrong with a catalogue; every list is empty when nothing is."""
+
+    photos: int
+    items: int
+    unreadable: list[tuple[str, str]]  # photo_id, reason
+    duplicates: list[list[str]]  # photo_ids with the same bytes
+    single_photo_items: list[str]
+    split_items: list[str]  # items that stand in more than one partition
+
+    @property
+    def usable(self) -> bool:
+        """Whether training can use it: every photo opens and no item is in two partitions."""
+        return not (self.unreadable or self.split_items)
+
+
+def read_catalogue(path: str | Path) -> list[Photo]:
+    """Return the photos of a folder (one sub-folder an item), a CSV, parquet or JSON-lines file, or tar shards.
+
+    Shards are a .tar file or a folder of them, photos beside their lines (`shards`). A file needs a column `path`
+    (relative to the file) and `item_id` or `label`; it may have `photo_id`, `group`, `source`, `partition`, `role`
+    (gallery or query), `bbox` ("left upper right lower") and any
+    other columns, which become metadata. Raises DataError.
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
+        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
+    elif path.is_dir():
+        photos = _read_folder(path)
+    elif not path.exists():
+        raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
+    elif path.suffix.lower() == ".csv":
+        photos = _read_csv(path)
+    elif path.suffix.lower() in (".parquet", ".pq"):
+        photos = _read_parquet(path)
+    elif path.suffix.lower() in (".jsonl", ".ndjson"):
+        photos = _read_json_lines(path)
+    else:
+        raise DataError(f"{path} is no folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
+    if not photos:
+        raise DataError(f"{path} holds no photo", remedy=f"Photos end in {', '.join(sorted(SUFFIXES))}")
+    _refuse_twice([photo.photo_id for photo in photos], path)
+    return photos
+
+
+def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
+    """Open every photo and look for what would spoil training or a gallery."""
+    unreadable: list[tuple[str, str]] = []
+    by_content: dict[str, list[str]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    partitions: dict[str, set[str]] = defaultdict(set)
+    for photo in tqdm(photos, desc="checking", unit="photo", disable=not progress):
+        counts[photo.item_id] += 1
+        partitions[photo.item_id].add(photo.partition)
+        try:
+            data = photo.read()
+            open_image(data, min_side=64)
+            by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
+        except ImageRefused as error:
+            unreadable.append((photo.photo_id, error.message))
+    return CatalogueReport(
+        photos=len(photos),
+        items=len(counts),
+        unreadable=unreadable,
+        duplicates=[ids for ids in by_content.values() if len(ids) > 1],
+        single_photo_items=sorted(item for item, count in counts.items() if count == 1),
+        split_items=sorted(item for item, found in partitions.items() if len(found) > 1),
+    )
+
+
+def _read_folder(folder: Path) -> list[Photo]:
+    files = sorted(f for f in folder.glob("*/**/*") if f.is_file() and f.suffix.lower() in SUFFIXES)
+    loose = [f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES]
+    if loose and not files:
+        raise DataError(
+            f"{folder} holds photos, but no folder an item",
+            remedy=f"Move {loose[0].name} to ITEM/{loose[0].name}",
+        )
+    return [
+        Photo(photo_id=f.relative_to(folder).as_posix(), path=f, item_id=f.relative_to(folder).parts[0]) for f in files
+    ]
+
+
+def _read_csv(path: Path) -> list[Photo]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, strict=True)
+            columns = next(lines, [])
+            return _photos(path, columns, (line for line in lines if line))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path} is not a UTF-8 CSV file: {error}") from error
+
+
+def _read_parquet(path: Path) -> list[Photo]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            blocks = (
+                zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
+            )
+            return _photos(path, columns, (row for block in blocks for row in block))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+
+
+def _read_json_lines(path: Path) -> list[Photo]:
+    columns: dict[str, int] = {}
+    rows: list[list[Any]] = []
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
+                        raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
+                    rows.append(_in_columns(row, columns))
+    except ValueError as error:  # no UTF-8, or no JSON
+        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+    return _photos(path, list(columns), rows)
+
+
+def _read_shards(paths: Sequence[Path]) -> list[Photo]:
+    photos = []
+    for path in paths:
+        columns: dict[str, int] = {}
+        rows = [_in_columns(row, columns) for row in read_shard(path, SUFFIXES)]
+        photos += _photos(path, list(columns), rows) if rows else []
+    return photos
+
+
+def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
+    """Return a row's values in the order of the columns, to which its new ones are added."""
+    for name in row:
+        columns.setdefault(name, len(columns))
+    return [row.get(name) for name in columns]
+
+
+def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Photo]:
+    label = next((name for name in ("item_id", "label") if name in columns), None)
+    if "path" not in columns or label is None:
+        raise DataError(
+            f"{path} has the columns {', '.join(columns) or 'none'}",
+            remedy="It needs `path`, and `item_id` or `label`",
+        )
+    maker = PhotoMaker(path, columns, label)
+    with _no_collection():
+        return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Do without the collector of cycles while millions of objects without cycles are made."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _refuse_twice(ids: Sequence[str], path: Path) -> None:
+    seen: set[str] = set()
+    for photo_id in ids:
+        if photo_id in seen:
+            raise DataError(f"{path} names the photo {photo_id} twice", remedy="Give each photo one line")
+        seen.add(photo_id)

@@ -1,0 +1,108 @@
+"""The command `retrieval`: a table of commands, each loaded when it is used."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+from retrieval.errors import RetrievalError
+
+
+class Entry(NamedTuple):
+    """Where a command lives, and what `retrieval --help` says of it."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS = {
+    "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
+    "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or make one of a benchmark set."),
+    "losses": Entry("training.cli", "losses", "List the losses: papers, cost, batches they need, defaults."),
+    "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
+    "tune": Entry("training.tune.cli", "tune", "Search the settings that do best on items not trained on."),
+    "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
+    "explain": Entry("training.explain.cli", "explain", "Show what a run gets wrong, as one page with photos."),
+    "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
+    "benchmark": Entry(
+        "research.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
+    ),
+    "recalibrate": Entry("retrieval.cli.commands", "recalibrate", "Move a bundle's threshold without a new model."),
+    "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
+    "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
+    "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),
+    "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
+    "keys": Entry("serving.cli", "keys", "Make, list and withdraw the API keys of `serve`."),
+    "audit": Entry("retrieval.cli.commands", "audit", "Find items that collide and photos that miss their item."),
+    "doctor": Entry("retrieval.cli.commands", "doctor", "Say what is wrong with an installation, bundle or gallery."),
+    "synthetic": Entry("retrieval.cli.commands", "synthetic", "Draw a procedural catalogue."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported one at a time, so that help is quick and torch stays out of serving."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names in the order of a catalogue's way."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import a command."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            command: click.Command = getattr(import_module(entry.module), entry.attribute)
+        except ModuleNotFoundError as error:
+            extra = "train" if entry.module.startswith("training") else "serve"
+            raise click.ClickException(
+                f"{error.name} is not installed. pip install 'retrieval[{extra}]' brings what `{cmd_name}` needs"
+            ) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show where an error was raised.")
+@click.version_option(package_name="retrieval")
+@click.pass_context
+def group(context: click.Context, debug: bool) -> None:
+    """Image search that can say: this is not in the catalogue.
+
+    \b
+    Example, from labelled photos to an answer:
+      retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop
+      retrieval export runs/shop -o bundles/shop --allow-estimate
+      retrieval index bundles/shop photos.csv -o galleries/shop
+      retrieval search bundles/shop galleries/shop query.jpg
+    """
+    context.obj = debug
+
+
+def main() -> None:
+    """Run the command line; a refusal is one line on stderr and the status 1."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine to the others
+    try:
+        group.main(standalone_mode=False)
+    except RetrievalError as error:
+        if "--debug" in sys.argv:
+            raise
+        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        sys.exit(1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)

@@ -1,0 +1,228 @@
+"""What the client asks: one function a question, each returning a request and how its answer is read."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from urllib.parse import quote
+
+from PIL import Image
+
+from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
+from retrieval.images import MAX_BYTES, Source, open_image
+
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable, decode
+
+if TYPE_CHECKING:
+    import httpx
+
+T = TypeVar("T")
+Verdict = Literal["right", "wrong", "unknown"]
+JSON = "application/json"
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """A request, as plain values that can be sent again, and how its answer is read."""
+
+    method: str
+    path: str  # its ids percent-encoded
+    read: Callable[[httpx.Response], T]
+    query: Mapping[str, str | int | bool] = field(default_factory=dict)
+    body: bytes | None = None
+    media_type: str = ""
+    images: Sequence[bytes] = ()  # instead of a body: the files `images` of a form
+    repeatable: bool = True  # asked twice, it does what it does once
+    accepted: frozenset[int] = frozenset()  # statuses that are an answer too
+
+    def request(self, http: httpx.Client | httpx.AsyncClient, *, timeout: float) -> httpx.Request:
+        """Return the request; none of its steps may wait longer than `timeout` seconds."""
+        files = [("images", (f"image-{number}", data, media_type(data))) for number, data in enumerate(self.images)]
+        return http.build_request(
+            self.method,
+            self.path,
+            params=dict(self.query) or None,
+            headers={"Content-Type": self.media_type} if self.media_type else None,
+            content=self.body,
+            files=files or None,
+            timeout=timeout,
+        )
+
+    def result(self, outcome: httpx.Response | httpx.RequestError) -> T:
+        """Return what was asked for, or raise ApiError or Unreachable."""
+        if isinstance(outcome, Exception):
+            asked = outcome.request.url
+            raise Unreachable(
+                f"no answer from {asked.scheme}://{asked.netloc.decode()}: {type(outcome).__name__} {outcome}".rstrip(),
+                remedy="Is the server up, and is this its address?",
+            ) from outcome
+        if not outcome.is_success and outcome.status_code not in self.accepted:
+            raise _problem(_json_object(outcome), outcome)
+        try:
+            return self.read(outcome)
+        except (TypeError, KeyError, ValueError) as error:
+            raise _problem({"title": "the answer is not one of this API", "detail": str(error)}, outcome) from error
+
+
+def search(image: Source, *, top_k: int, where: str | None, explain: bool) -> Call[Answer]:
+    """Ask which item a photo shows."""
+    data = image_bytes(image)
+    query = _search_query(top_k, where, explain=explain)
+    return Call("POST", "/v1/search", _as(Answer), query=query, body=data, media_type=media_type(data))
+
+
+def search_batch(
+    images: Sequence[Source], *, top_k: int, where: str | None, explain: bool
+) -> Call[list[Answer | ApiError]]:
+    """Ask it for several photos at once."""
+    if not images:
+        raise InvalidParameter("images", "hold at least one image", images)
+    query = _search_query(top_k, where, explain=explain)
+    return Call("POST", "/v1/search/batch", _read_batch, query=query, images=[image_bytes(i) for i in images])
+
+
+def items(after: str | None, limit: int) -> Call[ItemPage]:
+    """List item_ids."""
+    query: dict[str, str | int | bool] = {"limit": limit}
+    return Call("GET", "/v1/items", _as(ItemPage), query=query if after is None else {"after": after, **query})
+
+
+def item(item_id: str) -> Call[Item]:
+    """Ask for an item and its photos."""
+    return Call("GET", _path("items", item_id), _as(Item))
+
+
+def remove_item(item_id: str) -> Call[Removed]:
+    """Remove an item and its photos."""
+    return Call("DELETE", _path("items", item_id), _as(Removed))
+
+
+def photo(photo_id: str) -> Call[Photo]:
+    """Ask for what is known of a photo."""
+    return Call("GET", _path("photos", photo_id), _as(Photo))
+
+
+def put_photo(photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None) -> Call[Stored]:
+    """Add or replace a photo; one with metadata travels as JSON."""
+    path, data = _path("photos", photo_id), image_bytes(image)
+    if not metadata:
+        query = {"item_id": item_id}
+        return Call("PUT", path, _as(Stored), query=query, body=data, media_type=media_type(data))
+    values = {"image": base64.b64encode(data).decode(), "item_id": item_id, "metadata": dict(metadata)}
+    try:
+        body = json.dumps(values, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter("metadata", "hold plain JSON values", metadata) from error
+    return Call("PUT", path, _as(Stored), body=body, media_type=JSON)
+
+
+def remove_photo(photo_id: str) -> Call[Removed]:
+    """Remove a photo."""
+    return Call("DELETE", _path("photos", photo_id), _as(Removed))
+
+
+def thumbnail(photo_id: str) -> Call[bytes]:
+    """Ask for a photo's thumbnail, a JPEG."""
+    return Call("GET", _path("thumbnails", photo_id), lambda response: response.content)
+
+
+def info() -> Call[Info]:
+    """Ask which bundle and gallery answer."""
+    return Call("GET", "/v1/info", _as(Info))
+
+
+def feedback(about: Answer | str, verdict: Verdict) -> Call[bool]:
+    """Say of an answer whether it was right."""
+    request_id = about.request_id if isinstance(about, Answer) else about
+    body = json.dumps({"request_id": request_id, "verdict": verdict}).encode()
+    return Call("POST", "/v1/feedback", _read_recorded, body=body, media_type=JSON, repeatable=False)
+
+
+def reload(images: Sequence[Source], *, dry_run: bool) -> Call[Reloaded]:
+    """Let the server open its bundle and gallery again."""
+    sent = [image_bytes(image) for image in images]
+    query = {"dry_run": dry_run}
+    return Call("POST", "/v1/admin/reload", _as(Reloaded), query=query, images=sent, repeatable=False)
+
+
+def ready() -> Call[bool]:
+    """Ask whether a search would be answered."""
+    busy = HTTPStatus.SERVICE_UNAVAILABLE
+    return Call("GET", "/readyz", lambda response: response.status_code != busy, accepted=frozenset({busy}))
+
+
+def image_bytes(image: Source) -> bytes:
+    """Return an image as a file; a PIL image becomes the PNG of what a search would see of it."""
+    if isinstance(image, Image.Image):
+        file = io.BytesIO()
+        open_image(image).save(file, "PNG")
+        data = file.getvalue()
+    else:
+        data = image if isinstance(image, bytes) else _read_file(Path(image))
+    if len(data) > MAX_BYTES:
+        remedy = "Send the file that it came from, or a smaller image" if isinstance(image, Image.Image) else ""
+        raise ImageTooLarge(f"the image has {len(data):,} bytes as a file, the limit is {MAX_BYTES:,}", remedy=remedy)
+    return data
+
+
+def media_type(data: bytes) -> str:
+    """Return what an image declares itself to be; the server looks for itself."""
+    if data.startswith(b"\x89PNG"):
+        return "image/png"
+    return "image/webp" if data[8:12] == b"WEBP" else "image/jpeg"
+
+
+def _search_query(top_k: int, where: str | None, *, explain: bool) -> dict[str, str | int | bool]:
+    query: dict[str, str | int | bool] = {"top_k": top_k, "explain": explain}
+    return query if where is None else {**query, "where": where}
+
+
+def _path(collection: str, name: str) -> str:
+    if name in ("", ".", ".."):
+        raise InvalidParameter("id", "be a name that a path can end with", name)
+    return f"/v1/{collection}/{quote(name, safe='')}"
+
+
+def _read_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ImageUnreadable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _as(kind: type[T]) -> Callable[[httpx.Response], T]:
+    return lambda response: decode(kind, response.json())
+
+
+def _read_batch(response: httpx.Response) -> list[Answer | ApiError]:
+    entries = response.json()["answers"]
+    return [decode(Answer, entry) if "decision" in entry else _problem(dict(entry), response) for entry in entries]
+
+
+def _read_recorded(response: httpx.Response) -> bool:
+    return bool(response.json()["recorded"])
+
+
+def _json_object(response: httpx.Response) -> dict[str, Any]:
+    try:
+        values = response.json()
+    except ValueError:  # a proxy's own page
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _problem(values: dict[str, Any], response: httpx.Response) -> ApiError:
+    status = values.get("status")
+    return ApiError(
+        status if isinstance(status, int) else response.status_code,
+        str(values.get("title") or response.reason_phrase),
+        detail=str(values.get("detail", "")),
+        kind=str(values.get("type", "about:blank")),
+        request_id=response.headers.get("X-Request-ID", ""),
+    )

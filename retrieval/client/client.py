@@ -1,0 +1,286 @@
+"""Asks a server of `retrieval serve` over HTTP: one client that waits, and one to be awaited.
+
+Both send what `client_calls` describes, again as `client_retries` allows. Needs httpx: pip install 'retrieval[client]'.
+"""
+
+from __future__ import annotations
+
+from asyncio import sleep as async_sleep
+from asyncio import to_thread
+from collections.abc import Mapping, Sequence
+from time import sleep
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.images import Source
+
+from . import calls
+from .calls import Call, Verdict
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
+from .retries import Attempts, check_patience
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Answer", "ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unreachable"]
+
+T = TypeVar("T")
+
+
+class RetrievalClient:
+    """A connection to a server, for any number of threads. Images are bytes, paths or PIL images.
+
+    Parameters
+    ----------
+    base_url:
+        Such as "https://search.example.org".
+    key:
+        What `retrieval keys add` printed.
+    timeout:
+        Seconds that a call may take, its retries and their pauses included: each wait for the network is cut off at
+        what is left of them.
+    retries:
+        Attempts after the first, where a connection broke, or the server is busy (503) or asked too often (429).
+        `feedback` and `reload` are repeated only where no connection could be opened. A removal that was done
+        although its answer got lost is told on its repeat that there is nothing to remove.
+    transport:
+        Of httpx, for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        check_patience(timeout, retries)
+        _require_httpx()
+        import httpx
+
+        self._timeout, self._retries = timeout, retries
+        self._http = httpx.Client(base_url=_address(base_url), headers=_headers(key), transport=transport)
+
+    def __enter__(self) -> RetrievalClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def search(self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False) -> Answer:
+        """Return the catalogue items that a photo shows, or none; `where` filters by declared columns."""
+        return self._send(calls.search(image, top_k=top_k, where=where, explain=explain))
+
+    def search_batch(
+        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+    ) -> list[Answer | ApiError]:
+        """Search with several photos; one that the server refuses has its error in that place."""
+        return self._send(calls.search_batch(images, top_k=top_k, where=where, explain=explain))
+
+    def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
+        """Return a page of item_ids, those that follow `after`."""
+        return self._send(calls.items(after, limit))
+
+    def item(self, item_id: str) -> Item:
+        """Return an item and its photos."""
+        return self._send(calls.item(item_id))
+
+    def remove_item(self, item_id: str) -> Removed:
+        """Remove an item and its photos."""
+        return self._send(calls.remove_item(item_id))
+
+    def photo(self, photo_id: str) -> Photo:
+        """Return what is known of a photo."""
+        return self._send(calls.photo(photo_id))
+
+    def put_photo(
+        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
+    ) -> Stored:
+        """Add a photo to the gallery, or replace it."""
+        return self._send(calls.put_photo(photo_id, image, item_id=item_id, metadata=metadata))
+
+    def remove_photo(self, photo_id: str) -> Removed:
+        """Remove a photo."""
+        return self._send(calls.remove_photo(photo_id))
+
+    def thumbnail(self, photo_id: str) -> bytes:
+        """Return a photo's thumbnail, a JPEG."""
+        return self._send(calls.thumbnail(photo_id))
+
+    def info(self) -> Info:
+        """Return which bundle and gallery answer, and what the threshold promises."""
+        return self._send(calls.info())
+
+    def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
+        """Say of an answer, or of its request_id, whether it was right; return whether that was written."""
+        return self._send(calls.feedback(answer, verdict))
+
+    def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
+        """Let the server open its bundle and gallery again; `images` are asked before and after."""
+        return self._send(calls.reload(images, dry_run=dry_run))
+
+    def ready(self) -> bool:
+        """Return whether the server is there and would answer a search."""
+        try:
+            return self._send(calls.ready())
+        except Unreachable:
+            return False
+
+    def _send(self, call: Call[T]) -> T:
+        import httpx
+
+        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        while True:
+            outcome: httpx.Response | httpx.RequestError
+            try:
+                outcome = self._http.send(attempts.request(self._http))
+            except httpx.RequestError as error:
+                outcome = error
+            if (pause := attempts.pause(outcome)) is None:
+                return call.result(outcome)
+            sleep(pause)
+
+
+class AsyncRetrievalClient:
+    """The same for asyncio: `RetrievalClient` says what its arguments mean."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        check_patience(timeout, retries)
+        _require_httpx()
+        import httpx
+
+        self._timeout, self._retries = timeout, retries
+        self._http = httpx.AsyncClient(base_url=_address(base_url), headers=_headers(key), transport=transport)
+
+    async def __aenter__(self) -> AsyncRetrievalClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def search(
+        self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
+    ) -> Answer:
+        """Return the catalogue items that a photo shows, or none; `where` filters by declared columns."""
+        return await self._send(await to_thread(calls.search, image, top_k=top_k, where=where, explain=explain))
+
+    async def search_batch(
+        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+    ) -> list[Answer | ApiError]:
+        """Search with several photos; one that the server refuses has its error in that place."""
+        return await self._send(await to_thread(calls.search_batch, images, top_k=top_k, where=where, explain=explain))
+
+    async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
+        """Return a page of item_ids, those that follow `after`."""
+        return await self._send(calls.items(after, limit))
+
+    async def item(self, item_id: str) -> Item:
+        """Return an item and its photos."""
+        return await self._send(calls.item(item_id))
+
+    async def remove_item(self, item_id: str) -> Removed:
+        """Remove an item and its photos."""
+        return await self._send(calls.remove_item(item_id))
+
+    async def photo(self, photo_id: str) -> Photo:
+        """Return what is known of a photo."""
+        return await self._send(calls.photo(photo_id))
+
+    async def put_photo(
+        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
+    ) -> Stored:
+        """Add a photo to the gallery, or replace it."""
+        call = await to_thread(calls.put_photo, photo_id, image, item_id=item_id, metadata=metadata)
+        return await self._send(call)
+
+    async def remove_photo(self, photo_id: str) -> Removed:
+        """Remove a photo."""
+        return await self._send(calls.remove_photo(photo_id))
+
+    async def thumbnail(self, photo_id: str) -> bytes:
+        """Return a photo's thumbnail, a JPEG."""
+        return await self._send(calls.thumbnail(photo_id))
+
+    async def info(self) -> Info:
+        """Return which bundle and gallery answer, and what the threshold promises."""
+        return await self._send(calls.info())
+
+    async def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
+        """Say of an answer, or of its request_id, whether it was right; return whether that was written."""
+        return await self._send(calls.feedback(answer, verdict))
+
+    async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
+        """Let the server open its bundle and gallery again; `images` are asked before and after."""
+        return await self._send(await to_thread(calls.reload, images, dry_run=dry_run))
+
+    async def ready(self) -> bool:
+        """Return whether the server is there and would answer a search."""
+        try:
+            return await self._send(calls.ready())
+        except Unreachable:
+            return False
+
+    async def _send(self, call: Call[T]) -> T:
+        import httpx
+
+        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        while True:
+            outcome: httpx.Response | httpx.RequestError
+            try:
+                outcome = await self._http.send(attempts.request(self._http))
+            except httpx.RequestError as error:
+                outcome = error
+            if (pause := attempts.pause(outcome)) is None:
+                return call.result(outcome)
+            await async_sleep(pause)
+
+
+def _require_httpx() -> None:
+    try:
+        import httpx  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency("httpx is not installed", remedy="pip install 'retrieval[client]'") from error
+
+
+def _address(base_url: str) -> httpx.URL:
+    import httpx
+
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise InvalidParameter("base_url", "be an address", base_url) from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidParameter("base_url", "begin with http:// or https:// and a host", base_url)
+    return url
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    secret = (key or "").strip()  # of a file's line end
+    if not secret:
+        return {}
+    if not (secret.isascii() and secret.isprintable()):
+        raise InvalidParameter("key", "be printable ASCII", "something else")
+    return {"Authorization": f"Bearer {secret}"}

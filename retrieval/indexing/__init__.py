@@ -1,0 +1,1 @@
+"""Turning a catalogue into a gallery: decode, embed and write."""

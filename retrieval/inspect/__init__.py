@@ -1,0 +1,1 @@
+"""Inspecting galleries and installations: `retrieval audit` and `retrieval doctor`."""

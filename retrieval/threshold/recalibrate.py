@@ -1,0 +1,200 @@
+"""Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
+
+calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
+and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), `vector` (n, d) and
+`appearance` (n, 3) of the photos that asked, and `gallery_items`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.ann.recall import Probe
+from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle, write_bundle
+from retrieval.errors import BundleError, MissingDependency
+from retrieval.metrics.identification import SearchScores
+
+from .calibrate import OperatingPoint, calibrate, size_model
+from .certainty import without_uncertain
+from .feedback import Feedback, feedback_cap
+from .gallery_size import EXTRAPOLATION
+from .report import ReportData, render_report
+from .targets import Target
+
+CAP = "feedback_cap"  # in the evidence: no threshold beyond it
+
+
+@dataclass(frozen=True)
+class Searches:
+    """The searches of a calibration."""
+
+    scores: SearchScores
+    groups: NDArray[np.str_] | None  # (n,) product family, where the catalogue names them
+    photo_ids: NDArray[np.str_]  # (n,)
+    certainties: NDArray[np.float32]  # (n,)
+    vectors: NDArray[np.float32] | None = None  # (n, d) of the photos that asked
+    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness of theirs
+
+
+def pack_searches(searches: Searches) -> bytes:
+    """Return searches as npz."""
+    scores = searches.scores
+    if scores.near is None:
+        raise BundleError("the searches kept no nearest items")
+    file = io.BytesIO()
+    np.savez_compressed(
+        file,
+        own=scores.own,
+        impostor=scores.impostor,
+        near=scores.near,
+        item_id=scores.labels.astype(str),
+        group=np.array([], dtype=str) if searches.groups is None else searches.groups.astype(str),
+        photo_id=searches.photo_ids.astype(str),
+        certainty=searches.certainties,
+        vector=np.zeros((0, 0), np.float32) if searches.vectors is None else searches.vectors,
+        appearance=np.zeros((0, 3), np.float32) if searches.appearances is None else searches.appearances,
+        gallery_items=np.array(scores.gallery_items),
+    )
+    return file.getvalue()
+
+
+def searches_of(bundle: Bundle) -> Searches:
+    """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
+    if CALIBRATION not in bundle.manifest["files"]:
+        raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
+    with np.load(bundle.path / CALIBRATION, allow_pickle=False) as file:
+        groups = file["group"] if len(file["group"]) else None
+        scores = SearchScores(
+            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
+        )
+        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
+        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
+        return Searches(scores, groups, file["photo_id"], file["certainty"], vectors, looks)
+
+
+def probe_of(bundle: Bundle) -> Probe:
+    """Return what an approximate index is asked to see what it loses: the bundle's threshold, distance and queries."""
+    known = CALIBRATION in bundle.manifest["files"]
+    return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
+
+
+def recalibrate(
+    bundle: Bundle,
+    path: str | Path,
+    *,
+    target: Target | None = None,
+    gallery_size: int | None = None,
+    allow_estimate: bool = False,
+    feedback: Sequence[Feedback] = (),
+    accept_biased: bool = False,
+) -> Bundle:
+    """Write a bundle with the same model and another operating point; its galleries stay valid.
+
+    Parameters
+    ----------
+    target, gallery_size:
+        What is promised, and for how many items; by default what the bundle promises now.
+    feedback:
+        Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
+        with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
+    """
+    now = bundle.operating_point
+    searches = searches_of(bundle)
+    scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
+    target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
+    cap, biased = float(now.evidence.get(CAP, math.inf)), None
+    if feedback:
+        told = feedback_cap(bundle, feedback, target_fpir)
+        cap, biased = (math.inf, told) if accept_biased else (min(cap, told), None)
+    point = calibrate(
+        scores,
+        target_fpir=target_fpir,
+        allow_estimate=allow_estimate,
+        groups=searches.groups,
+        gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,
+        cap=cap,
+        biased=biased,
+    )
+    point = replace(point, min_certainty=now.min_certainty)
+    if math.isfinite(cap):
+        point = replace(point, evidence={**point.evidence, CAP: cap})
+    evidence = dict(bundle.manifest["evidence"])
+    evidence["recalibrated_from"] = bundle.bundle_id
+    return write_bundle(
+        path,
+        model=bundle.path / "model.onnx",
+        preprocessing=bundle.preprocessing,
+        dim=bundle.dim,
+        operating_point=point,
+        measure=bundle.measure,
+        precision=bundle.precision,
+        provider=bundle.provider,
+        evidence=evidence,
+        files={
+            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
+            **_report(_data(point, scores, evidence)),
+        },
+    )
+
+
+def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:
+    tried, beside = evidence.get("distances_tried", ()), evidence.get("beside_fp32", ())
+    return ReportData(point, scores, tried, beside_fp32=beside)
+
+
+def _report(data: ReportData) -> dict[str, bytes]:
+    try:
+        return {REPORT: render_report(data).encode()}
+    except MissingDependency:  # a machine that only serves: the bundle goes without pictures
+        return {}
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a bundle's threshold does in a gallery of so many items."""
+
+    items: int
+    promised_items: int  # the promise holds up to here
+    target_fpir: float
+    fpir: float  # expected now
+    known: bool  # False beyond ten times what was calibrated: a guess then
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether the gallery is larger than the promise was made for."""
+        return self.items > self.promised_items
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "outgrown": self.outgrown}
+
+    def warning(self) -> str:
+        """Say that it is outgrown, and what to do; empty where it is not."""
+        if not self.outgrown:
+            return ""
+        guess = "" if self.known else ", a guess so far out"
+        return (
+            f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
+            f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
+            f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
+        )
+
+
+def outlook(bundle: Bundle, items: int) -> Outlook | None:
+    """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
+    point = bundle.operating_point
+    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+        return None
+    searches = searches_of(bundle)
+    scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)
+    promised = int(point.evidence.get("gallery_size", scores.gallery_items))
+    fpir = size_model(scores).fpir(point.threshold, items)
+    return Outlook(items, promised, point.target_fpir, fpir, known=items <= EXTRAPOLATION * scores.gallery_items)

@@ -1,0 +1,113 @@
+"""The gallery over HTTP: items and photos, looked at with one scope and changed with another (`guard`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from retrieval.errors import InvalidParameter
+from serving.service import NoSuchThing, Service
+
+from .problems import problem
+from .request_body import decoded, image_of, is_json, parsed
+from .result_json import public
+from .schemas import ItemOut, ItemsOut, PhotoOut, PhotoRequest, Removed, Stored
+
+LONGEST_ID = 500
+FILE = {"type": "string", "format": "binary"}
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "image/*": {"schema": FILE},
+            "application/json": {"schema": {"$ref": "#/components/schemas/PhotoRequest"}},
+        },
+    }
+}
+
+
+def item_routes(service: Service) -> APIRouter:
+    """Return the routes of items; ids are percent-encoded in paths."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/items", response_model=ItemsOut)
+    def items(
+        after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> dict[str, Any]:
+        """List items in alphabetical order, some at a time."""
+        found = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
+        return {"items": found[:limit], "next": found[limit - 1] if len(found) > limit else None}
+
+    @router.get("/items/{item_id:path}", response_model=ItemOut)
+    def item(item_id: str) -> dict[str, Any]:
+        """Return an item and its photos."""
+        photos = service.retriever.gallery.item(item_id)
+        if not photos:
+            raise NoSuchThing("no such item")
+        return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
+
+    @router.delete("/items/{item_id:path}", response_model=Removed)
+    def remove_item(item_id: str) -> dict[str, int]:
+        """Remove all photos of an item."""
+        photos, version = service.remove(item_ids=[item_id])
+        return {"photos": photos, "gallery_version": version}
+
+    return router
+
+
+def photo_routes(service: Service) -> APIRouter:
+    """Return the routes of photos and their thumbnails."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/photos/{photo_id:path}", response_model=PhotoOut)
+    def photo(photo_id: str) -> dict[str, Any]:
+        """Return what is known of a photo."""
+        found = service.retriever.gallery.photo(photo_id)
+        if found is None:
+            raise NoSuchThing("no such photo")
+        return _photo(found)
+
+    @router.put("/photos/{photo_id:path}", response_model=Stored, openapi_extra=BODY)
+    async def put_photo(
+        request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
+    ) -> Response:
+        """Add a photo, or replace the one of this id: a raw image and ?item_id=, or JSON."""
+        metadata: dict[str, Any] = {}
+        if is_json(request):
+            asked = await parsed(request, PhotoRequest)
+            image, item_id, metadata = decoded(asked.image), asked.item_id, asked.metadata
+        else:
+            image = await image_of(request)
+        if not item_id or len(photo_id) > LONGEST_ID:
+            raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
+        if any(key.startswith("_") for key in metadata):
+            raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
+        work = partial(service.put_photo, photo_id, item_id, image, metadata)
+        (replaced, version), _ = await service.pool.run(work)
+        told = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+        return JSONResponse(told)
+
+    @router.delete("/photos/{photo_id:path}", response_model=Removed)
+    def remove_photo(photo_id: str) -> dict[str, int]:
+        """Remove a photo."""
+        photos, version = service.remove(photo_ids=[photo_id])
+        return {"photos": photos, "gallery_version": version}
+
+    @router.get("/thumbnails/{photo_id:path}", response_class=Response)
+    async def thumbnail(photo_id: str) -> Response:
+        """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels a side."""
+        jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)
+        if jpeg is None:
+            return problem(404, "no such thumbnail")
+        return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    return router
+
+
+def _photo(facts: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    photo_id, item_id, metadata = facts
+    return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata)}

@@ -1,0 +1,199 @@
+"""What stands before every route: who asks, how often, from where; and what is said and logged of the answer."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import math
+import os
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.api.problems import problem
+from serving.ops.telemetry import Telemetry
+
+from .keys import ADMIN, SEARCH, Key, KeyRing, Rate
+
+log = logging.getLogger("retrieval.access")
+PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
+REPORT_PATH = "/v1/report"  # a page too
+LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
+READING = ("GET", "HEAD", "OPTIONS")
+REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
+SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
+PAGE_CSP = (  # Gradio writes its scripts and styles into the page
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
+    "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
+)
+FIXED = {  # of the page, and of the endpoint
+    endpoint: [
+        *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+        (b"content-security-policy", csp.encode()),
+    ]
+    for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
+}
+
+
+@dataclass
+class _Request:
+    """What is known of a request while it is answered."""
+
+    request_id: str
+    method: str
+    path: str
+    started: float
+    key: str = ""
+    status: int = 500
+
+
+class Guard:
+    """Middleware around endpoint and page."""
+
+    def __init__(
+        self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float, local: bool = False
+    ) -> None:
+        self._app, self._telemetry, self._keys, self._rate, self._local = app, telemetry, keys, Rate(rate), local
+        self._ids = _Ids()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuse what may not pass, and pass the rest on."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks it
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        told = headers.get("x-request-id", "")
+        request = _Request(
+            told if SANE.fullmatch(told) else next(self._ids), scope["method"], scope["path"], time.perf_counter()
+        )
+        scope.setdefault("state", {})["request_id"] = request.request_id
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.status = message["status"]
+                message["headers"] = _with_headers(message.get("headers", ()), request)
+            await send(message)
+
+        try:
+            refusal = self._refusal(request, headers)
+            if refusal is not None:
+                await refusal(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        finally:
+            self._note(request, scope)
+
+    def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        if request.path in PROBES:
+            return None
+        refusal = self._from_elsewhere(request, headers)
+        if refusal is not None or self._keys is None:
+            return refusal
+        key = self._keys.find(_secret(headers))
+        if key is None:
+            return _unknown(request)
+        request.key = key.name
+        return self._over(request, key)
+
+    def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
+        """Return the refusal of what another site's page asks, or would have fetched."""
+        if any(mark in request.path.lower() for mark in REMOTE):
+            return problem(403, "addresses are not fetched", "Upload the image.")
+        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOCAL:
+            return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
+        origin = headers.get("origin")
+        if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):
+            return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
+        return None
+
+    def _over(self, request: _Request, key: Key) -> JSONResponse | None:
+        """Return the refusal of what the key does not cover, or asks too often."""
+        scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
+        if not key.may(scope):
+            return problem(403, f"this key has no scope {scope}", "Ask for one: retrieval keys add --scope admin")
+        if not request.path.startswith("/v1/"):  # the page is many small requests
+            return None
+        wait = self._rate.wait(key.name)
+        if wait <= 0:
+            return None
+        told = problem(429, "this key asks too often", f"Wait {wait:.1f} seconds.")
+        told.headers["Retry-After"] = str(math.ceil(wait))
+        return told
+
+    def _note(self, request: _Request, scope: Scope) -> None:
+        """Count and log a request, by the route that answered: a client cannot invent names."""
+        route = "page"
+        if request.path in PROBES:
+            route = request.path
+        elif request.path.startswith(ENDPOINT):
+            named = request.path if request.path in ENDPOINT else "refused"
+            route = getattr(scope.get("route"), "path", named)
+        seconds = time.perf_counter() - request.started
+        self._telemetry.request(route, request.status, seconds)
+        level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
+        facts = {"method": request.method, "route": route, "status": request.status, "ms": round(1e3 * seconds, 2)}
+        log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
+
+
+def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
+    """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
+    found = [header for header in headers if not header[0].startswith(b"access-control-")]
+    endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
+    found += FIXED[endpoint and request.path != REPORT_PATH]
+    found.append((b"x-request-id", request.request_id.encode()))
+    if endpoint and not any(name == b"cache-control" for name, _ in headers):
+        found.append((b"cache-control", b"no-store"))
+    return found
+
+
+class _Ids:
+    """Random request ids: many are drawn at once, because asking the system for each would let other threads run."""
+
+    def __init__(self) -> None:
+        self._left = ""
+
+    def __next__(self) -> str:
+        if not self._left:
+            self._left = os.urandom(4096).hex()
+        found, self._left = self._left[:16], self._left[16:]
+        return found
+
+
+def _unknown(request: _Request) -> JSONResponse:
+    told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
+    page = not request.path.startswith(ENDPOINT)  # a browser asks for it, as a password
+    told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
+    return told
+
+
+def _secret(headers: Headers) -> str:
+    """Return the key that a request brings: as bearer, as a header of its own, or as a password."""
+    kind, _, value = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        try:
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return headers.get("x-api-key", "")

@@ -1,0 +1,185 @@
+"""`retrieval gallery ...` and `retrieval index` with filters, kinds and shards, as a user meets them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from index import snapshot
+from index.ann.kinds import KINDS
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import DataError, GalleryError, InvalidParameter
+from retrieval.indexing.pipeline import columns_of, index_catalogue
+from retrieval.retriever import Retriever
+
+from ...world import draw, make_bundle
+
+
+def call(*words: object) -> Result:
+    result = CliRunner().invoke(group, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Return a folder with a bundle, and a gallery of a CSV with brands and prices."""
+    make_bundle(tmp_path)
+    lines = ["path,item_id,brand,price,mixed"]
+    for item in range(6):
+        for number in range(2):
+            draw(item, number).save(tmp_path / f"{item}-{number}.png")
+            lines.append(f"{item}-{number}.png,item-{item},{'ab'[item % 2]},{item},{item}")
+    (tmp_path / "photos.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with (tmp_path / "photos.csv").open("a") as file:
+        file.write("broken.png,item-9,a,9,9\n")
+    result = call(
+        "index", tmp_path / "bundle", tmp_path / "photos.csv", "-o", tmp_path / "g", "--report", tmp_path / "r.json"
+    )
+    assert "12 photos added (0 of them replaced), 0 there already, 1 refused" in result.output
+    return tmp_path
+
+
+def test_indexing_reports_and_declares(shop: Path) -> None:
+    report = json.loads((shop / "r.json").read_text())
+    assert report["added"] == 12
+    assert report["refused"][0]["photo_id"] == "broken.png"
+    assert "not a" in report["refused"][0]["reason"]
+    told = call("gallery", "info", shop / "g").output
+    assert "12 photos of 6 items" in told
+    assert "Index: flat; about 0 MiB in memory" in told
+    assert "it misses nothing; 12 photos beside it are scanned." in told
+    assert "brand (text)" in told
+    again = call("index", shop / "bundle", shop / "photos.csv", "-o", shop / "g").output
+    assert "0 photos added (0 of them replaced), 12 there already" in again
+    assert "Index: flat; about 0 MiB in memory" in again
+
+
+def test_a_filter_narrows_the_answer(shop: Path) -> None:
+    words = ("search", shop / "bundle", shop / "g", shop / "3-0.png", "--json")
+    assert json.loads(call(*words).output)["matches"][0]["item_id"] == "item-3"
+    matches = json.loads(call(*words, "--where", "brand = 'a'").output)["matches"]
+    assert "item-3" not in {match["item_id"] for match in matches}
+    assert "no photo passes the filter" in call(*words[:-1], "--where", "brand = 'c'").output
+    with pytest.raises(InvalidParameter, match="declared columns"):
+        call(*words, "--where", "size = 1")
+
+
+def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
+    assert "1 photos removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
+    assert "2 photos removed" in call("gallery", "remove", shop / "g", "--item", "item-3").output
+    merged = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "fp16").output
+    assert "Index: fp16, chosen by hand" in merged
+    assert "it misses nothing" in merged
+    assert "3 vectors dropped" in merged
+    log = call("gallery", "log", shop / "g", "--limit", 3).output.splitlines()
+    assert [" ".join(line.split()[3:]) for line in log] == [
+        "merge as fp16 9 photos",
+        "remove 2 photos",
+        "remove 1 photos",
+    ]
+    assert "9 photos are what was written" in call("gallery", "verify", shop / "g").output
+    with pytest.raises(InvalidParameter, match="--photo or --item"):
+        call("gallery", "remove", shop / "g")
+
+
+def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
+    told = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
+    assert "of the items within the threshold it finds 1.0000 (at least 0." in told.output
+    assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
+
+
+def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("doctor", shop / "bundle", shop / "g", "--probe", shop / "probe.csv")
+    draw(3, 5).save(shop / "query.png")
+    (shop / "probe.csv").write_text("path,item_id\n3-0.png,item-3\nquery.png,item-3\n")
+    told = call(*words).output
+    assert all(f"index {kind}: answers as it should" in told for kind in KINDS)
+    monkeypatch.setattr(snapshot.Snapshot, "nearest", _blind(snapshot.Snapshot.nearest))
+    told = call(*words)
+    assert told.exit_code == 1
+    assert "index hnsw: 2 of 2 photos are answered otherwise" in told.output
+    assert "3-0.png misses item-3" in told.output
+    assert "index flat: answers as it should" in told.output
+
+
+def _blind(nearest: Any) -> Any:
+    def found(self: Any, vectors: Any, *arguments: Any, **named: Any) -> Any:
+        blind = self.base and self.base.candidates.kind == "hnsw"
+        return [[] for _ in vectors] if blind else nearest(self, vectors, *arguments, **named)
+
+    return found
+
+
+def test_verify_fails_loudly(shop: Path) -> None:
+    file = next((shop / "g" / "segments").glob("*.npy"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    result = call("gallery", "verify", shop / "g")
+    assert result.exit_code == 1
+    assert "BAD  segment" in result.output
+
+
+def test_export_and_import_keep_everything(shop: Path) -> None:
+    call("gallery", "remove", shop / "g", "--photo", "0-0.png")
+    assert "11 photos" in call("gallery", "export", shop / "g", shop / "g.parquet").output
+    assert "11 photos" in call("gallery", "import", shop / "g.parquet", shop / "copy").output
+    with Gallery.open(shop / "g") as one, Gallery.open(shop / "copy") as other:
+        for mine, theirs in zip(one.contents(), other.contents(), strict=True):
+            assert np.array_equal(mine, theirs)
+        assert one.columns() == other.columns()
+        assert [p.metadata for b in one.walk(4) for p in b] == [p.metadata for b in other.walk(4) for p in b]
+        assert all(one.thumbnail(p) == other.thumbnail(p) for p in one.photo_ids())
+    assert Retriever.open(shop / "bundle", shop / "copy").search(shop / "3-0.png").matches[0].item_id == "item-3"
+    with pytest.raises(GalleryError, match="exists"):
+        call("gallery", "export", shop / "g", shop / "g.parquet")
+    Gallery.create(shop / "other", dim=3, embedding_id="another").close()
+    with pytest.raises(GalleryError, match="another model"):
+        call("gallery", "import", shop / "g.parquet", shop / "other")
+    with pytest.raises(DataError, match="not an exported gallery"):
+        call("gallery", "import", shop / "photos.csv", shop / "never")
+
+
+def test_columns_are_declared_by_hand(shop: Path) -> None:
+    with Gallery.open(shop / "g") as gallery:
+        gallery.add(["x"], ["x"], np.eye(1, gallery.dim), metadata=[{"size": 3}])
+    assert "size" in call("gallery", "declare", shop / "g", "size:number", "colour").output
+    with pytest.raises(InvalidParameter, match="be one of text, number, boolean"):
+        call("gallery", "declare", shop / "g", "depth:metres")
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [("2GiB", 2 * 2**30), ("500 mb", 500 * 10**6), ("1024", 1024)])
+def test_memory_has_units(text: str, bytes_: int) -> None:
+    from retrieval.cli.gallery import MEMORY
+
+    assert MEMORY.convert(text, None, None) == bytes_
+
+
+def test_columns_of_one_kind_are_offered() -> None:
+    photos = [
+        Photo("a", Path("a"), "x", group="g", metadata={"price": 1, "mixed": 1, "and": "x", "x y": "z"}),
+        Photo("b", Path("b"), "y", metadata={"price": 2.5, "mixed": "one", "sale": True}),
+    ]
+    assert columns_of(photos) == {"group": "text", "price": "number", "sale": "boolean"}
+
+
+def test_two_galleries_of_the_same_photos_are_equal_whatever_the_batches(shop: Path) -> None:
+    bundle, photos = Bundle.open(shop / "bundle"), read_catalogue(shop / "photos.csv")
+    found = []
+    for size in (1, 5, 64):
+        index_catalogue(bundle, photos, shop / f"g{size}", batch_size=size, progress=False)
+        with Gallery.open(shop / f"g{size}") as gallery:
+            ids, items, vectors = gallery.contents()
+            found.append((ids, items, vectors.tobytes()))
+    assert found[0] == found[1] == found[2]
