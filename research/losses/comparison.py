@@ -16,7 +16,7 @@ from torch import Tensor
 from retrieval.errors import InvalidParameter
 from training.losses.base import Loss, check_labels
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
-from training.losses.pairs import pair_masks
+from training.losses.pair_masks import pair_masks
 from training.losses.proxies import Proxies
 
 TINY = 1e-6

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 from training.losses.base import Loss
-from training.losses.pairs import pair_masks
+from training.losses.pair_masks import pair_masks
 
 TINY = 1e-12
 

@@ -5,18 +5,15 @@ from research.losses.comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, 
 from research.losses.pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 
 from .contextual import Contextual, ContextualSum
+from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .pairs import (
-    ClassAveragedContrastive,
-    ClassWiseMultiSimilarity,
-    Contrastive,
-    SimilarityRegularizer,
-    ThresholdConsistentMargin,
-)
-from .probabilistic import VonMisesFisherNCA
+from .multi_similarity import ClassWiseMultiSimilarity
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
 from .registry import LOSSES, Regularized, make_loss
+from .similarity_regularizer import SimilarityRegularizer
+from .tcm import ThresholdConsistentMargin
+from .vmf_nca import VonMisesFisherNCA
 
 __all__ = [
     "LOSSES",

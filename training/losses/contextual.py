@@ -16,7 +16,8 @@ from torch import Tensor
 from retrieval.errors import InvalidParameter
 
 from .base import Loss
-from .pairs import Contrastive, SimilarityRegularizer
+from .contrastive import Contrastive
+from .similarity_regularizer import SimilarityRegularizer
 
 ROWS = 2**22  # elements of the largest (rows, n, n) block of the min ablation
 

@@ -14,7 +14,7 @@ from retrieval.errors import InvalidParameter
 
 from .base import Loss, check_labels, check_shape
 from .groups import group_log_mean_exp, one_label_each
-from .pairs import check_similarity_scales
+from .multi_similarity import check_similarity_scales
 
 
 class _MeanFields(Loss):

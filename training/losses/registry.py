@@ -16,17 +16,14 @@ from research.losses.pytorch_metric_learning import CosFace, MultiSimilarity, No
 from retrieval.errors import InvalidParameter
 
 from .contextual import Contextual, ContextualSum
+from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .pairs import (
-    ClassAveragedContrastive,
-    ClassWiseMultiSimilarity,
-    Contrastive,
-    SimilarityRegularizer,
-    ThresholdConsistentMargin,
-)
-from .probabilistic import VonMisesFisherNCA
+from .multi_similarity import ClassWiseMultiSimilarity
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
 from .ranking import RecallAtK, SmoothAP
+from .similarity_regularizer import SimilarityRegularizer
+from .tcm import ThresholdConsistentMargin
+from .vmf_nca import VonMisesFisherNCA
 
 
 @dataclass(frozen=True)

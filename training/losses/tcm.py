@@ -1,7 +1,6 @@
-"""Losses of all pairs of a batch.
+"""Threshold-consistent margin loss (TCM, arXiv 2307.04047).
 
-Symbols used in every docstring: n = batch size, d = embedding size, s = cosine similarities (n, n), B = classes
-of the batch. Each loss is a pure function plus a module that only holds its hyper-parameters.
+Symbols: n = batch size, d = embedding size, b = rows of a block, s = cosine similarities (n, n), f = unit embeddings.
 """
 
 from __future__ import annotations
@@ -16,15 +15,8 @@ from torch.autograd.function import once_differentiable
 from retrieval.errors import InvalidParameter
 
 from .base import Loss
-from .groups import group_log_mean_exp, one_label_each
 
-BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines that are looked at together: what a cache, or a GPU, holds
-
-
-def pair_masks(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the (n, n) masks of positive and negative pairs, self-pairs excluded."""
-    same = labels[:, None] == labels[None, :]
-    return same.clone().fill_diagonal_(False), ~same
+BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines computed at a time: as many as a cache, or a GPU, holds
 
 
 def threshold_consistent_margin(
@@ -135,7 +127,8 @@ def _times(mask: Tensor, unit: Tensor) -> Tensor:
     return product.index_add_(0, rows, unit[columns])
 
 
-def _check_margins(positive_margin: float, negative_margin: float) -> None:
+def check_margins(positive_margin: float, negative_margin: float) -> None:
+    """Refuse margins that are out of order or no cosines."""
     if not -1 <= negative_margin <= positive_margin <= 1:
         raise InvalidParameter(
             "margins",
@@ -163,7 +156,7 @@ class ThresholdConsistentMargin(Loss):
         hard_only: bool = True,
     ) -> None:
         super().__init__()
-        _check_margins(positive_margin, negative_margin)
+        check_margins(positive_margin, negative_margin)
         for name, weight in (("positive_weight", positive_weight), ("negative_weight", negative_weight)):
             if not weight >= 0:
                 raise InvalidParameter(name, "be zero or more", weight)
@@ -184,113 +177,3 @@ class ThresholdConsistentMargin(Loss):
             negative_weight=self.negative_weight,
             hard_only=self.hard_only,
         )
-
-
-class Contrastive(Loss):
-    """Contrastive loss averaged over violating pairs (arXiv 2210.01908, Eq. 29).
-
-    The function of TCM with weights 1, except that a pair exactly on a margin does not count. (0.75, 0.6) are
-    the margins inside the contextual objective; that paper's stand-alone baseline takes (0.9, 0.6).
-    Cost O(n² d), memory O(n d).
-    """
-
-    def __init__(self, *, positive_margin: float = 0.75, negative_margin: float = 0.6) -> None:
-        super().__init__()
-        _check_margins(positive_margin, negative_margin)
-        self.positive_margin = positive_margin
-        self.negative_margin = negative_margin
-
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
-        return threshold_consistent_margin(
-            F.normalize(embeddings, dim=1),
-            labels,
-            positive_margin=self.positive_margin,
-            negative_margin=self.negative_margin,
-            inclusive=False,
-        )
-
-
-class ClassAveragedContrastive(Loss):
-    """Contrastive loss averaged over pairs of classes (Furusawa, ICLR 2024, Eq. 6); margins are cosine distances.
-
-    (1/2B) Σ_c mean_{i,j of c} [d - m_P]₊ + (1/2B) Σ_{c≠c'} mean_{i of c, j of c'} [m_N - d]₊, with d = 1 - s and a
-    photo paired with itself among the positives, as printed. Cost O(n² d), memory O(n²).
-    """
-
-    def __init__(self, *, positive_margin: float = 0.02, negative_margin: float = 0.3) -> None:
-        super().__init__()
-        for name, margin in (("positive_margin", positive_margin), ("negative_margin", negative_margin)):
-            if not 0 <= margin <= 2:
-                raise InvalidParameter(name, "lie in [0, 2], a cosine distance", margin)
-        self.positive_margin = positive_margin
-        self.negative_margin = negative_margin
-
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
-        unit = F.normalize(embeddings, dim=1)
-        distance = 1 - unit @ unit.T
-        groups, sizes = one_label_each(labels)
-        share = 1 / sizes.to(unit.dtype)[groups]  # a photo's weight in its class
-        same = groups[:, None] == groups[None]
-        cost = torch.where(same, (distance - self.positive_margin).relu(), (self.negative_margin - distance).relu())
-        return (share @ cost @ share) / (2 * len(sizes))
-
-
-class ClassWiseMultiSimilarity(Loss):
-    """Class-wise multi-similarity (Furusawa, ICLR 2024, Eq. 9): the parent of its mean-field form.
-
-    `delta` is a cosine distance; the paper's "0.8" is one minus it. A photo paired with itself is among the
-    positives, as printed. Cost O(n² d), memory O(n²).
-    """
-
-    def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
-        super().__init__()
-        check_similarity_scales(alpha, beta, delta)
-        self.alpha = alpha
-        self.beta = beta
-        self.delta = delta
-
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
-        unit = F.normalize(embeddings, dim=1)
-        offset = (1 - unit @ unit.T) - self.delta
-        groups, sizes = one_label_each(labels)
-        pull = _class_pairs(self.alpha * offset, groups, len(sizes)).diagonal()  # log mean of each class (B,)
-        push = _class_pairs(-self.beta * offset, groups, len(sizes))  # (B, B)
-        apart = ~torch.eye(len(sizes), dtype=torch.bool, device=unit.device)
-        attraction = torch.log1p(pull.exp() / 2).sum() / self.alpha
-        repulsion = F.softplus(push)[apart].sum() / (2 * self.beta)
-        return (attraction + repulsion) / len(sizes)
-
-
-def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
-    """Refuse scales that are not positive, or an offset that is no cosine distance."""
-    for name, scale in (("alpha", alpha), ("beta", beta)):
-        if not scale > 0:
-            raise InvalidParameter(name, "be positive", scale)
-    if not 0 <= delta <= 2:
-        raise InvalidParameter("delta", "lie in [0, 2], a cosine distance", delta)
-
-
-def _class_pairs(exponents: Tensor, groups: Tensor, classes: int) -> Tensor:
-    """Return the log mean of e^x over the pairs of each two classes (B, B), x being (n, n)."""
-    rows = group_log_mean_exp(exponents, groups, classes)  # (B, n)
-    return group_log_mean_exp(rows.T, groups, classes)
-
-
-class SimilarityRegularizer(Loss):
-    """Pulls the batch's mean cosine, self-pairs included, to `target` (arXiv 2210.01908, Eq. 7 and 30).
-
-    (‖mean f‖² - target)², which needs no similarity matrix; labels play no part. Cost O(n d).
-    """
-
-    def __init__(self, *, target: float = 0.3) -> None:
-        super().__init__()
-        if not -1 <= target <= 1:
-            raise InvalidParameter("target", "lie in [-1, 1], a cosine", target)
-        self.target = target
-
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the scalar loss of raw embeddings (n, d)."""
-        return (F.normalize(embeddings, dim=1).mean(dim=0).square().sum() - self.target).square()

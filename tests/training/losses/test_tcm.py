@@ -2,24 +2,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
-from training.losses import (
-    ClassAveragedContrastive,
-    ClassWiseMultiSimilarity,
-    Contrastive,
-    SimilarityRegularizer,
-    ThresholdConsistentMargin,
-    pairs,
-)
-from training.losses.pairs import pair_masks
+from training.losses import ThresholdConsistentMargin, tcm
+from training.losses.pair_masks import pair_masks
 
-from .golden import F32, F64, agrees, golden, measure, small_batch
+from .golden import F32, F64, agrees, golden, measure
 
 
 @pytest.mark.data
@@ -47,44 +39,6 @@ def test_tcm_ablations_are_its_golden_terms(test_data: Path) -> None:
         assert measure(negative, case, F64)[0] == pytest.approx(float(case["neg_term"]), abs=1e-12)
 
 
-@pytest.mark.data
-@pytest.mark.parametrize("dtype", [F64, F32])
-def test_contrastive_golden(test_data: Path, dtype: torch.dtype) -> None:
-    for name, case in golden(test_data, "contrastive").items():
-        if dtype == F32 and name == "boundary":
-            continue
-        loss = Contrastive(positive_margin=float(case["pos_margin"]), negative_margin=float(case["neg_margin"]))
-        agrees(measure(loss, case, dtype), float(case["loss"]), case["grad_emb"], dtype)
-
-
-@pytest.mark.data
-def test_a_pair_on_a_margin_counts_for_tcm_and_not_for_contrastive(test_data: Path) -> None:
-    case = golden(test_data, "contrastive")["boundary"]
-    margins = {"positive_margin": 0.6, "negative_margin": 0.6}
-    assert measure(ThresholdConsistentMargin(**margins), case, F64)[0] == pytest.approx(0.4)
-    assert measure(Contrastive(**margins), case, F64)[0] == pytest.approx(0.8)
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("dtype", [F64, F32])
-def test_class_wise_multi_similarity_golden(test_data: Path, dtype: torch.dtype) -> None:
-    for case in golden(test_data, "cwms").values():
-        loss = ClassWiseMultiSimilarity(
-            alpha=float(case["alpha"]), beta=float(case["beta"]), delta=1 - float(case["base"])
-        )
-        agrees(measure(loss, case, dtype), float(case["loss"]), case["grad_emb"], dtype)
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("dtype", [F64, F32])
-def test_similarity_regularizer_golden(test_data: Path, dtype: torch.dtype) -> None:
-    cases = golden(test_data, "similarity_regularizer")
-    for name, case in cases.items():
-        batch = cases[name.rsplit("_", 1)[0] + "_s030"] | case
-        loss = SimilarityRegularizer(target=float(case["s_tilde"]))
-        agrees(measure(loss, batch, dtype), float(case["loss"]), case["grad_emb"], dtype)
-
-
 def slow_tcm(vectors: Tensor, labels: Tensor, hard_only: bool) -> Tensor:
     """Return Eq. 5, or Eq. 17, from the whole matrix with masks, through autograd."""
     unit = F.normalize(vectors, dim=1)
@@ -104,7 +58,7 @@ def slow_tcm(vectors: Tensor, labels: Tensor, hard_only: bool) -> Tensor:
 def test_tcm_equals_the_mask_version(
     hard_only: bool, block: int, classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(pairs.BLOCK, "cpu", block)
+    monkeypatch.setitem(tcm.BLOCK, "cpu", block)
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(40, 3, generator=generator, dtype=F64, requires_grad=True)
     labels = torch.randint(classes, (40,), generator=generator)
@@ -134,34 +88,6 @@ def test_tcm_keeps_no_matrix_of_all_pairs() -> None:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         ThresholdConsistentMargin()(vectors, labels)
     assert max(kept) <= vectors.numel()
-
-
-@pytest.mark.parametrize("loss", [ClassAveragedContrastive(), ClassWiseMultiSimilarity()])
-def test_class_pairs_equal_loops(loss: ClassAveragedContrastive | ClassWiseMultiSimilarity) -> None:
-    vectors, labels = small_batch()
-    unit = F.normalize(vectors, dim=1)
-    total, classes = 0.0, sorted(set(labels.tolist()))
-    for c in classes:
-        for other in classes:
-            d = (1 - unit[labels == c] @ unit[labels == other].T).numpy()
-            if isinstance(loss, ClassAveragedContrastive):
-                total += np.maximum(d - 0.02, 0).mean() / 2 if c == other else np.maximum(0.3 - d, 0).mean() / 2
-            elif c == other:
-                total += np.log(1 + np.exp(0.01 * (d - 0.2)).mean() / 2) / 0.01
-            else:
-                total += np.log(1 + np.exp(-80 * (d - 0.2)).mean()) / 160
-    assert loss(vectors, labels).item() == pytest.approx(total / len(classes), rel=1e-12)
-
-
-def test_a_steep_scale_does_not_overflow() -> None:
-    vectors = torch.ones(4, 3, requires_grad=True)
-    loss = ClassWiseMultiSimilarity(beta=500.0, delta=2.0)  # e^1000
-    value = loss(vectors, torch.tensor([0, 0, 1, 1]))
-    value.backward()
-    attraction = np.log(1 + np.exp(0.01 * -2.0) / 2) / 0.01
-    assert value.item() == pytest.approx(attraction + 2 * 1000 / (2 * 500 * 2), rel=1e-6)
-    assert vectors.grad is not None
-    assert vectors.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("arguments", [{"positive_margin": 0.2}, {"negative_weight": -1.0}, {"positive_margin": 1.5}])
