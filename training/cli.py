@@ -1,13 +1,12 @@
-"""The commands `retrieval train`, `evaluate` and `export`."""
+"""The commands `retrieval train`, `losses`, `evaluate` and `export`."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 
@@ -16,27 +15,46 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
 
-from .config import Settings
+from .config import DATA, OUTPUT, Settings
+from .options import GroupedCommand, SettingsCommand, settings_groups, settings_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
-NESTED = {"loss_arguments": "--loss.", "regularizer_arguments": "--regularizer."}
 
 
-def settings_options(command: Command) -> Command:
-    """Add an option for every setting, so that help, TOML file and API never differ."""
-    for entry in reversed(dataclasses.fields(Settings)):
-        if entry.name == "catalogue" or entry.name in NESTED:
-            continue
-        name = entry.name.replace("_", "-")
-        flags = f"--{name}/--no-{name}" if entry.type == "bool" else f"--{name}"
-        text = f"{entry.metadata['help']}  [default: {entry.default!r}]"
-        command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(command)
-    return command
+class TrainCommand(SettingsCommand):
+    """`retrieval train`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        **{title: names for title, names in settings_groups().items() if title not in (DATA, OUTPUT)},
+        DATA: ["config", *settings_groups()[DATA]],
+        OUTPUT: ["output", "resume", *settings_groups()[OUTPUT]],
+    }
+
+
+class EvaluateCommand(GroupedCommand):
+    """`retrieval evaluate`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Evaluation": ["target_fpir", "metrics"],
+        OUTPUT: ["as_json"],
+    }
+
+
+class ExportCommand(GroupedCommand):
+    """`retrieval export`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Threshold": [
+            *("target_fpir", "target_far", "target_precision", "mated_share", "allow_estimate"),
+            *("gallery_size", "reject_uncertain", "protocol", "far_range"),
+        ],
+        "Hardware": ["precision", "provider"],
+        OUTPUT: ["output", "gallery", "gallery_output"],
+    }
 
 
 def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
-    """Add an option whose value is found in the `meta` of click's context, under its name."""
+    """Add an option whose value is stored in the `meta` of click's context, under its name."""
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
         context.meta[str(parameter.name)] = value
@@ -44,28 +62,15 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     return click.option(flag, callback=keep, expose_value=False, show_default=True, **options)
 
 
-class NestedOptions(click.Command):
-    """A command that takes --loss.NAME VALUE and --regularizer.NAME VALUE beside its own options."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set the nested options aside in `ctx.meta`, and parse the others as ever."""
-        rest, nested = [], []
-        words = iter(args)
-        for word in words:
-            if not word.startswith(tuple(NESTED.values())):
-                rest.append(word)
-                continue
-            value = next(words, None) if "=" not in word else None
-            nested.append(word if value is None else f"{word}={value}")
-        ctx.meta["nested"] = _nested(nested)
-        return super().parse_args(ctx, rest)
-
-
-@click.command(cls=NestedOptions)
+@click.command(cls=TrainCommand)
 @click.argument("catalogue", required=False)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The run's directory.")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it.")
-@click.option("--resume", is_flag=True, help="Continue an interrupted run with its own settings.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the run to.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="TOML file with settings. Options on the command line override it.",
+)
+@click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
 @settings_options
 @click.pass_context
 def train(
@@ -79,8 +84,8 @@ def train(
 ) -> None:
     """Train an embedder on labelled photos.
 
-    CATALOGUE is a folder with a sub-folder an item, or a CSV or parquet file with the columns `path` and
-    `item_id` (or `label`). Arguments of the loss and of the regularizer are given as --loss.NAME VALUE and
+    CATALOGUE is a folder with one sub-folder per item, or a CSV or parquet file with the columns `path` and
+    `item_id` (or `label`). Pass arguments of the loss and of the regularizer as --loss.NAME VALUE and
     --regularizer.NAME VALUE.
 
     \b
@@ -95,9 +100,9 @@ def train(
     else:
         run = run_training(gather_settings(context, catalogue=catalogue, config=config, options=options), output)
     best = run.progress["best"]
-    fnir = best["figures"].get("validation FNIR")
-    told = "" if fnir is None else f", FNIR {fnir:.3f} on validation items"
-    click.echo(f"Wrote {output}: epoch {best['epoch']} is kept{told}.")
+    fnir = best["metrics"].get("validation FNIR")
+    result = "" if fnir is None else f" (FNIR {fnir:.3f} on the validation items)"
+    click.echo(f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}.")
     click.echo(f"Next: retrieval evaluate {output}")
 
 
@@ -105,9 +110,9 @@ def train(
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def losses(names: Sequence[str], as_json: bool) -> None:
-    """List the losses that --loss and --regularizer take, or those called NAMES.
+    """List the losses that --loss and --regularizer accept, or only NAMES.
 
-    Cost is that of a step, in photos of a batch n, dimensions d, positives of a photo m, items C and samples N.
+    The cost is that of one step for n photos in the batch, d dimensions, m positives per photo, C items and N samples.
 
     \b
     Example:
@@ -122,16 +127,22 @@ def losses(names: Sequence[str], as_json: bool) -> None:
         click.echo("\nNext: retrieval train CATALOGUE --loss NAME [--loss.ARGUMENT VALUE] [--regularizer tcm] -o RUN")
 
 
-@click.command()
+@click.command(cls=EvaluateCommand)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--target-fpir", type=float, help="The FPIR to promise.  [default: the run's]")
-@click.option("--metrics", type=click.Choice(["standard", "extended"]), default="standard", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics as JSON.")
+@click.option("--target-fpir", type=float, help="FPIR that the threshold is set for.  [default: that of the run]")
+@click.option(
+    "--metrics",
+    type=click.Choice(["standard", "extended"]),
+    default="standard",
+    show_default=True,
+    help="Which metrics to compute. The extended ones take longer.",
+)
 def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) -> None:
-    """Measure a run on items never seen in training, on trained items and on both mixed.
+    """Measure a run on unseen items, on trained items and on both mixed.
 
-    The threshold comes from the calibration items alone; the figures are written to RUN/evaluation.json. Extended
-    metrics add, for the unseen items, mAP@1000, NMI, diversity, re-ranked R@1 and, with a column `category`, H-AP.
+    The threshold is set on the calibration items alone. The metrics are written to RUN/evaluation.json. Extended
+    metrics add mAP@1000, NMI, diversity, re-ranked R@1 and, with a column `category`, H-AP of the unseen items.
 
     \b
     Example:
@@ -146,23 +157,51 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
         click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
 
 
-@click.command()
+@click.command(cls=ExportCommand)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle's directory.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
+)
 @target_options
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the calibration items]")
+@click.option(
+    "--gallery-size",
+    type=int,
+    help="Number of gallery items that the FPIR is promised for.  [default: the number of calibration items]",
+)
 @click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
 @click.option(
-    "--protocol", type=click.Choice(["searches", "pairs"]), default="searches", show_default=True, help="1:N, or 1:1."
+    "--protocol",
+    type=click.Choice(["searches", "pairs"]),
+    default="searches",
+    show_default=True,
+    help="What the threshold decides: searches in a gallery (1:N) or pairs of photos (1:1).",
 )
-@click.option("--far-range", type=(float, float), default=(0.01, 0.1), show_default=True, help="With --protocol pairs.")
+@click.option(
+    "--far-range",
+    type=(float, float),
+    default=(0.01, 0.1),
+    show_default=True,
+    help="Range of false-accept rates that the threshold is chosen in, with --protocol pairs.",
+)
 @_of_context(
-    "--precision", type=click.Choice(PRECISIONS), default=FP32, help="Of the model: fewer bits, more photos/s."
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=FP32,
+    help="Precision of the exported model. A lower one is faster and less exact.",
 )
-@_of_context("--provider", type=click.Choice(list(PROVIDERS)), default=CPU, help="What will run the model, only it.")
-@click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
-@click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
+@_of_context(
+    "--provider",
+    type=click.Choice(list(PROVIDERS)),
+    default=CPU,
+    help="Execution provider that runs the model. The bundle works with this provider only.",
+)
+@click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
+@click.option(
+    "--gallery-output",
+    type=click.Path(path_type=Path),
+    help="Directory to write the gallery to, with --gallery.  [default: galleries/BUNDLE]",
+)
 def export(
     run: Path,
     output: Path,
@@ -177,8 +216,8 @@ def export(
 ) -> None:
     """Write a run as a bundle: the ONNX model and one threshold with its evidence.
 
-    Without a target an FPIR of 0.05 is promised. In another precision, or by another provider, than fp32 on the CPU
-    everything is measured anew and shown beside fp32; such a bundle has galleries of its own.
+    Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
+    CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
 
     \b
     Example:
@@ -188,7 +227,7 @@ def export(
     from training.export.export import export as export_run
     from training.export.variants import Variant
 
-    chosen = click.get_current_context().meta
+    meta = click.get_current_context().meta
     photos = read_catalogue(gallery) if gallery else None
     bundle = export_run(
         open_run(run),
@@ -198,25 +237,25 @@ def export(
         gallery_size=gallery_size,
         reject_uncertain=reject_uncertain,
         pairs_far_range=far_range if protocol == "pairs" else None,
-        variant=Variant(chosen["precision"], chosen["provider"]),
+        variant=Variant(meta["precision"], meta["provider"]),
     )
     if bundle.manifest["evidence"]["beside_fp32"]:
-        click.echo(_beside(bundle.manifest["evidence"]))
+        click.echo(_comparison(bundle.manifest["evidence"]))
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
     if photos is None:
         click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
         return
-    where = gallery_output or Path("galleries") / output.name
-    _index(bundle, photos, where)
-    click.echo(f"Next: retrieval serve {output} {where}")
+    gallery_path = gallery_output or Path("galleries") / output.name
+    _index(bundle, photos, gallery_path)
+    click.echo(f"Next: retrieval serve {output} {gallery_path}")
 
 
 def gather_settings(
     context: click.Context, *, catalogue: str | None, config: Path | None, options: Mapping[str, Any]
 ) -> Settings:
-    """Return the settings of a TOML file, of options, which win over it, and of nested options (`NestedOptions`)."""
+    """Return the settings of a TOML file, overridden by options and by arguments of the losses."""
     values = _toml(config) if config else {}
     values |= {name: value for name, value in options.items() if value is not None}
     for name, value in context.meta["nested"].items():
@@ -235,18 +274,18 @@ def open_run(path: Path) -> Any:
     return Run.open(path)
 
 
-def _beside(evidence: Mapping[str, Any]) -> str:
-    from training.export.comparison import render_beside
+def _comparison(evidence: Mapping[str, Any]) -> str:
+    from training.export.comparison import render_comparison
 
     cosine = evidence["parity"]["mean_cosine"]
-    return f"{render_beside(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
+    return f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
 
 
-def _index(bundle: Any, photos: Sequence[Photo], where: Path) -> None:
+def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
     from retrieval.indexing.pipeline import index_catalogue
 
-    report = index_catalogue(bundle, photos, where)
-    click.echo(f"Wrote {where}: {report.added} photos added, {len(report.refused)} refused.")
+    report = index_catalogue(bundle, photos, path)
+    click.echo(f"Wrote {path}: {report.added} photos added, {len(report.refused)} refused.")
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -256,26 +295,6 @@ def _toml(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} does not exist") from error
     except tomllib.TOMLDecodeError as error:
         raise DataError(f"{path} is not valid TOML: {error}") from error
-
-
-def _nested(words: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return {"loss_arguments": {...}, ...} of `--loss.NAME=VALUE` words."""
-    found: dict[str, dict[str, Any]] = {}
-    for word in words:
-        target = next(name for name, prefix in NESTED.items() if word.startswith(prefix))
-        name, equals, value = word.removeprefix(NESTED[target]).partition("=")
-        if not equals or not name:
-            raise InvalidParameter("options", "be --loss.NAME VALUE or --regularizer.NAME VALUE", word)
-        found.setdefault(target, {})[name.replace("-", "_")] = _plain(value)
-    return found
-
-
-def _plain(text: str) -> Any:
-    """Return a number, a truth value or a list where the text is one in JSON, else the text."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 __all__ = ["evaluate", "export", "losses", "train"]

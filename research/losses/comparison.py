@@ -31,7 +31,7 @@ class FastAP(Loss):
             raise InvalidParameter("bins", "be at least 1", bins)
         self.inner = losses.FastAPLoss(num_bins=bins)
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         value: Tensor = self.inner(embeddings, labels)
         return value
@@ -59,7 +59,7 @@ class NTXent(Loss):
             raise InvalidParameter("temperature", "be positive", temperature)
         self.temperature = temperature
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         return nt_xent(unit @ unit.T, labels, temperature=self.temperature)
@@ -115,7 +115,7 @@ class Margin(Loss):
         self.inner = losses.MarginLoss(margin=margin, beta=beta)
         self.cutoff, self.reach = cutoff, reach
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings.detach(), dim=1)
         distances = (2 - 2 * unit @ unit.T).clamp(min=0).sqrt()
@@ -139,7 +139,7 @@ class EuclideanNCA(Proxies):
         with torch.no_grad():
             self.proxies.copy_(norm * F.normalize(self.proxies, dim=1))
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         check_labels(labels, len(self.proxies))
         nearness = 2 * embeddings @ self.proxies.T - self.proxies.square().sum(dim=1)  # ‖ν_z‖² - d: a softmax's -d
@@ -183,7 +183,7 @@ class _AsPrinted(Contextual):
 class ContextualCorrected(_AsPrinted):
     """The contextual loss without the gradients that go against the labels (Table 1). Cost O(n³), memory O(n²)."""
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         alike = (labels[:, None] == labels[None]).to(unit.dtype)

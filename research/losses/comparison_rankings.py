@@ -42,7 +42,7 @@ class RoadmapCalibration(Loss):
             raise InvalidParameter("margins", "satisfy -1 <= negative <= positive <= 1", positive_margin)
         self.margins = {"positive_margin": positive_margin, "negative_margin": negative_margin}
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         return calibration(unit @ unit.T, labels, **self.margins)
@@ -62,7 +62,7 @@ class RoadmapAP(Loss):
                 raise InvalidParameter(name, "be positive", value)
         self.temperature, self.edge, self.slope = temperature, edge, slope
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         cosines = unit @ unit.T
@@ -101,10 +101,10 @@ class Roadmap(Loss):
         self.ranking = RoadmapAP(temperature=temperature)
         self.calibration = RoadmapCalibration(positive_margin=positive_margin, negative_margin=negative_margin)
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
-        rank = self.ranking.measure(embeddings, labels)
-        return (1 - self.weight) * rank + self.weight * self.calibration.measure(embeddings, labels)
+        rank = self.ranking.compute(embeddings, labels)
+        return (1 - self.weight) * rank + self.weight * self.calibration.compute(embeddings, labels)
 
 
 class SoftbinAP(Loss):
@@ -116,7 +116,7 @@ class SoftbinAP(Loss):
             raise InvalidParameter("bins", "be at least 2", bins)
         self.bins = bins
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         positive, negative = pair_masks(labels)
@@ -159,7 +159,7 @@ class BlackboxAP(Loss):
             raise InvalidParameter("strength", "be positive", strength)
         self.strength, self.margin = strength, margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         positive, negative = pair_masks(labels)

@@ -20,7 +20,7 @@ class _Classifier(Loss):
         self.classes = classes
         self.inner = loss
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         check_labels(labels, self.classes)
         value: Tensor = self.inner(embeddings, labels)
@@ -59,7 +59,7 @@ class MultiSimilarity(Loss):
         self.inner = losses.MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
         self.miner = miners.MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         pairs = self.miner(embeddings, labels) if self.miner is not None else None
         value: Tensor = self.inner(embeddings, labels, pairs)
@@ -81,7 +81,7 @@ class Triplet(Loss):
         self.inner = losses.TripletMarginLoss(margin=margin)
         self.miner = miners.TripletMarginMiner(margin=margin, type_of_triplets=mining)
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         value: Tensor = self.inner(embeddings, labels, self.miner(embeddings, labels))
         return value

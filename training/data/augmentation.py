@@ -1,96 +1,112 @@
-"""Training crops: a random part of a photo, mirrored and recoloured, decided by numbers that are given.
+"""Training augmentation: an albumentations pipeline on decoded uint8 photos.
 
-The colour of a pixel x becomes c·b·S·H·x + (1 − c)·b·m, rounded and held within 0..255 once: b is the factor on
-brightness, c on contrast (around m, the mean luminance of the crop), S mixes a colour with its luminance, H turns it
-around the gray axis. Brightness, contrast and saturation are linear and commute, so one 3×4 matrix says all of them.
+One seed decides one crop, so that threads, processes and resumed runs see the same crops.
 """
 
 from __future__ import annotations
 
-import math
+import os
+import random
+import threading
+import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from PIL import Image
 
-from retrieval.images import resized
+from retrieval.errors import InvalidParameter, MissingDependency
 from training.config import Settings
 
-TRIES = 10  # of a crop that fits into the photo
-NUMBERS = 2 * TRIES + 8  # in [0, 1) that decide one crop
-LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R 601, as JPEG and Pillow
-RECOLOURED = 0.8  # share of the crops whose colour changes
-
-Box = tuple[float, float, float, float]
+RECOLOURED = 0.8  # share of the crops whose colours change
+SEEDS = 2**63  # seeds are integers below this
+EXAMPLE = (96, 128, 3)  # shape of the photo that a pipeline is tried on
 
 
 class Augmentation:
-    """Random crop (by our own resize), mirror and mild colour, all decided by the numbers it is given."""
+    """Turns decoded photos into training crops.
+
+    The pipeline is `settings.augmentation`, as `albumentations.to_dict` returns it, or `default_pipeline` where that is
+    empty. A pipeline holds the state of its random generators, so that every thread gets a copy of its own.
+
+    Raises InvalidParameter for a pipeline that cannot be built, or that does not return uint8 (size, size, 3).
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.size = settings.size
-        self._crop_area = settings.crop_area
-        self._flip = settings.flip
-        self._colour = settings.colour
+        self._definition = settings.augmentation or default_pipeline(settings)
+        self._threads = threading.local()
+        self._check()
 
-    def __call__(self, image: Image.Image, generator: np.random.Generator) -> np.ndarray:
-        """Return uint8 (size, size, 3), decided by a generator."""
-        return self.crop(image, generator.random(NUMBERS))
+    def __call__(self, photo: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Return uint8 (size, size, 3) of a photo (h, w, 3), decided by a generator."""
+        return self.crop(photo, int(generator.integers(SEEDS)))
 
-    def crop(self, image: Image.Image, numbers: np.ndarray) -> np.ndarray:
-        """Return uint8 (size, size, 3), decided by numbers (NUMBERS,) in [0, 1)."""
-        *sides, left, upper, mirror, recolour, bright, contrast, saturation, hue = numbers.tolist()
-        box = random_box(image.size, self._crop_area, sides=sides, corner=(left, upper))
-        crop = resized(image, self.size, box=box)
-        if self._colour and recolour < RECOLOURED:
-            factors = (self._factor(bright), self._factor(contrast), self._factor(saturation))
-            turn = 2 * math.pi * (2 * hue - 1) * self._colour / 10
-            crop = crop.convert("RGB", colour_matrix(factors, turn, mean=luminance(crop)))
-        if self._flip and mirror < 0.5:
-            crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return np.asarray(crop)
+    def crop(self, photo: np.ndarray, seed: int) -> np.ndarray:
+        """Return uint8 (size, size, 3) of a photo (h, w, 3), decided by a seed."""
+        if not hasattr(self._threads, "pipeline"):
+            self._threads.pipeline = build_pipeline(self._definition)
+        pipeline = self._threads.pipeline
+        pipeline.set_random_state(np.random.default_rng(seed), random.Random(seed))  # noqa: S311
+        crop: np.ndarray = pipeline(image=photo)["image"]
+        return crop
 
-    def _factor(self, number: float) -> float:
-        return max(0.0, 1 + (2 * number - 1) * self._colour)
-
-
-def random_box(size: tuple[int, int], smallest_area: float, *, sides: list[float], corner: tuple[float, float]) -> Box:
-    """Return a crop of random area and aspect between 3:4 and 4:3 (the field's RandomResizedCrop).
-
-    `sides` holds an area and an aspect for each try, `corner` where the crop lies, all in [0, 1).
-    """
-    width, height = size
-    for area_number, aspect_number in zip(sides[::2], sides[1::2], strict=True):
-        area = (smallest_area + (1 - smallest_area) * area_number) * width * height
-        aspect = (4 / 3) ** (2 * aspect_number - 1)
-        w, h = math.sqrt(area * aspect), math.sqrt(area / aspect)
-        if w <= width and h <= height:
-            left, upper = corner[0] * (width - w), corner[1] * (height - h)
-            return (left, upper, min(left + w, width), min(upper + h, height))
-    side = min(width, height)
-    left, upper = (width - side) / 2, (height - side) / 2
-    return (left, upper, left + side, upper + side)
+    def _check(self) -> None:
+        """Build the pipeline and try it, so that a mistake is found before training begins."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)  # albumentations only warns of unknown arguments
+                self._threads.pipeline = build_pipeline(self._definition)
+            crop = self.crop(np.zeros(EXAMPLE, np.uint8), 0)
+        except MissingDependency:
+            raise
+        except Exception as error:  # a transform may raise anything
+            raise InvalidParameter(
+                "augmentation",
+                "be a pipeline of albumentations, as albumentations.to_dict returns it",
+                f"{type(error).__name__}: {error}",
+            ) from error
+        if crop.shape != (self.size, self.size, 3) or crop.dtype != np.uint8:
+            raise InvalidParameter(
+                "augmentation",
+                f"return uint8 crops of {self.size}×{self.size} pixels, the size of the model's input",
+                f"{crop.dtype} {crop.shape}",
+                remedy="Set the size of its crop or resize, and leave out normalisation and ToTensorV2",
+            )
 
 
-def luminance(image: Image.Image) -> float:
-    """Return the mean luminance of a square RGB image, in 0..255."""
-    red, green, blue = image.reduce(image.width).getpixel((0, 0))  # type: ignore[misc]  # RGB: three values
-    return LUMINANCE[0] * red + LUMINANCE[1] * green + LUMINANCE[2] * blue
+def default_pipeline(settings: Settings) -> Mapping[str, Any]:
+    """Return the built-in pipeline: a random resized crop, a mirror image and mild colour jitter."""
+    albumentations = import_albumentations()
+    transforms = [
+        albumentations.RandomResizedCrop(
+            size=(settings.size, settings.size), scale=(settings.crop_area, 1.0), area_for_downscale="image"
+        )
+    ]
+    if settings.flip:
+        transforms.append(albumentations.HorizontalFlip(p=0.5))
+    if settings.colour:
+        factors, hue = (max(0.0, 1 - settings.colour), 1 + settings.colour), min(0.5, settings.colour / 10)
+        jitter = albumentations.ColorJitter(
+            brightness=factors, contrast=factors, saturation=factors, hue=(-hue, hue), p=RECOLOURED
+        )
+        transforms.append(jitter)
+    definition: dict[str, Any] = albumentations.to_dict(albumentations.Compose(transforms))
+    return definition
 
 
-def colour_matrix(factors: tuple[float, float, float], turn: float, *, mean: float) -> tuple[float, ...]:
-    """Return the 3×4 matrix, row by row, of factors on (brightness, contrast, saturation) and a turn of the hue.
+def build_pipeline(definition: Mapping[str, Any]) -> Any:
+    """Return the `albumentations.Compose` of a definition from `albumentations.to_dict`."""
+    albumentations = import_albumentations()
+    return albumentations.Compose([albumentations.from_dict(definition)])
 
-    The turn is in radians, from red towards green.
-    """
-    bright, contrast, saturation = factors
-    scale, offset = bright * contrast, bright * (1 - contrast) * mean
-    same = (1 - math.cos(turn)) / 3
-    across = math.sin(turn) / math.sqrt(3)
-    straight, back, on = math.cos(turn) + same, same - across, same + across
-    hue = ((straight, back, on), (on, straight, back), (back, on, straight))
-    gray = [sum(LUMINANCE[k] * hue[k][j] for k in range(3)) for j in range(3)]
-    matrix: list[float] = []
-    for row in hue:
-        matrix += [scale * (saturation * row[j] + (1 - saturation) * gray[j]) for j in range(3)]
-        matrix.append(offset)
-    return tuple(matrix)
+
+def import_albumentations() -> Any:
+    """Import albumentations without its check for updates, and let OpenCV run in the calling thread."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it would ask the network
+    try:
+        import albumentations
+        import cv2
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
+    cv2.setNumThreads(0)  # photos are already augmented in parallel
+    return albumentations

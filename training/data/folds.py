@@ -1,6 +1,6 @@
-"""Class-disjoint folds of the training items: what is tuned or cross-validated never meets calibration or test items.
+"""Class-disjoint folds of the training items, for tuning and cross-validation.
 
-Where items carry a `group` (a product family), no group is in two folds.
+They leave out calibration and test items. Where items have a `group` (a family of items), no group is in two folds.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from retrieval.errors import DataError, InvalidParameter
 from .splits import Splits, make_splits
 
 Fold = tuple[tuple[str, ...], tuple[str, ...]]
-LEAST = 2  # items of a part: with fewer there is no other item to be mistaken for
+LEAST = 2  # items per fold: a search needs an item to be mistaken for
 
 
-def class_folds(photos: Sequence[Photo], items: Sequence[str], *, folds: int, seed: int) -> list[Fold]:
+def item_folds(photos: Sequence[Photo], items: Sequence[str], *, folds: int, seed: int) -> list[Fold]:
     """Return (items to fit, items to validate on) of each fold, sorted.
 
-    Every item is validated on once. Groups stay whole; the largest are dealt first, each to the fold with the
-    fewest items, so that folds differ by one item at most where there are no groups.
+    Every item is in the validation part of one fold. Groups stay whole: the largest come first, each into the fold
+    with the fewest items. Without groups, folds differ by one item at most.
 
     Raises
     ------
     InvalidParameter
-        For fewer than two folds, or items that the photos do not have.
+        For fewer than two folds, or items without photos.
     DataError
-        Where the items, or their groups, do not fill so many folds.
+        For too few items or groups to fill the folds.
     """
     if folds < 2:
         raise InvalidParameter("folds", "be at least 2", folds)
@@ -47,7 +47,7 @@ def class_folds(photos: Sequence[Photo], items: Sequence[str], *, folds: int, se
 
 
 def share_of_items(photos: Sequence[Photo], items: Sequence[str], *, share: float, seed: int) -> tuple[str, ...]:
-    """Return about this share of the items, sorted: whole groups in random order while they come nearer to it."""
+    """Return about this share of the items, sorted, as whole groups in random order."""
     if not 0 < share <= 1:
         raise InvalidParameter("share", "lie in (0, 1]", share)
     groups = list(_groups(photos, items).values())
@@ -61,27 +61,27 @@ def share_of_items(photos: Sequence[Photo], items: Sequence[str], *, share: floa
 
 
 def training_items(photos: Sequence[Photo], *, seed: int) -> tuple[str, ...]:
-    """Return the items that training may see, sorted: those it fits and those it chooses checkpoints on."""
+    """Return the items of the training partition, fit and validation, sorted."""
     splits = make_splits(photos, seed=seed)
     return tuple(sorted((*splits.fit, *splits.validation)))
 
 
 def fold_splits(fold: Fold) -> Splits:
-    """Return the parts of a run on one fold: nothing is left to calibrate or to test on."""
+    """Return the parts of a run on one fold, without calibration and test items."""
     fit, validation = fold
     return Splits(fit=fit, validation=validation, calibration=(), test=())
 
 
 def _groups(photos: Sequence[Photo], items: Sequence[str]) -> dict[str, list[str]]:
-    """Return the items of each group, both in alphabetical order; an item without a group is one of its own."""
+    """Return the items of each group, both in alphabetical order; an item without a group forms its own."""
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
     unknown = sorted(set(items).difference(group_of))
     if unknown:
-        raise InvalidParameter("items", "be items of the photos", unknown[0])
-    found: dict[str, list[str]] = defaultdict(list)
+        raise InvalidParameter("items", "have photos", unknown[0])
+    groups: dict[str, list[str]] = defaultdict(list)
     for item in sorted(set(items)):
-        found[group_of[item]].append(item)
-    return dict(sorted(found.items()))
+        groups[group_of[item]].append(item)
+    return dict(sorted(groups.items()))
 
 
 def _check_enough(groups: dict[str, list[str]], folds: int) -> None:
@@ -93,5 +93,5 @@ def _too_few(groups: dict[str, list[str]], folds: int) -> DataError:
     return DataError(
         f"{sum(map(len, groups.values()))} items in {len(groups)} groups do not fill {folds} folds of at least "
         f"{LEAST} items with whole groups",
-        remedy="Take fewer folds or a larger share, or bring more items",
+        remedy="Use fewer folds, a larger share or more items",
     )

@@ -1,4 +1,4 @@
-"""Work that is done ahead of its use: by one thread, item by item, or by several that share each item."""
+"""Prefetching in background threads: one thread for an iterator, or several that share each job."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from retrieval.cores import threads_of_share
 T = TypeVar("T")
 
 
-def core_threads(threads: int) -> int:
-    """Return how many threads to use: as asked, or for 0 one a core, shared with the processes beside this one."""
+def thread_count(threads: int) -> int:
+    """Return the number of threads to use: `threads`, or for 0 this process's share of the cores."""
     return threads or threads_of_share()
 
 
-def shared_ahead(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:
-    """Yield the results of jobs (result, parts that fill it) in order, with `depth` of them under way meanwhile.
+def prefetch_parallel(jobs: Iterable[tuple[T, list[Callable[[], None]]]], *, threads: int, depth: int) -> Iterator[T]:
+    """Yield the results of jobs (result, parts that fill it) in order, running `depth` jobs ahead.
 
-    The parts run in `threads` threads, in the order of the jobs. Jobs are drawn in the thread that uses the results,
-    and errors of parts arrive there. Closing waits for the parts that run; those that have not begun never do.
+    The parts run in `threads` threads, in the order of the jobs. Jobs are drawn in the consuming thread, which also
+    receives the errors of parts. Closing waits for running parts and cancels the others.
     """
     waiting: deque[tuple[T, list[Future[None]]]] = deque()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="prefetch")
     try:
         for result, parts in jobs:
             waiting.append((result, [pool.submit(part) for part in parts]))
@@ -44,8 +44,8 @@ def _done(result: T, futures: list[Future[None]]) -> T:
     return result
 
 
-def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
-    """Yield what `items` yields, produced `depth` ahead by a thread; its errors arrive here."""
+def prefetch(source: Iterator[T], depth: int) -> Iterator[T]:
+    """Yield from an iterator that a thread runs `depth` elements ahead; its errors are raised here."""
     ready: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(depth)
     stop = threading.Event()
 
@@ -60,23 +60,23 @@ def ahead(items: Iterator[T], depth: int) -> Iterator[T]:
 
     def work() -> None:
         try:
-            for item in items:
-                if not put((item, None)):
+            for element in source:
+                if not put((element, None)):
                     return
             put((None, StopIteration()))
-        except BaseException as error:  # raised again where the items are used
+        except BaseException as error:  # raised again in the consuming thread
             put((None, error))
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         while True:
-            item, error = ready.get()
+            element, error = ready.get()
             if isinstance(error, StopIteration):
                 return
             if error is not None:
                 raise error
-            yield item  # type: ignore[misc]
+            yield element  # type: ignore[misc]
     finally:
         stop.set()
         thread.join()

@@ -1,6 +1,7 @@
-"""Photos to training batches: decoded once where memory or a disk allows, cropped and coloured anew each time.
+"""Photos to batches: decoded, cached in memory or on disk, and augmented for training.
 
-Decoding and resizing are `retrieval.images`, the code that serves: another resampler moves the distances.
+Decoding, and resizing for evaluation, are those of `retrieval.images`, which serves: another resampler would move the
+distances.
 Symbols: n = photos of a batch, r = this process's share of them.
 """
 
@@ -18,21 +19,21 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import Preprocessing, crop, open_image, see
 
-from .augmentation import NUMBERS, Augmentation
+from .augmentation import SEEDS, Augmentation
 from .cache import Decoded, PixelCache, photo_key
-from .prefetch import ahead, core_threads, shared_ahead
+from .prefetch import prefetch, prefetch_parallel, thread_count
 
-__all__ = ["Augmentation", "PhotoReader", "ahead", "evaluation_batches", "training_batches"]
+__all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "training_batches"]
 
 CACHE_BYTES = 4 * 2**30
-PREFETCH = 3  # batches made ahead of the step
-SHARE = 4  # photos that a thread takes at a time, at most
+PREFETCH = 3  # batches prepared ahead of the step
+SHARE = 4  # photos that a thread takes at a time
 
 
 class PhotoReader:
-    """Reads photos upright in RGB, and keeps them decoded in `cache_bytes` of memory and in the folder `cache_dir`.
+    """Reads photos as upright RGB, and caches them decoded in `cache_bytes` of memory and in the folder `cache_dir`.
 
-    Whether a photo comes from a cache or from its file, its pixels are the same. Any number of threads may read.
+    A cached photo has the same pixels as one read from its file. Any number of threads may read.
     """
 
     def __init__(
@@ -55,16 +56,16 @@ class PhotoReader:
         """Side of what the model sees, in pixels."""
         return self._preprocessing.size
 
-    def __getitem__(self, position: int) -> Image.Image:
-        """Return a photo to take training crops from: one far larger than they need is reduced by a whole factor."""
-        return self._training_view(position).image
+    def __getitem__(self, position: int) -> np.ndarray:
+        """Return a photo for augmentation, uint8 (h, w, 3), read-only. Very large ones are reduced in size."""
+        return self._training_view(position).pixels
 
     def pixels(self, positions: Sequence[int]) -> np.ndarray:
-        """Return uint8 (n, size, size, 3), exactly as serving would see these photos."""
+        """Return uint8 (n, size, size, 3), with the preprocessing that serves."""
         return np.stack([see(self._exact(position), self._preprocessing) for position in positions])
 
     def publish(self) -> None:
-        """Let other processes and later runs see what this one put into `cache_dir`."""
+        """Make what this process wrote to `cache_dir` visible to other processes and later runs."""
         if self._disk is not None:
             self._disk.publish()
 
@@ -76,10 +77,10 @@ class PhotoReader:
         return view
 
     def _exact(self, position: int) -> Image.Image:
-        """Return all that the decoder gives of a photo."""
+        """Return a photo at the full decoded size."""
         view, key = self._cached(position)
         if view is not None and view.exact:
-            return view.image
+            return Image.fromarray(view.pixels)
         image = self._decoded(position)
         if view is None and (view := self._reduced(image)).exact:
             self._keep(position, view, key)
@@ -87,16 +88,18 @@ class PhotoReader:
 
     def _reduced(self, image: Image.Image) -> Decoded:
         factor = min(image.size) // (2 * self._preprocessing.min_side)
-        return Decoded(image, True) if factor < 2 else Decoded(image.reduce(factor), False)
+        if factor < 2:
+            return Decoded(np.asarray(image), exact=True)
+        return Decoded(np.asarray(image.reduce(factor)), exact=False)
 
     def _cached(self, position: int) -> tuple[Decoded | None, bytes | None]:
-        """Return a photo where a cache holds it, and else its key on disk where there is such a cache."""
+        """Return a photo from a cache, or None and its key in the disk cache, if there is one."""
         kept = self._kept.get(position)
         if kept is not None or self._disk is None:
             return kept, None
         try:
             key = photo_key(self._photos[position])
-        except OSError:  # the photo is gone; reading it says so
+        except OSError:  # the file is missing; reading it raises
             return None, None
         stored = self._disk.get(key)
         if stored is not None:
@@ -104,11 +107,10 @@ class PhotoReader:
         return stored, key
 
     def _keep(self, position: int, view: Decoded, key: bytes | None) -> None:
-        """Keep a photo in memory where there is room, and on disk where it has a key."""
-        need = view.image.width * view.image.height * 4  # as Pillow holds RGB
+        """Cache a photo in memory if there is room, and on disk if it has a key."""
         with self._lock:
-            if need <= self._room and position not in self._kept:
-                self._room -= need
+            if view.pixels.nbytes <= self._room and position not in self._kept:
+                self._room -= view.pixels.nbytes
                 self._kept[position] = view
         if key is not None and self._disk is not None:
             self._disk.put(key, view)
@@ -122,7 +124,7 @@ class PhotoReader:
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
-                remedy="`retrieval data check` lists every such photo; mend or remove them",
+                remedy="List all such photos with `retrieval data check`, then repair or remove them",
             ) from error
 
 
@@ -135,36 +137,36 @@ def training_batches(
     part: tuple[int, int] = (0, 1),
     threads: int = 0,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (positions (r,), uint8 pixels (r, size, size, 3)) of each batch, made ahead by several threads.
+    """Yield (positions (r,), uint8 pixels (r, size, size, 3)) of each batch, prefetched by several threads.
 
     Parameters
     ----------
     batches:
-        Positions (n,) of the photos of each batch, of all processes together.
+        Positions (n,) of the photos of each batch, for all processes together.
     seed:
-        With the number of a batch and a photo's place in it, it decides the photo's crop and colour: neither the
-        threads nor the processes do.
+        Decides the augmentation of each photo together with the number of the batch and the place in it, for any
+        number of threads and processes.
     part:
-        (rank, number of processes): which of `np.array_split` of a batch is this process's.
+        (rank, number of processes): the part of `np.array_split` of a batch that this process yields.
     threads:
-        Decoding threads; 0 = one a core.
+        Number of decoding threads; 0 = one per core.
     """
-    rank, world = part
+    rank, processes = part
 
     def jobs() -> Iterator[tuple[tuple[np.ndarray, np.ndarray], list[Callable[[], None]]]]:
-        for number, whole in enumerate(batches):
-            numbers = np.random.default_rng((*seed, number)).random((len(whole), NUMBERS))
-            rows = np.array_split(np.arange(len(whole)), world)[rank]
-            positions = whole[rows]
+        for number, batch in enumerate(batches):
+            seeds = np.random.default_rng((*seed, number)).integers(SEEDS, size=len(batch))
+            rows = np.array_split(np.arange(len(batch)), processes)[rank]
+            positions = batch[rows]
             pixels = np.empty((len(rows), augmentation.size, augmentation.size, 3), np.uint8)
-            yield (positions, pixels), _parts(partial(crops, positions, numbers[rows], pixels), len(rows))
+            yield (positions, pixels), _parts(partial(augment, positions, seeds[rows], pixels), len(rows))
 
-    def crops(positions: np.ndarray, numbers: np.ndarray, pixels: np.ndarray, block: slice) -> None:
+    def augment(positions: np.ndarray, seeds: np.ndarray, pixels: np.ndarray, block: slice) -> None:
         for row in range(*block.indices(len(positions))):
-            pixels[row] = augmentation.crop(reader[int(positions[row])], numbers[row])
+            pixels[row] = augmentation.crop(reader[int(positions[row])], int(seeds[row]))
 
     try:
-        yield from shared_ahead(jobs(), threads=core_threads(threads), depth=PREFETCH)
+        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
     finally:
         reader.publish()
 
@@ -172,7 +174,7 @@ def training_batches(
 def evaluation_batches(
     reader: PhotoReader, count: int, *, batch_size: int = 64, threads: int = 0
 ) -> Iterator[np.ndarray]:
-    """Yield uint8 (≤ batch_size, size, size, 3) of photos 0..count-1 in order, decoded ahead by several threads."""
+    """Yield uint8 (≤ batch_size, size, size, 3) of photos 0..count-1 in order, prefetched by several threads."""
 
     def jobs() -> Iterator[tuple[np.ndarray, list[Callable[[], None]]]]:
         for start in range(0, count, batch_size):
@@ -184,7 +186,7 @@ def evaluation_batches(
         pixels[block] = reader.pixels(positions[block])
 
     try:
-        yield from shared_ahead(jobs(), threads=core_threads(threads), depth=PREFETCH)
+        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
     finally:
         reader.publish()
 

@@ -1,4 +1,4 @@
-"""Which photos a batch shows.
+"""Batch samplers: random photos, items, groups of items, or similar items.
 
 Symbols: P = items of a batch, K = photos of each, C = items, n = photos.
 """
@@ -14,10 +14,10 @@ from retrieval.errors import InvalidParameter
 
 
 class Sampler(ABC):
-    """Deals the batches of an epoch as arrays of photo positions.
+    """Yields the batches of an epoch as arrays of photo positions.
 
-    The order depends on (seed, epoch), and for `HardItemSampler` on what was learned, alone: a resumed run deals what
-    an uninterrupted one would, and every process of a run deals the same.
+    The batches depend only on (seed, epoch), and for `HardItemSampler` on the mean embeddings, so that resumed runs and
+    all processes of a run get the same batches.
     """
 
     def __init__(self, photos: int, *, batch_size: int, steps: int, seed: int) -> None:
@@ -34,27 +34,27 @@ class Sampler(ABC):
 
 
 class PhotoSampler(Sampler):
-    """Deals photos in random order, whatever they show; for losses that need no second photo of an item."""
+    """Samples photos in random order, for losses that need no second photo of an item."""
 
     def __init__(self, photos: int, *, batch_size: int, seed: int, steps: int = 0) -> None:
         super().__init__(photos, batch_size=min(batch_size, photos), steps=steps, seed=seed)
         self._photos = photos
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
-        """Yield batches; every photo comes once before any comes again."""
-        generator, pile = self._generator(number), np.zeros(0, np.int64)
+        """Yield batches; every photo is used once before any is used again."""
+        generator, queue = self._generator(number), np.zeros(0, np.int64)
         for _ in range(self.batches):
-            while len(pile) < self.batch_size:
-                pile = np.concatenate([pile, generator.permutation(self._photos)])
-            yield pile[: self.batch_size]
-            pile = pile[self.batch_size :]
+            while len(queue) < self.batch_size:
+                queue = np.concatenate([queue, generator.permutation(self._photos)])
+            yield queue[: self.batch_size]
+            queue = queue[self.batch_size :]
 
 
 class ItemSampler(Sampler):
-    """Deals batches of `items_per_batch` items with `photos_per_item` photos each, side by side.
+    """Samples `items_per_batch` items with `photos_per_item` photos each.
 
-    Items come round in random order, so that each is dealt equally often; an item's photos come round in random
-    order too, and repeat only when it has fewer than K.
+    Items are drawn in rounds of random order, so that each is used equally often. So are the photos of an item, which
+    repeat within a batch only if it has fewer than K.
     """
 
     def __init__(
@@ -66,33 +66,35 @@ class ItemSampler(Sampler):
         super().__init__(len(labels), batch_size=self._items * self._each, steps=steps, seed=seed)
 
     def epoch(self, number: int) -> Iterator[np.ndarray]:
-        """Yield arrays of P·K photo positions, the photos of an item side by side."""
+        """Yield arrays of P·K photo positions, with the photos of an item next to each other."""
         generator = self._generator(number)
-        piles: list[list[int]] = [[] for _ in self._photos]
-        for items in self._deal(generator):
-            yield np.concatenate([self._draw(piles, item, generator) for item in items])
+        queues: list[list[int]] = [[] for _ in self._photos]
+        for items in self._item_batches(generator):
+            yield np.concatenate([self._draw(queues, item, generator) for item in items])
 
-    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+    def _item_batches(self, generator: np.random.Generator) -> Iterator[list[int]]:
         """Yield the items of each batch."""
         rounds = Rounds(range(len(self._photos)), generator)
         for _ in range(self.batches):
             yield rounds.take(self._items)
 
-    def _draw(self, piles: list[list[int]], item: int, generator: np.random.Generator) -> np.ndarray:
+    def _draw(self, queues: list[list[int]], item: int, generator: np.random.Generator) -> np.ndarray:
         drawn: list[int] = []
         while len(drawn) < self._each:
-            if not piles[item]:
+            if not queues[item]:
                 fresh = generator.permutation(self._photos[item]).tolist()
-                piles[item] = sorted(fresh, key=lambda photo: photo not in drawn)  # drawn ones come last
-            drawn.append(piles[item].pop())
+                queues[item] = sorted(
+                    fresh, key=lambda photo: photo not in drawn
+                )  # popped from the end: new ones first
+            drawn.append(queues[item].pop())
         return np.array(drawn)
 
 
 class GroupItemSampler(ItemSampler):
-    """Half of each batch comes from one group of items, the other half from another: hard negatives by kind.
+    """Samples each half of a batch from one group of items, so that negatives are hard.
 
-    As Cakir et al. (FastAP, CVPR 2019) and arXiv 2210.01908 sample the 12 super-labels of Stanford Online Products.
-    A group that is smaller than half a batch gives all it has. Groups are dealt in proportion to their items.
+    This is how Cakir et al. (FastAP, CVPR 2019) and arXiv 2210.01908 sample the 12 super-labels of Stanford Online
+    Products. A group smaller than half a batch contributes all its items. Groups are drawn in proportion to their size.
     """
 
     def __init__(
@@ -109,13 +111,13 @@ class GroupItemSampler(ItemSampler):
             labels, items_per_batch=items_per_batch, photos_per_item=photos_per_item, seed=seed, steps=steps
         )
         if len(groups) != len(labels):
-            raise InvalidParameter("groups", f"hold one name a photo, {len(labels)}", len(groups))
+            raise InvalidParameter("groups", f"hold one name per photo, {len(labels)}", len(groups))
         names = [groups[positions[0]] for positions in self._photos]
         members = {name: [item for item, its in enumerate(names) if its == name] for name in sorted(set(names))}
         if len(members) < 2 or "" in members:
             raise InvalidParameter(
                 "sampler_group",
-                "name a column that sorts every training item into at least two groups",
+                "name a column that divides the training items into at least two groups",
                 f"{len(members)} groups" + (", and items without one" if "" in members else ""),
                 remedy="Fill the column, or use --sampler items",
             )
@@ -125,7 +127,7 @@ class GroupItemSampler(ItemSampler):
             raise InvalidParameter("items_per_batch", "be at least 2 for the sampler groups", items_per_batch)
         self.batch_size = 2 * self._half * self._each
 
-    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+    def _item_batches(self, generator: np.random.Generator) -> Iterator[list[int]]:
         rounds = [Rounds(members, generator) for members in self._members]
         shares = np.array([len(members) for members in self._members], dtype=float)
         for _ in range(self.batches):
@@ -134,10 +136,10 @@ class GroupItemSampler(ItemSampler):
 
 
 class HardItemSampler(ItemSampler):
-    """Each batch is made of families: an item, and those whose photos were embedded nearest to its own.
+    """Samples batches of families: an item and the items with the most similar mean embeddings.
 
-    The mean embedding of every item is kept as training goes on (`update`), so that nothing is embedded for it. Before
-    any mean is known the items are dealt at random.
+    The mean embeddings are updated from the training batches (`update`), without extra forward passes. Until the first
+    update, items are drawn at random.
     """
 
     def __init__(
@@ -156,10 +158,10 @@ class HardItemSampler(ItemSampler):
         )
         self._family = min(family, self._items)
         self._momentum = momentum
-        self.means: np.ndarray | None = None  # (C, d) float32; rows of zeros are not known yet
+        self.means: np.ndarray | None = None  # (C, d) float32; rows of zeros are unknown
 
     def update(self, embeddings: np.ndarray, labels: np.ndarray) -> None:
-        """Take the unit embeddings (n, d) of a batch with labels (n,) in 0 … C-1 into the items' means."""
+        """Update the mean embeddings with unit embeddings (n, d) of a batch with labels (n,) in 0 … C-1."""
         if self.means is None:
             self.means = np.zeros((len(self._photos), embeddings.shape[1]), np.float32)
         seen, inverse, counts = np.unique(labels, return_inverse=True, return_counts=True)
@@ -170,9 +172,9 @@ class HardItemSampler(ItemSampler):
         known = old.any(axis=1, keepdims=True)
         self.means[seen] = np.where(known, self._momentum * old + (1 - self._momentum) * fresh, fresh)
 
-    def _deal(self, generator: np.random.Generator) -> Iterator[list[int]]:
+    def _item_batches(self, generator: np.random.Generator) -> Iterator[list[int]]:
         if self.means is None:
-            yield from super()._deal(generator)
+            yield from super()._item_batches(generator)
             return
         unit = self.means / np.maximum(np.linalg.norm(self.means, axis=1, keepdims=True), 1e-12)
         rounds = Rounds(range(len(unit)), generator)
@@ -180,15 +182,15 @@ class HardItemSampler(ItemSampler):
             batch: list[int] = []
             while len(batch) < self._items:
                 batch += rounds.take(1, without=batch)
-                kin = min(self._family - 1, self._items - len(batch))
-                likeness = unit @ unit[batch[-1]]
-                likeness[batch] = -np.inf
-                batch += np.argsort(-likeness, kind="stable")[:kin].tolist()
+                count = min(self._family - 1, self._items - len(batch))
+                similarity = unit @ unit[batch[-1]]
+                similarity[batch] = -np.inf
+                batch += np.argsort(-similarity, kind="stable")[:count].tolist()
             yield batch
 
 
 class Rounds:
-    """Members in random order, round after round, so that all come equally often."""
+    """Draws members in rounds of random order, so that all are drawn equally often."""
 
     def __init__(self, members: Sequence[int], generator: np.random.Generator) -> None:
         self._members = np.array(members)
@@ -196,16 +198,16 @@ class Rounds:
         self._queue: list[int] = []
 
     def take(self, count: int, *, without: Sequence[int] = ()) -> list[int]:
-        """Return the next `count` members, all different and none of `without`; there must be as many."""
+        """Return the next `count` members, all different and none of `without`. Enough members must exist."""
         taken: list[int] = []
-        barred = set(without)
+        excluded = set(without)
         while len(taken) < count:
-            position = next((i for i, member in enumerate(self._queue) if member not in barred), None)
-            if position is None:  # what is left of this round was taken already
+            position = next((i for i, member in enumerate(self._queue) if member not in excluded), None)
+            if position is None:  # the rest of this round is excluded
                 self._queue += self._generator.permutation(self._members).tolist()
                 continue
             member = self._queue.pop(position)
-            barred.add(member)
+            excluded.add(member)
             taken.append(member)
         return taken
 

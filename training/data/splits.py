@@ -1,10 +1,10 @@
-"""Who may see what: class-disjoint parts of a catalogue, and which photos ask and which are asked.
+"""Class-disjoint parts of a catalogue, and the evaluation protocol: which photos are queries, which the gallery.
 
-fit          the loss sees these items
-validation   a class-disjoint fifth of the training items: checkpoints are chosen here
-calibration  give the threshold, once, at export
-test         for reporting
-Where items carry a `group` (a product family), no group is in two parts.
+fit          items that the loss is trained on
+validation   a fifth of the training items, to choose checkpoints
+calibration  items that set the threshold, once, at export
+test         items for reporting
+Where items have a `group` (a family of items), no group is in two parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALIBRATION_SHARE = 0.2
 
 @dataclass(frozen=True)
 class Splits:
-    """item_ids of each part, sorted."""
+    """Sorted item_ids of each part."""
 
     fit: tuple[str, ...]
     validation: tuple[str, ...]
@@ -44,7 +44,7 @@ class Splits:
 
 
 def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
-    """Return class-disjoint parts: those of the catalogue's `partition` column, or made from the seed."""
+    """Return class-disjoint parts: those of the catalogue's `partition` column, or random ones."""
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
     given = _given_parts(photos)
     generator = np.random.default_rng(seed)
@@ -61,7 +61,7 @@ def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
         raise DataError(
             f"{len(train)} training items in {len({group_of[i] for i in train})} groups are too few "
             "to hold out validation items",
-            remedy="Bring at least ten items, in several groups where the catalogue has a group column",
+            remedy="Add items: at least ten, in several groups if the catalogue has a group column",
         )
     return Splits(*(tuple(sorted(part)) for part in parts))
 
@@ -75,18 +75,18 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
     unknown = sorted(set(parts) - {"train", "calibration", "test", "validation"})
     if unknown or not parts["train"]:
         raise DataError(
-            f"the partition column holds {unknown or 'no train item'}",
+            f"the partition column has {unknown or 'no train item'}",
             remedy="Use train, calibration and test for every photo, or leave the column out",
         )
-    for one, other in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
-        both = sorted(parts[one] & parts[other])
+    for first, second in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
+        both = sorted(parts[first] & parts[second])
         if both:
-            raise DataError(f"items stand in {one} and in {other}: {', '.join(both[:3])}")
+            raise DataError(f"items are in both {first} and {second}: {', '.join(both[:3])}")
     return parts
 
 
 def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator) -> set[str]:
-    """Return whole groups, in random order, while they come nearer to the wanted number of items."""
+    """Return whole groups, in random order, as long as they bring the number of items closer to `wanted`."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):
         members[group_of[item]].append(item)
@@ -100,43 +100,45 @@ def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: n
 
 
 @dataclass(frozen=True)
-class Protocol:
-    """Which photos form the gallery and which ask; equal sources mean each photo asks all the others."""
+class EvaluationProtocol:
+    """Sources of gallery and query photos. With equal sources, each photo is searched among all others."""
 
     gallery_source: str = ""
     query_source: str = ""
 
     @property
     def sources(self) -> frozenset[str]:
-        """The sources that take part."""
+        """The sources of gallery and queries."""
         return frozenset((self.gallery_source, self.query_source))
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether every photo is query and gallery photo at once, itself left out."""
+        """Whether every photo is searched among all others."""
         return self.gallery_source == self.query_source
 
     def describe(self) -> str:
-        """Say it in words."""
+        """Return a description."""
         if self.leave_one_out:
-            return "every photo asks all the others"
-        return f"photos of {self.query_source!r} ask, those of {self.gallery_source!r} form the gallery"
+            return "every photo is searched among all others"
+        return f"photos of {self.query_source!r} are the queries, those of {self.gallery_source!r} the gallery"
 
 
 ROLE_GALLERY, ROLE_QUERY = "gallery", "query"
 
 
 def side(photo: Photo) -> str:
-    """Return what sorts a photo into gallery or queries: its role where it has one, else its source."""
+    """Return the role of a photo if it has one, else its source."""
     return photo.role or photo.source
 
 
-def make_protocol(photos: Sequence[Photo], *, gallery_source: str = "", query_source: str = "") -> Protocol:
-    """Choose gallery and query photos.
+def make_evaluation_protocol(
+    photos: Sequence[Photo], *, gallery_source: str = "", query_source: str = ""
+) -> EvaluationProtocol:
+    """Choose the sources of gallery and query photos.
 
-    As told; else by the `role` column; else by `source`: of the sources that photograph an item more than
-    once (a clean catalogue picture an item does not), the first in alphabetical order is the gallery and the
-    second asks; with fewer than two such sources every photo asks all the others.
+    The arguments decide, else the `role` column, else `source`: of the sources with more than one photo per item
+    (which excludes catalogue pictures), the first in alphabetical order is the gallery and the second has the
+    queries. With fewer than two such sources, every photo is searched among all others.
     """
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for photo in photos:
@@ -145,11 +147,11 @@ def make_protocol(photos: Sequence[Photo], *, gallery_source: str = "", query_so
         if value and value not in counts:
             raise DataError(f"{name} {value!r} is not among the photos' sources: {', '.join(sorted(counts))}")
     if gallery_source or query_source:
-        return Protocol(gallery_source or query_source, query_source or gallery_source)
+        return EvaluationProtocol(gallery_source or query_source, query_source or gallery_source)
     if {ROLE_GALLERY, ROLE_QUERY} <= set(counts):
-        return Protocol(ROLE_GALLERY, ROLE_QUERY)
+        return EvaluationProtocol(ROLE_GALLERY, ROLE_QUERY)
     several = sorted(s for s, by_item in counts.items() if sum(by_item.values()) > 1.5 * len(by_item))
     if len(several) >= 2:
-        return Protocol(several[0], several[1])
+        return EvaluationProtocol(several[0], several[1])
     only = several[0] if several else next(iter(counts))
-    return Protocol(only, only)
+    return EvaluationProtocol(only, only)

@@ -1,4 +1,4 @@
-"""Normalised mutual information of items and k-means clusters, as metric-learning papers report it."""
+"""Normalised mutual information (NMI) of items and k-means clusters."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from retrieval.errors import InvalidParameter
 
-CAREFUL = 1000  # clusters up to which k-means is seeded by k-means++ and runs until it settles
-ROUNDS = 20  # of Lloyd's algorithm beyond, from random photos, as in the released evaluations (Roth et al., ICML 2020)
+EXACT = 1000  # number of clusters up to which k-means++ is used until convergence
+ROUNDS = 20  # iterations for more clusters, from random photos, as in the released code of Roth et al. (ICML 2020)
 
 
 def nmi(vectors: NDArray[np.float32], labels: ArrayLike, *, seed: int) -> float:
@@ -21,9 +21,9 @@ def nmi(vectors: NDArray[np.float32], labels: ArrayLike, *, seed: int) -> float:
     vectors:
         Unit vectors (n, d).
     labels:
-        (n,), the item of each photo.
+        Item of each photo (n,).
     seed:
-        Of k-means: the value moves by some tenths of a per cent with it.
+        Seed of k-means, which moves the value by a few tenths of a per cent.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -31,17 +31,17 @@ def nmi(vectors: NDArray[np.float32], labels: ArrayLike, *, seed: int) -> float:
 
     labels = np.asarray(labels)
     if len(vectors) != len(labels) or not len(labels):
-        raise InvalidParameter("labels", "have one value a vector", (vectors.shape, labels.shape))
+        raise InvalidParameter("labels", "have one value per vector", (vectors.shape, labels.shape))
     clusters = len(np.unique(labels))
-    careful = clusters <= CAREFUL
+    exact = clusters <= EXACT
     means = KMeans(
         clusters,
-        init="k-means++" if careful else "random",
+        init="k-means++" if exact else "random",
         n_init=1,
-        max_iter=300 if careful else ROUNDS,
+        max_iter=300 if exact else ROUNDS,
         random_state=seed,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct vectors than items
-        found = means.fit_predict(vectors)
-    return float(normalized_mutual_info_score(labels, found, average_method="arithmetic"))
+        assigned = means.fit_predict(vectors)
+    return float(normalized_mutual_info_score(labels, assigned, average_method="arithmetic"))

@@ -1,6 +1,6 @@
-"""Photos through a model that is being trained or measured: unit vectors and norms.
+"""Embedding of photos with a torch model: unit vectors and norms.
 
-Shapes: n photos, d = embedding size, h and w = sides of what the model sees.
+Shapes: n photos, d = embedding size, h and w = sides of the model's input.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def embed_with_norms(
     *,
     progress: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit vectors (count, d) and their norms before scaling (count,), float32, in evaluation mode."""
+    """Return unit vectors (count, d) and norms of the raw embeddings (count,), float32, in evaluation mode."""
     was_training = model.training
     model.eval()
     device = next(model.parameters()).device

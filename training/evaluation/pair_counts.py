@@ -1,6 +1,6 @@
-"""Counts over all pairs of embeddings on a GPU: what `retrieval.metrics.pairs` does on a machine's cores.
+"""Pair counts on a GPU, with the interface of `retrieval.metrics.pairs`.
 
-Shapes: n embeddings, d = embedding size, T classes, N distances.
+Shapes: n embeddings, d = embedding size, T items, N distances.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from retrieval.metrics.consistency import Counter
 from retrieval.metrics.pairs import PairCounts, Pairs
 
-TILE = 4096  # rows and columns of the cosine matrix that are made at a time: 64 MiB
-BINS = 2**22  # of the range of cosines, in which quantiles are interpolated: 5e-7 wide
+TILE = 4096  # rows and columns of a block of the cosine matrix: 64 MiB
+BINS = 2**22  # bins of the range of cosines, 5e-7 wide, in which quantiles are interpolated
 
 Floats = NDArray[np.float64]
 
 
 def pair_counter() -> Counter:
-    """Return what counts pairs fastest here: the GPU where there is one."""
+    """Return the fastest pair counter of this machine: on the GPU if there is one."""
     return partial(GpuPairs, device="cuda") if torch.cuda.is_available() else Pairs
 
 
 class GpuPairs:
-    """All unordered pairs of unit embeddings (n, d) of the classes `codes` (n,), in float32."""
+    """Counts all unordered pairs of unit embeddings (n, d) of the items `codes` (n,), in float32."""
 
     def __init__(self, unit: Floats, codes: NDArray[np.int64], *, device: str) -> None:
         self._unit = torch.from_numpy(np.asarray(unit, dtype=np.float32)).to(device)
@@ -35,17 +35,17 @@ class GpuPairs:
         self._sizes = np.bincount(codes)
 
     def within(self, distances: Floats) -> PairCounts:
-        """Return how many pairs lie within each of the distances (N,), ascending."""
-        classes, width = len(self._sizes), len(distances) + 1
+        """Return the number of pairs within each of the distances (N,), ascending."""
+        items, width = len(self._sizes), len(distances) + 1
         edges = torch.from_numpy(np.asarray(distances, dtype=np.float32)).to(self._unit.device)
-        counts = torch.zeros(2, classes * width, dtype=torch.int64, device=self._unit.device)
+        counts = torch.zeros(2, items * width, dtype=torch.int64, device=self._unit.device)
         for cosines, first, second in self._tiles():
             cells = torch.searchsorted(edges, (2 - 2 * cosines).clamp(0, 4).sqrt())
             same = first == second
-            counts[0] += torch.bincount(first[same] * width + cells[same], minlength=classes * width)
+            counts[0] += torch.bincount(first[same] * width + cells[same], minlength=items * width)
             for side in (first, second):
-                counts[1] += torch.bincount(side[~same] * width + cells[~same], minlength=classes * width)
-        positives, negatives = (part.reshape(classes, width)[:, :-1].cumsum(1).cpu().numpy() for part in counts)
+                counts[1] += torch.bincount(side[~same] * width + cells[~same], minlength=items * width)
+        positives, negatives = (part.reshape(items, width)[:, :-1].cumsum(1).cpu().numpy() for part in counts)
         inside = self._sizes * (self._sizes - 1) // 2
         return PairCounts(positives, negatives, inside, self._sizes * (len(self._codes) - self._sizes))
 
@@ -68,7 +68,7 @@ class GpuPairs:
         return np.asarray(lower + (ranks - whole) * (upper - lower))
 
     def _tiles(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """Yield the cosine (p,) of each pair and the classes of its members, a tile of the matrix at a time."""
+        """Yield the cosine (p,) of each pair and the items of its photos, one tile of the matrix at a time."""
         n = len(self._codes)
         for row in range(0, n, TILE):
             for column in range(row, n, TILE):

@@ -1,6 +1,6 @@
-"""`retrieval explain`: what a run gets wrong, as one page.
+"""Error analysis of a run as one HTML page (`retrieval explain`).
 
-outcomes item_search item_utilities   what goes wrong, from vectors and labels
-run photos                            from a run directory to what the page shows
-page page_map figures                 HTML, its map, JSON
+outcomes item_search item_utilities   errors, from vectors and labels
+run photos                            explanation of a run directory, its photos
+page page_map embedding_map summary   HTML page, its map, summary as text and JSON
 """

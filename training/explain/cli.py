@@ -15,48 +15,52 @@ PAGE = "explain.html"
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("-o", "--output", type=click.Path(path_type=Path), help=f"The page.  [default: RUN/{PAGE}]")
 @click.option(
-    "--scene",
+    "-o", "--output", type=click.Path(path_type=Path), help=f"File to write the page to.  [default: RUN/{PAGE}]"
+)
+@click.option(
+    "--split",
     type=click.Choice(["unseen", "trained", "mixed"]),
     default="unseen",
     show_default=True,
-    help="Items that nobody trained on, those of the training partition, or all of them.",
+    help="Items to search for: unseen ones, those of the training partition, or both.",
 )
 @click.option(
     "--distance",
     type=click.Choice(["plain", "served"]),
     default="plain",
     show_default=True,
-    help="Plain, or the one that `export` would choose.",
+    help="Distance of the searches: plain, or the one that `export` would select.",
 )
-@click.option("--worst", type=int, default=8, show_default=True, help="Searches of each kind of error, 50 at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
-def explain(run: Path, output: Path | None, scene: str, distance: str, worst: int, as_json: bool) -> None:
-    """Show what a run gets wrong, as one HTML page with photos.
+@click.option(
+    "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+def explain(run: Path, output: Path | None, split: str, distance: str, worst: int, as_json: bool) -> None:
+    """Show the errors of a run on one HTML page with photos.
 
-    It holds the worst searches beside what they should have found, the items that are taken for each other, items by
-    utility, and a map of the embedding. The threshold is that of `retrieval evaluate`.
+    The page has the worst searches with their own items, pairs of confused items, items by utility and a map of the
+    embedding. The threshold is that of `retrieval evaluate`.
 
     \b
     Example:
       retrieval explain runs/shop
     """
-    from .figures import figures, render
     from .page import explain_page
     from .run import explain_run
+    from .summary import render, to_dict
 
     opened = open_run(run)
     target = output or run / PAGE
     if target.is_dir() or not target.parent.is_dir():
-        raise InvalidParameter("output", "name a file in a folder that exists", str(target))
-    explained = explain_run(opened, scene=scene, worst=worst, distance=distance)
+        raise InvalidParameter("output", "be a file in an existing folder", str(target))
+    explained = explain_run(opened, split=split, worst=worst, distance=distance)
     page = explain_page(explained).encode()
-    aside = target.with_name(target.name + ".partial")
-    aside.write_bytes(page)
-    aside.replace(target)
+    temporary = target.with_name(target.name + ".partial")
+    temporary.write_bytes(page)
+    temporary.replace(target)
     if as_json:
-        click.echo(json.dumps(figures(explained) | {"page": str(target)}, indent=2))
+        click.echo(json.dumps(to_dict(explained) | {"page": str(target)}, indent=2))
         return
     click.echo(render(explained))
     click.echo(f"\nWrote {target}, {len(page) / 2**20:.1f} MiB: open it in a browser.")

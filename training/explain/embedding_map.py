@@ -1,4 +1,4 @@
-"""Photos on a plane, near where their embeddings are near: principal components, and t-SNE from there.
+"""Two-dimensional map of embeddings: principal components, refined by t-SNE.
 
 Shapes: n photos, k of them on the map, d = embedding size.
 """
@@ -14,10 +14,10 @@ from threadpoolctl import threadpool_limits
 from retrieval.errors import MissingDependency
 
 TSNE, PCA = "t-SNE", "PCA"
-MOST = 5000  # photos on a map; of more, t-SNE would take minutes, and a sample's neighbours are no longer neighbours
+MOST = 5000  # photos on a map; with more, t-SNE takes minutes, and a sample does not keep the neighbours
 FEWEST_TSNE = 8
 PERPLEXITY = 30.0
-START = 1e-4  # spread of the points that t-SNE starts from
+START = 1e-4  # standard deviation of the points that t-SNE starts from
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -25,13 +25,13 @@ Places = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class EmbeddingMap:
-    """Where photos lie; x and y span [0, 1] together, with one scale."""
+    """Positions of photos in the unit square; x and y have the same scale."""
 
     photos: Places  # (k,) positions, ascending
     points: Floats  # (k, 2)
     method: str  # TSNE or PCA
-    variance: float  # share of it that the first two principal components hold
-    left_out: int  # photos that were too many
+    variance: float  # share that the first two principal components explain
+    left_out: int  # number of photos that did not fit
 
 
 def embedding_map(
@@ -44,9 +44,9 @@ def embedding_map(
     vectors:
         Unit vectors (n, d) of all photos.
     photos, first:
-        Positions of those to draw, and of those among them that stay where not all have room.
+        Positions of the photos to draw, and of those among them to keep if not all fit.
     seed:
-        Of the sample and of t-SNE, which runs in one thread: the same vectors give the same map.
+        Seed of the sample and of t-SNE, which runs in one thread so that the map is reproducible.
     """
     chosen = chosen_photos(photos, np.zeros(0, np.int64) if first is None else first, most=MOST, seed=seed)
     rows = vectors[chosen].astype(np.float64)
@@ -59,7 +59,7 @@ def embedding_map(
 
 
 def chosen_photos(photos: Places, first: Places, *, most: int, seed: int) -> Places:
-    """Return at most so many of the photos, ascending: those of `first` (k,) before a random sample of the rest."""
+    """Return at most `most` photos, ascending: those of `first` (k,), then a random sample of the rest."""
     generator = np.random.default_rng(seed)
     members = np.unique(photos)
     important = np.isin(members, first)
@@ -68,7 +68,7 @@ def chosen_photos(photos: Places, first: Places, *, most: int, seed: int) -> Pla
 
 
 def principal_components(rows: Floats) -> tuple[Floats, float]:
-    """Return rows (k, d) on their first two principal components (k, 2), and the share of the variance these hold."""
+    """Return the first two principal components of rows (k, d) as (k, 2), and their share of the variance."""
     centred = rows - rows.mean(axis=0)
     _, values, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes[:2] * np.sign(axes[np.arange(len(axes[:2])), np.abs(axes[:2]).argmax(axis=1)])[:, None]
@@ -83,7 +83,7 @@ def _tsne(rows: Floats, start: Floats, seed: int) -> Floats:
         from sklearn import manifold
     except ImportError as error:
         raise MissingDependency("scikit-learn is not installed", remedy="pip install 'retrieval[train]'") from error
-    with threadpool_limits(1):  # sums in one order
+    with threadpool_limits(1):  # sums in a fixed order
         fitted = manifold.TSNE(
             perplexity=min(PERPLEXITY, (len(rows) - 1) / 3),
             init=(start / start[:, 0].std() * START).astype(np.float32),

@@ -1,7 +1,7 @@
-"""Which searches of a scene go wrong, and which items are taken for each other. Pure functions of vectors and labels.
+"""Errors of the searches of an evaluation split, and confused items, as pure functions of vectors and labels.
 
-A query is asked twice: with its own item in the gallery (mated: is it first?) and without (non-mated: is anything
-returned?). An item is as far as its nearest photo, as in a search.
+Each query is searched with its own item in the gallery (mated: is it first?) and without (non-mated: is anything
+returned?). The distance to an item is that to its nearest photo.
 Shapes: n queries, m gallery photos, d = embedding size, T items of the gallery.
 """
 
@@ -16,34 +16,34 @@ from numpy.typing import NDArray
 from index.distance import PLAIN, Measure, accepts
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import IdentificationRates, SearchScores, identification_rates
-from training.evaluation.evaluate import Scene, score_scene
+from training.evaluation.evaluate import EvaluationSplit, score_split
 
 from .item_search import Floats, ItemSearch, Neighbour, OtherAnswers, Places
 from .item_utilities import Utilities, item_utilities
 
 FOUND, MISIDENTIFIED, MISSED, UNMATED = OUTCOMES = ("found", "misidentified", "missed", "unmated")
 FALSE_ALARM = "false alarm"
-WORST = 8  # queries of a kind
-MOST_WORST = 50  # what a page can hold
-NEIGHBOURS = 4  # items shown beside a query
+WORST = 8  # queries per kind of error
+MOST_WORST = 50  # largest number of queries per kind
+NEIGHBOURS = 4  # nearest items per query
 PAIRS = 12  # confused pairs of items
-EXAMPLES = 3  # couples of photos of a confused pair
+EXAMPLES = 3  # pairs of photos per confused pair
 
 
 @dataclass(frozen=True)
 class WorstQuery:
-    """A query that went wrong, beside what it should have found and what it found."""
+    """A wrong query, with its own item and its nearest items."""
 
     photo: int
     item: int
     outcome: str  # one of OUTCOMES
-    own: Neighbour | None  # None where its item has no photo in the gallery
-    neighbours: tuple[Neighbour, ...]  # the nearest items, its own among them
+    own: Neighbour | None  # None if its item has no photo in the gallery
+    neighbours: tuple[Neighbour, ...]  # the nearest items, including its own
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A query, and the photo of another item that it was answered with."""
+    """A query, and the returned photo of another item."""
 
     query: int
     photo: int
@@ -52,48 +52,48 @@ class Mistake:
 
 @dataclass(frozen=True)
 class ConfusedPair:
-    """Two items that searches take for each other."""
+    """Two items that searches confuse."""
 
     items: tuple[int, int]
-    times: int  # searches for one that return the other
-    first: int  # of these, with the other before its own item
-    queries: int  # searches for either
+    times: int  # searches for one item that return the other
+    first: int  # those that return it before their own item
+    queries: int  # searches for either item
     distance: float  # mean over `times`
     examples: tuple[Mistake, ...]  # the nearest ones
 
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What the threshold makes of each query; all (n,)."""
+    """Outcome of each query at the threshold; all (n,)."""
 
-    kind: NDArray[np.int8]  # place in OUTCOMES
-    false_alarm: NDArray[np.bool_]  # returns another item; without its own in the gallery, that is an error
-    own: Floats  # distance to its own item, inf where it has none in the gallery
-    impostor: Floats  # distance to the nearest other item, inf where there is none
-    nearest_other: Places  # label of that item, -1 where there is none
+    kind: NDArray[np.int8]  # index into OUTCOMES
+    false_alarm: NDArray[np.bool_]  # returns another item, an error if its own is not in the gallery
+    own: Floats  # distance to its own item, inf if not in the gallery
+    impostor: Floats  # distance to the nearest other item, inf if there is none
+    nearest_other: Places  # label of that item, -1 if there is none
 
     def count(self, outcome: str) -> int:
-        """Return how many queries ended like this."""
+        """Return the number of queries with this outcome."""
         return int((self.kind == OUTCOMES.index(outcome)).sum())
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is wrong in a scene, the worst first; photos are positions, items are labels."""
+    """Errors in an evaluation split, worst first; photos are positions, items are labels."""
 
-    scene: Scene
+    split: EvaluationSplit
     threshold: float
     gallery_items: int
     rates: IdentificationRates
     outcomes: Outcomes
     worst: Mapping[str, tuple[WorstQuery, ...]]  # by MISIDENTIFIED, MISSED, FALSE_ALARM
     confused: tuple[ConfusedPair, ...]
-    confused_pairs: int  # of which the worst are given
-    utilities: Utilities | None  # None where no item has two photos, or there is one item only
+    confused_pairs: int  # total number of confused pairs
+    utilities: Utilities | None  # None if no item has two photos, or there is only one item
 
 
 def explain(
-    scene: Scene,
+    split: EvaluationSplit,
     vectors: NDArray[np.float32],
     labels: Places,
     *,
@@ -101,24 +101,24 @@ def explain(
     measure: Measure = PLAIN,
     worst: int = WORST,
 ) -> Explanation:
-    """Return what goes wrong in a scene at a threshold.
+    """Return the errors in an evaluation split at a threshold.
 
     Parameters
     ----------
     vectors, labels:
-        Unit vectors (photos, d) and items (photos,) of all photos that the scene's positions name.
+        Unit vectors (photos, d) and labels (photos,) of all photos, which the split refers to by position.
     worst:
-        Queries of each kind of error, 1 to 50.
+        Number of queries per kind of error, 1 to 50.
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
-    search = ItemSearch(scene, vectors, labels, threshold=threshold, measure=measure)
-    scores = score_scene(scene, vectors, labels, measure=measure)
+    search = ItemSearch(split, vectors, labels, threshold=threshold, measure=measure)
+    scores = score_split(split, vectors, labels, measure=measure)
     answers = search.other_answers()
     outcomes = outcomes_of(scores, threshold, answers.nearest)
     confused, pairs = confused_pairs(search, answers, outcomes)
     return Explanation(
-        scene=scene,
+        split=split,
         threshold=threshold,
         gallery_items=scores.gallery_items,
         rates=identification_rates(scores, threshold),
@@ -128,12 +128,12 @@ def explain(
         },
         confused=confused,
         confused_pairs=pairs,
-        utilities=item_utilities(scene, vectors, labels),
+        utilities=item_utilities(split, vectors, labels),
     )
 
 
 def outcomes_of(scores: SearchScores, threshold: float, nearest_other: Places) -> Outcomes:
-    """Return what became of each query, as `identification_rates` counts it: a tie with another item is wrong."""
+    """Return the outcome of each query, as `identification_rates` counts it: a tie with another item is an error."""
     returned = accepts(scores.impostor, threshold)
     kind = np.full(len(returned), OUTCOMES.index(MISSED), dtype=np.int8)
     kind[accepts(scores.own, threshold) & (scores.own < scores.impostor)] = OUTCOMES.index(FOUND)
@@ -143,17 +143,17 @@ def outcomes_of(scores: SearchScores, threshold: float, nearest_other: Places) -
 
 
 def worst_rows(outcomes: Outcomes, threshold: float, worst: int) -> dict[str, Places]:
-    """Return the rows of the worst queries of each kind: those that the most would have to change for.
+    """Return the rows of the worst queries of each kind: those whose distances are furthest from a right answer.
 
-    A mated one lacks own - min(impostor, threshold); a false alarm is threshold - impostor too near. A query that
-    is shown as misidentified is not shown as a false alarm, too.
+    A mated query is too far by own - min(impostor, threshold), a false alarm too near by threshold - impostor.
+    Misidentified queries are not repeated as false alarms.
     """
-    lacking = outcomes.own - np.minimum(outcomes.impostor, threshold)
+    too_far = outcomes.own - np.minimum(outcomes.impostor, threshold)
     too_near = threshold - outcomes.impostor
     wrong = {outcome: outcomes.kind == OUTCOMES.index(outcome) for outcome in (MISIDENTIFIED, MISSED)}
     return {
-        MISIDENTIFIED: _largest(lacking, wrong[MISIDENTIFIED], worst),
-        MISSED: _largest(lacking, wrong[MISSED], worst),
+        MISIDENTIFIED: _largest(too_far, wrong[MISIDENTIFIED], worst),
+        MISSED: _largest(too_far, wrong[MISSED], worst),
         FALSE_ALARM: _largest(too_near, outcomes.false_alarm & ~wrong[MISIDENTIFIED], worst),
     }
 
@@ -161,50 +161,50 @@ def worst_rows(outcomes: Outcomes, threshold: float, worst: int) -> dict[str, Pl
 def confused_pairs(
     search: ItemSearch, answers: OtherAnswers, outcomes: Outcomes, *, most: int = PAIRS
 ) -> tuple[tuple[ConfusedPair, ...], int]:
-    """Return the pairs of items of which one's searches return the other, the most frequent first, and how many."""
-    asked = search.labels[search.scene.queries]
+    """Return the most frequent pairs of items whose searches return each other, and the number of all such pairs."""
+    query_labels = search.labels[search.split.queries]
     size = int(search.labels.max()) + 1
-    mine = asked[answers.rows]
-    couples = np.minimum(mine, answers.items) * size + np.maximum(mine, answers.items)
-    codes, inverse = np.unique(couples, return_inverse=True)
+    own = query_labels[answers.rows]
+    pair_codes = np.minimum(own, answers.items) * size + np.maximum(own, answers.items)
+    codes, inverse = np.unique(pair_codes, return_inverse=True)
     times = np.bincount(inverse, minlength=len(codes))
-    ahead = (answers.ranks == 0) & (outcomes.kind[answers.rows] == OUTCOMES.index(MISIDENTIFIED))
-    first = np.bincount(inverse[ahead], minlength=len(codes))
+    before_own = (answers.ranks == 0) & (outcomes.kind[answers.rows] == OUTCOMES.index(MISIDENTIFIED))
+    first = np.bincount(inverse[before_own], minlength=len(codes))
     means = np.bincount(inverse, weights=answers.distances, minlength=len(codes)) / np.maximum(times, 1)
-    queries = np.bincount(asked, minlength=size)
-    found = []
-    for place in np.lexsort((codes, means, -first, -times))[:most]:
-        entries = np.flatnonzero(inverse == place)
+    queries = np.bincount(query_labels, minlength=size)
+    pairs = []
+    for index in np.lexsort((codes, means, -first, -times))[:most]:
+        entries = np.flatnonzero(inverse == index)
         nearest = entries[np.argsort(answers.distances[entries], kind="stable")][:EXAMPLES]
-        one, other = divmod(int(codes[place]), size)
-        found.append(
+        first_item, second_item = divmod(int(codes[index]), size)
+        pairs.append(
             ConfusedPair(
-                items=(one, other),
-                times=int(times[place]),
-                first=int(first[place]),
-                queries=int(queries[one] + queries[other]),
-                distance=float(means[place]),
+                items=(first_item, second_item),
+                times=int(times[index]),
+                first=int(first[index]),
+                queries=int(queries[first_item] + queries[second_item]),
+                distance=float(means[index]),
                 examples=tuple(_mistake(search, int(answers.rows[e]), int(answers.items[e])) for e in nearest),
             )
         )
-    return tuple(found), len(codes)
+    return tuple(pairs), len(codes)
 
 
 def _mistake(search: ItemSearch, row: int, item: int) -> Mistake:
     nearest = search.nearest_photo(row, item)
-    if nearest is None:  # an item that was returned has a photo
+    if nearest is None:  # a returned item has a photo
         raise ValueError(f"item {item} has no photo for query {row}")
-    return Mistake(int(search.scene.queries[row]), nearest.photo, nearest.distance)
+    return Mistake(int(search.split.queries[row]), nearest.photo, nearest.distance)
 
 
 def _described(search: ItemSearch, rows: Places, outcomes: Outcomes) -> tuple[WorstQuery, ...]:
-    """Return the queries of some rows with their neighbours."""
+    """Return the queries of some rows, with their neighbours."""
     described = []
     for part, distances in search.blocks(rows):
-        for row, far in zip(part.tolist(), search.by_item(distances), strict=True):
-            nearest = search.items[np.argsort(far, kind="stable")[:NEIGHBOURS]]
+        for row, item_distances in zip(part.tolist(), search.by_item(distances), strict=True):
+            nearest = search.items[np.argsort(item_distances, kind="stable")[:NEIGHBOURS]]
             neighbours = [search.nearest_photo(row, int(item)) for item in nearest]
-            photo = int(search.scene.queries[row])
+            photo = int(search.split.queries[row])
             item = int(search.labels[photo])
             described.append(
                 WorstQuery(
@@ -219,6 +219,6 @@ def _described(search: ItemSearch, rows: Places, outcomes: Outcomes) -> tuple[Wo
 
 
 def _largest(values: Floats, among: NDArray[np.bool_], count: int) -> Places:
-    """Return the places of the largest values, the first of equals first."""
-    places = np.flatnonzero(among)
-    return np.asarray(places[np.argsort(-values[places], kind="stable")][:count], dtype=np.int64)
+    """Return the positions of the largest values; ties keep their order."""
+    positions = np.flatnonzero(among)
+    return np.asarray(positions[np.argsort(-values[positions], kind="stable")][:count], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Photos of a page: seen as the model sees them, re-encoded, and none that cannot be read stops anything."""
+"""Photos of the page: cropped like the model's input, and re-encoded. Unreadable ones are skipped."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from retrieval.errors import DataError
 from retrieval.images import Preprocessing, thumbnail
 from training.data.reader import PhotoReader
 
-SIDE = 144  # pixels of a picture on the page
-TILE = 56  # of one on the map
-TILES = 900  # pictures of the map
+SIDE = 144  # side of a picture on the page, in pixels
+TILE = 56  # side of a picture on the map
+TILES = 900  # pictures on the map
 QUALITY = 75
 
 
 class ForgivingReader(PhotoReader):
-    """Reads photos; one that cannot be read is black, and its reason is kept in `refused` by its position."""
+    """Reads photos; an unreadable one is black, and `refused` has the reason by its position."""
 
     def __init__(self, photos: Sequence[Photo], preprocessing: Preprocessing) -> None:
         super().__init__(photos, preprocessing, cache_bytes=0)
@@ -45,26 +45,26 @@ class ForgivingReader(PhotoReader):
 
 
 class Pictures:
-    """Photos by position, as small JPEG files."""
+    """Small JPEG files of photos, by position."""
 
     def __init__(self, photos: Sequence[Photo], preprocessing: Preprocessing) -> None:
         self._photos, self._preprocessing = photos, preprocessing
-        self._made: dict[int, bytes] = {}
+        self._encoded: dict[int, bytes] = {}
 
     def __call__(self, position: int) -> bytes:
-        """Return one picture."""
-        if position not in self._made:
-            self._made[position] = thumbnail(Image.fromarray(self._reader(SIDE).pixels([position])[0]))
-        return self._made[position]
+        """Return a picture."""
+        if position not in self._encoded:
+            self._encoded[position] = thumbnail(Image.fromarray(self._reader(SIDE).pixels([position])[0]))
+        return self._encoded[position]
 
     def sheet(self, positions: Sequence[int]) -> tuple[bytes, int]:
-        """Return many small pictures as one, row by row, and how many stand in a row."""
+        """Return many small pictures as one image, and its number of columns."""
         columns = max(1, math.ceil(math.sqrt(len(positions))))
         rows = max(1, math.ceil(len(positions) / columns))
         sheet = np.zeros((rows * TILE, columns * TILE, 3), np.uint8)
         reader = self._reader(TILE)
-        for place, position in enumerate(positions):
-            top, left = place // columns * TILE, place % columns * TILE
+        for index, position in enumerate(positions):
+            top, left = index // columns * TILE, index % columns * TILE
             sheet[top : top + TILE, left : left + TILE] = reader.pixels([position])[0]
         out = io.BytesIO()
         Image.fromarray(sheet).save(out, "JPEG", quality=QUALITY)

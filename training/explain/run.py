@@ -1,4 +1,4 @@
-"""`retrieval explain`: what a run's best model gets wrong, of one scene."""
+"""Explanation of a run: the errors of its best model on one evaluation split."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from retrieval.metrics.identification import threshold_at_fpir
 from training.evaluation.distance_selection import choose_distance
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import (
-    Scene,
-    decision_figures,
+    EvaluationSplit,
+    evaluation_splits,
+    identification_metrics,
     item_labels,
-    make_scene,
+    make_evaluation_split,
     photos_of,
-    scenes_of,
-    score_scene,
+    score_split,
 )
 from training.loop.run import Run, choose_device
 
@@ -31,19 +31,19 @@ from .embedding_map import EmbeddingMap, embedding_map
 from .outcomes import FOUND, OUTCOMES, WORST, Explanation, explain
 from .photos import ForgivingReader, Pictures
 
-SCENES = ("unseen", "trained", "mixed")
+SPLITS = ("unseen", "trained", "mixed")
 PLAIN_DISTANCE, SERVED = DISTANCES = ("plain", "served")
 MEASURED = "evaluation.json"
-DIFFERS = 0.02  # of a rate, from that which `evaluate` found
+DIFFERS = 0.02  # difference between a rate and that of `evaluate` that is reported
 
 
 @dataclass(frozen=True)
 class ExplainedRun:
-    """An explanation, and what names and shows its photos."""
+    """An explanation, with the names and pictures of its photos."""
 
     name: str
-    scene: str
-    found: Explanation
+    split: str
+    explanation: Explanation
     photos: Sequence[Photo]
     labels: np.ndarray  # (photos,)
     names: Sequence[str]  # item_id of each label
@@ -59,57 +59,57 @@ class ExplainedRun:
 
 
 def explain_run(
-    run: Run, *, scene: str = "unseen", worst: int = WORST, distance: str = PLAIN_DISTANCE, progress: bool = True
+    run: Run, *, split: str = "unseen", worst: int = WORST, distance: str = PLAIN_DISTANCE, progress: bool = True
 ) -> ExplainedRun:
-    """Embed a scene's photos with the run's best model and look for what goes wrong.
+    """Embed the photos of an evaluation split with the run's best model and find its errors.
 
     Parameters
     ----------
-    scene:
-        Items never trained on ("unseen"), those of the training partition ("trained"), or all of them ("mixed").
+    split:
+        "unseen" items, those of the training partition ("trained"), or both ("mixed").
     worst:
-        Queries of each kind of error.
+        Number of queries per kind of error.
     distance:
-        "plain", or the one that `export` would choose ("served").
+        "plain", or the one that `export` would select ("served").
 
-    The threshold is that of `evaluate`: from RUN/evaluation.json, or else set again on the calibration items. Photos
-    that cannot be read are left out and listed.
+    The threshold is read from RUN/evaluation.json, or set on the calibration items if that is missing. Unreadable
+    photos are left out and listed.
     """
-    for name, value, among in (("scene", scene, SCENES), ("distance", distance, DISTANCES)):
+    for name, value, among in (("split", split, SPLITS), ("distance", distance, DISTANCES)):
         if value not in among:
             raise InvalidParameter(name, f"be one of {', '.join(among)}", value)
     photos, splits, protocol = run.photos(), run.splits, run.protocol
     trained = [*splits.fit, *splits.validation]
-    scenes = {s.name: s for s in scenes_of(photos, unseen=splits.test, trained=trained, protocol=protocol)}
+    eval_splits = {s.name: s for s in evaluation_splits(photos, unseen=splits.test, trained=trained, protocol=protocol)}
     measured = _measured(run, distance)
-    wanted = [scenes[scene]]
+    wanted = [eval_splits[split]]
     if measured is None:
-        wanted.append(make_scene("calibration", photos, splits.calibration, protocol))
+        wanted.append(make_evaluation_split("calibration", photos, splits.calibration, protocol))
     if distance == SERVED:
-        wanted.append(scenes["trained"])
+        wanted.append(eval_splits["trained"])
     vectors, refused = _embedded(run, photos, photos_of(wanted), progress=progress)
-    gone = np.array(sorted(refused), dtype=np.int64)
-    wanted = [_without(part, gone) for part in wanted]
+    unreadable = np.array(sorted(refused), dtype=np.int64)
+    wanted = [_without(part, unreadable) for part in wanted]
     labels = item_labels(photos)
     measure: Measure = PLAIN
     target = run.settings.target_fpir if measured is None else float(measured["target_fpir"])
     if distance == SERVED:
-        mine = photos_of([wanted[-1]])
-        choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=target)
+        training = photos_of([wanted[-1]])
+        choice = choose_distance([photos[i] for i in training], vectors[training], splits, protocol, target_fpir=target)
         measure = choice.measure
         if choice.whitening is not None:
             used = photos_of(wanted)
             vectors[used] = choice.whitening(vectors[used])
     if measured is None:
-        threshold = threshold_at_fpir(score_scene(wanted[1], vectors, labels, measure=measure), target)
+        threshold = threshold_at_fpir(score_split(wanted[1], vectors, labels, measure=measure), target)
     else:
         threshold = float(measured["threshold"])
-    found = explain(wanted[0], vectors, labels, threshold=threshold, measure=measure, worst=worst)
-    wrong = wanted[0].queries[(found.outcomes.kind != OUTCOMES.index(FOUND)) | found.outcomes.false_alarm]
+    explanation = explain(wanted[0], vectors, labels, threshold=threshold, measure=measure, worst=worst)
+    wrong = wanted[0].queries[(explanation.outcomes.kind != OUTCOMES.index(FOUND)) | explanation.outcomes.false_alarm]
     return ExplainedRun(
         name=run.path.resolve().name,
-        scene=scene,
-        found=found,
+        split=split,
+        explanation=explanation,
         photos=photos,
         labels=labels,
         names=sorted({photo.item_id for photo in photos}),
@@ -120,36 +120,36 @@ def explain_run(
         distance=distance,
         target_fpir=target,
         threshold_from="calibration items" if measured is None else MEASURED,
-        unreadable=[(photos[i].photo_id, refused[int(i)]) for i in gone],
-        notes=_notes(found, scene, measured),
+        unreadable=[(photos[i].photo_id, refused[int(i)]) for i in unreadable],
+        notes=_notes(explanation, split, measured),
     )
 
 
 def _embedded(
     run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
 ) -> tuple[np.ndarray, dict[int, str]]:
-    """Return vectors (photos, d), zero where not `used`, and the reasons of those that could not be read."""
+    """Return vectors (photos, d), zero where not `used`, and the reasons why photos are unreadable."""
     model = run.best_model().to(choose_device(run.settings.device))
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as `evaluate` runs it
     reader = ForgivingReader([photos[i] for i in used], run.preprocessing)
-    made = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
-    vectors = np.zeros((len(photos), made.shape[1]), dtype=np.float32)
-    vectors[used] = made
-    return vectors, {int(used[place]): reason for place, reason in reader.refused.items()}
+    embedded = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
+    vectors = np.zeros((len(photos), embedded.shape[1]), dtype=np.float32)
+    vectors[used] = embedded
+    return vectors, {int(used[row]): reason for row, reason in reader.refused.items()}
 
 
-def _without(scene: Scene, gone: np.ndarray) -> Scene:
-    queries, gallery = (part[~np.isin(part, gone)] for part in (scene.queries, scene.gallery))
+def _without(split: EvaluationSplit, unreadable: np.ndarray) -> EvaluationSplit:
+    queries, gallery = (part[~np.isin(part, unreadable)] for part in (split.queries, split.gallery))
     if not len(queries) or not len(gallery):
         raise DataError(
-            f"no photo of the {scene.name} items can be read, of the {'gallery' if len(queries) else 'queries'}",
-            remedy="`retrieval data check` lists every such photo; mend or remove them",
+            f"no {'gallery' if len(queries) else 'query'} photo of the {split.name} items can be read",
+            remedy="List all such photos with `retrieval data check`, then repair or remove them",
         )
-    return Scene(scene.name, queries, gallery)
+    return EvaluationSplit(split.name, queries, gallery)
 
 
 def _measured(run: Run, distance: str) -> dict[str, Any] | None:
-    """Return what `evaluate` found with a distance; None where there is nothing yet."""
+    """Return the results of `evaluate` for a distance, or None if there are none yet."""
     path = run.path / MEASURED
     if not path.exists():
         return None
@@ -160,29 +160,29 @@ def _measured(run: Run, distance: str) -> dict[str, Any] | None:
             float(chosen["threshold"]), float(chosen["target_fpir"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} cannot be used: {error!r}", remedy=f"`retrieval evaluate {run.path}` writes it anew"
+            f"{path} cannot be used: {error!r}", remedy=f"Write it again with `retrieval evaluate {run.path}`"
         ) from error
     return chosen
 
 
-def _notes(found: Explanation, scene: str, measured: Mapping[str, Any] | None) -> list[str]:
-    """Return what a reader should know before believing the rest."""
-    told = []
-    before = (measured or {}).get("scenes", {}).get(scene)
+def _notes(explanation: Explanation, split: str, measured: Mapping[str, Any] | None) -> list[str]:
+    """Return caveats on the explanation."""
+    notes = []
+    before = (measured or {}).get("splits", {}).get(split)
     if before:
-        mine = decision_figures(found.rates) | {"queries": len(found.scene.queries)}
+        now = identification_metrics(explanation.rates) | {"queries": len(explanation.split.queries)}
         differing = [
-            f"{name} {before[name]:.3g}, here {mine[name]:.3g}"
+            f"{name} {before[name]:.3g}, here {now[name]:.3g}"
             for name, most in (("FPIR", DIFFERS), ("TPIR", DIFFERS), ("queries", 0))
-            if name in before and not abs(before[name] - mine[name]) <= most
+            if name in before and not abs(before[name] - now[name]) <= most
         ]
         if differing:
-            told.append(
-                f"{MEASURED} was made of other photos or another checkpoint ({'; '.join(differing)}): "
+            notes.append(
+                f"{MEASURED} is from other photos or another checkpoint ({'; '.join(differing)}): "
                 "run `retrieval evaluate` again"
             )
-    if not found.rates.mated_queries:
-        told.append("no query's item has a photo in the gallery: nothing can be said about misses")
-    if found.utilities is None:
-        told.append("utilities need two items, one of them with two photos")
-    return told
+    if not explanation.rates.mated_queries:
+        notes.append("no query's item has a photo in the gallery, so that misses cannot be measured")
+    if explanation.utilities is None:
+        notes.append("utilities need at least two items, one of them with two photos")
+    return notes

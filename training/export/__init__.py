@@ -1,7 +1,7 @@
-"""`retrieval export`: a run becomes a bundle, in any form that a model may be served in.
+"""Export of a run as a bundle, in any precision and for any execution provider (`retrieval export`).
 
-export                                what a bundle says, and the one threshold
-forms variants beside                 a model's forms, what each must keep, each beside fp32
-onnx_writer onnx_embedding            torch to ONNX, photos through it
-quantization rounding half onnx_graph int8 and fp16
+export                                contents of the bundle, calibration of the threshold
+exported_models variants comparison   models of each variant, their checks, comparison with fp32
+onnx_writer onnx_embedding            torch to ONNX, embedding with ONNX Runtime
+quantization rounding fp16 onnx_graph int8 and fp16
 """

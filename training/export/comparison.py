@@ -1,4 +1,4 @@
-"""What a form of a model does beside fp32: photos a second, OPIS, and FPIR and TPIR, as numbers and as a table."""
+"""Comparison of an exported model with fp32: throughput, OPIS, FPIR and TPIR."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ROUNDS = 7
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What a form does on the calibration photos; rates at the largest threshold that keeps the target there."""
+class VariantMetrics:
+    """Metrics of a variant on the calibration photos, with rates at the largest threshold that keeps the target."""
 
     form: str
     images_per_second: float
@@ -39,8 +39,8 @@ class Figures:
         scores: SearchScores,
         *,
         target_fpir: float,
-    ) -> Figures:
-        """Measure vectors (n, d) of items (n,), and the searches among them."""
+    ) -> VariantMetrics:
+        """Compute the metrics of vectors (n, d) with items (n,), and of the searches among them."""
         rates = identification_rates(scores, threshold_at_fpir(scores, target_fpir))
         pairs, searches = opis(vectors, labels).value, search_opis(scores, target_fpir).value
         return cls(form, rate, pairs, searches, rates.fpir, rates.tpir)
@@ -58,30 +58,30 @@ def images_per_second(
     repeat: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[list[float]]:
-    """Return the photos a second of each model alone, on a batch (n, 3, size, size), in each of interleaved rounds.
+    """Return the photos per second of each model on a batch (n, 3, size, size), for each of interleaved rounds.
 
-    Where others use the machine, `time.process_time` as the clock counts what the model itself took of it.
+    On a shared machine, pass `time.process_time` as the clock to count the CPU time of this process only.
     """
     rates: list[list[float]] = [[] for _ in embedders]
     for embedder in embedders:
-        embedder.embed_tensor(tensor)  # what is made once is made here
+        embedder.embed_tensor(tensor)  # warm-up
     for _ in range(rounds):
-        for embedder, mine in zip(embedders, rates, strict=True):
+        for embedder, embedder_rates in zip(embedders, rates, strict=True):
             started = clock()
             for _ in range(repeat):
                 embedder.embed_tensor(tensor)
-            mine.append(repeat * len(tensor) / (clock() - started))
+            embedder_rates.append(repeat * len(tensor) / (clock() - started))
     return rates
 
 
 def medians(rates: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median of each."""
-    return [statistics.median(mine) for mine in rates]
+    """Return the median rate of each model."""
+    return [statistics.median(model_rates) for model_rates in rates]
 
 
-def render_beside(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return an aligned table of figures as plain values."""
-    head = ("form", "images/s", "OPIS", "OPIS of searches", "FPIR", "TPIR")
+def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text table of the metrics of several variants."""
+    head = ("variant", "images/s", "OPIS", "OPIS of searches", "FPIR", "TPIR")
     cells = [
         (
             str(row["form"]),
@@ -95,6 +95,6 @@ def render_beside(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     return "\n".join(
-        "  ".join(f"{cell:<{width}}" if not place else f"{cell:>{width}}" for place, (cell, width) in enumerate(line))
+        "  ".join(f"{cell:<{width}}" if not column else f"{cell:>{width}}" for column, (cell, width) in enumerate(line))
         for line in (list(zip(row, widths, strict=True)) for row in (head, *cells))
     )

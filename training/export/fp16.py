@@ -1,4 +1,4 @@
-"""An fp32 ONNX model to fp16: half the size, and faster where a device computes in it."""
+"""Conversion of an fp32 ONNX model to fp16, which halves its size and is faster on some devices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .onnx_writer import quiet
 
 
 def to_fp16(source: Path, target: Path) -> None:
-    """Write `source` with fp16 inside: pixels, the head and all that follows it stay in fp32."""
+    """Convert `source` to fp16, except its inputs, the head and all nodes after it."""
     import onnx
     from onnxruntime.quantization.onnx_model import ONNXModel
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -24,7 +24,7 @@ def to_fp16(source: Path, target: Path) -> None:
     body.graph.output.append(onnx.helper.make_tensor_value_info(pooled, onnx.TensorProto.FLOAT, None))
     taken = {node.name for node in body.graph.node}
     keep(model, {node.name for node in model.graph.node} - taken)
-    rename_constants(model, "rest.")  # body and rest may share some
+    rename_constants(model, "rest.")  # body and rest may have constants of the same name
     with quiet(""):
         half = convert_float_to_float16(body, keep_io_types=True)
     nodes = [*half.graph.node, *model.graph.node]

@@ -1,4 +1,4 @@
-"""Photos through a model as it is served, for the threshold is measured on nothing else."""
+"""Embedding of photos with the exported ONNX model, for calibration."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from training.data.reader import PhotoReader, evaluation_batches
 def embed_with_onnx(
     embedder: Embedder, photos: Sequence[Photo], *, batch_size: int = 32
 ) -> tuple[Embeddings, np.ndarray]:
-    """Return the embeddings of the photos as the served model sees them, and their appearances (n, 3)."""
+    """Return the embeddings of photos by the exported model, and their appearances (n, 3)."""
     reader = PhotoReader(photos, embedder.preprocessing, cache_bytes=0)
-    blocks, looks = [], []
+    blocks, appearances = [], []
     with tqdm(total=len(photos), desc="embedding with ONNX", unit="photo") as bar:
         for pixels in evaluation_batches(reader, len(photos), batch_size=batch_size):
             blocks.append(embedder.embed_pixels(pixels))
-            looks += [astuple(Appearance.of(square)) for square in pixels]
+            appearances += [astuple(Appearance.of(square)) for square in pixels]
             bar.update(len(pixels))
-    made = Embeddings(
+    embeddings = Embeddings(
         np.concatenate([block.vectors for block in blocks]), np.concatenate([block.certainties for block in blocks])
     )
-    return made, np.array(looks, dtype=np.float32)
+    return embeddings, np.array(appearances, dtype=np.float32)

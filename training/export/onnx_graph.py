@@ -1,4 +1,4 @@
-"""Reading an ONNX graph and cutting it up."""
+"""Helpers to read and edit ONNX graphs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ def load_onnx(path: Path) -> Any:
 
 
 def constants(model: Any) -> dict[str, Any]:
-    """Return the tensors that a model holds, by name."""
+    """Return the constant tensors of a model, by name."""
     return {tensor.name: tensor for tensor in model.graph.initializer}
 
 
 def after_head(model: Any) -> list[str]:
-    """Return the names of the nodes that make `embedding` and `certainty` of the head's output, and of the head."""
-    made_by = {output: node for node in model.graph.node for output in node.output}
-    raw = made_by["certainty"].input[0]
-    reached, names = {raw}, [made_by[raw].name]
-    for node in model.graph.node:  # in the order of their making
+    """Return the names of the head and of all nodes after it."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    raw = producers["certainty"].input[0]
+    reached, names = {raw}, [producers[raw].name]
+    for node in model.graph.node:  # in topological order
         if reached & set(node.input):
             reached |= set(node.output)
             names.append(node.name)
@@ -35,33 +35,33 @@ def after_head(model: Any) -> list[str]:
 
 
 def ancestors(model: Any, tensor: str) -> set[str]:
-    """Return the names of the nodes that a tensor is made by."""
-    made_by = {output: node for node in model.graph.node for output in node.output}
-    found, asked = set(), [tensor]
-    while asked:
-        node = made_by.get(asked.pop())
-        if node is not None and node.name not in found:
-            found.add(node.name)
-            asked += node.input
-    return found
+    """Return the names of the nodes that a tensor depends on."""
+    producers = {output: node for node in model.graph.node for output in node.output}
+    names, pending = set(), [tensor]
+    while pending:
+        node = producers.get(pending.pop())
+        if node is not None and node.name not in names:
+            names.add(node.name)
+            pending += node.input
+    return names
 
 
 def keep(model: Any, names: set[str]) -> None:
-    """Drop all nodes but these, and the constants that none of them takes."""
+    """Remove all other nodes, and the constants that only they use."""
     nodes = [node for node in model.graph.node if node.name in names]
-    taken = {name for node in nodes for name in node.input}
-    held = [tensor for tensor in model.graph.initializer if tensor.name in taken]
-    for field, values in (("node", nodes), ("initializer", held)):
+    inputs = {name for node in nodes for name in node.input}
+    tensors = [tensor for tensor in model.graph.initializer if tensor.name in inputs]
+    for field, values in (("node", nodes), ("initializer", tensors)):
         model.graph.ClearField(field)
         getattr(model.graph, field).extend(values)
 
 
 def rename_constants(model: Any, prefix: str) -> None:
-    """Put a prefix before the name of every tensor that a model holds."""
+    """Add a prefix to the names of a model's constant tensors."""
     known = set(constants(model))
     for tensor in model.graph.initializer:
         tensor.name = prefix + tensor.name
     for node in model.graph.node:
-        for place, name in enumerate(node.input):
+        for position, name in enumerate(node.input):
             if name in known:
-                node.input[place] = prefix + name
+                node.input[position] = prefix + name

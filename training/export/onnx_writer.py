@@ -1,4 +1,4 @@
-"""A trained model as one self-contained ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
+"""Export of a trained model to one ONNX file: pixels (n, 3, size, size) to `embedding` and `certainty`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPSET = 18
 
 
 def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
-    """Write it in fp32, whitened where that was chosen."""
+    """Write a model in fp32, with whitening if there is any."""
     parts = None
     if whitening is not None:
         parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
@@ -40,7 +40,7 @@ def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: White
 
 @contextmanager
 def quiet(name: str) -> Iterator[None]:
-    """Hush a logger and all warnings: exporters speak of their own future. Their errors still come through."""
+    """Silence warnings and a logger below errors; exporters print many deprecation warnings."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,12 +1,11 @@
-"""An fp32 ONNX model to int8, without training it again.
+"""Post-training quantization of an fp32 ONNX model to int8.
 
-int8 of convolutions is static: weights per output channel, activations unsigned with the range that they have on
-photos of training (QDQ form). Rounding the weights of a depthwise convolution moves the mean of its channel, and all
-that follows multiplies it; so each bias takes back what the rounding of its weights adds to the mean (the bias
-correction of Nagel et al., ICCV 2019, with measured means), and weights are rounded together (`rounding`). The first
-convolutions see few channels of the widest ranges: they stay in fp32, as everything after the last one does. A
-transformer's int8 is dynamic: its products of matrices alone, their ranges taken anew in each run, for which photos
-run one at a time.
+Convolutions are quantized statically (QDQ format): weights per output channel, activations unsigned with the range that
+they have on training photos. Rounding the weights of a depthwise convolution moves the mean of its channel, and later
+layers amplify that. Each bias is therefore corrected for the change of the mean (Nagel et al., ICCV 2019, with measured
+means), and weights are rounded jointly (see `rounding`). The first convolutions have few channels with wide ranges and
+stay in fp32, as does everything after the last one. Transformers are quantized dynamically: only matrix products, whose
+ranges are computed at run time, so that photos run one at a time.
 
 Shapes: n photos, g groups of a convolution, p inputs of an output, o outputs of a group.
 """
@@ -25,24 +24,24 @@ from retrieval.bundle.embedder import ALONE
 
 from .onnx_graph import after_head, constants, load_onnx
 from .onnx_writer import quiet
-from .rounding import Moments, measure, round_weights
+from .rounding import Moments, input_moments, round_weights
 
 STATIC, DYNAMIC = "static", "dynamic"
 STATIC_OPERATORS = ("Conv", "Relu", "Clip", "Add", "MaxPool")
 DYNAMIC_OPERATORS = ("MatMul", "Gemm")
-FIRST = 2  # convolutions that stay in fp32
+FIRST = 2  # first convolutions, which stay in fp32
 PIXELS = "pixels"
 
 Batches = Sequence[NDArray[np.float32]]
 
 
 def to_int8(source: Path, target: Path, batches: Batches) -> str:
-    """Write `source` in int8 and return how: static where most weights are convolutions', else dynamic.
+    """Write `source` in int8; return "static" if most weights are those of convolutions, else "dynamic".
 
     Parameters
     ----------
     batches:
-        Scaled pixels (n, 3, size, size) of photos of training, which give the ranges.
+        Scaled pixels (n, 3, size, size) of training photos, which decide the ranges.
     """
     model = load_onnx(source)
     weights = {kind: _weights(model, kinds) for kind, kinds in ((STATIC, ("Conv",)), (DYNAMIC, DYNAMIC_OPERATORS))}
@@ -73,7 +72,7 @@ def _static(source: Path, target: Path, batches: Batches) -> None:
             calibrate_method=CalibrationMethod.MinMax,
         )
     quantized = load_onnx(target)
-    round_again(model, quantized, measure(model, _convolutions(model)[FIRST:], batches))
+    round_again(model, quantized, input_moments(model, _convolutions(model)[FIRST:], batches))
     onnx.save(quantized, target)
 
 
@@ -99,7 +98,7 @@ def _dynamic(source: Path, target: Path) -> None:
 
 @contextmanager
 def _prepared(model: Any, target: Path) -> Iterator[Path]:
-    """Give a file of the model without the shapes that it came with, which quantization would contradict."""
+    """Yield a file of the model without its inferred shapes, which quantization would contradict."""
     import onnx
 
     bare = onnx.ModelProto()
@@ -115,50 +114,50 @@ def _prepared(model: Any, target: Path) -> Iterator[Path]:
 
 
 class _Reader:
-    """Hands out batches as ONNX Runtime's calibration asks for them."""
+    """Implements the data reader of ONNX Runtime's calibration."""
 
     def __init__(self, batches: Batches) -> None:
-        self._left = iter(batches)
+        self._batches = iter(batches)
 
     def get_next(self) -> dict[str, NDArray[np.float32]] | None:
-        batch = next(self._left, None)
+        batch = next(self._batches, None)
         return None if batch is None else {PIXELS: batch}
 
 
 def round_again(model: Any, quantized: Any, moments: Mapping[str, Moments]) -> None:
-    """Round the weights of `quantized` by what they see, and change its biases so that each mean stays as it was.
+    """Round the weights of `quantized` again, and correct its biases so that the mean outputs stay the same.
 
     Parameters
     ----------
     model, quantized:
-        The ONNX model in fp32, and the same in QDQ form.
+        ONNX model in fp32, and the same in QDQ format.
     moments:
-        What goes into the convolutions that are in int8, by their names.
+        Input moments of the convolutions in int8, by name.
     """
     from onnx import numpy_helper
 
     exact, rounded = constants(model), constants(quantized)
-    made_by = {output: node for node in quantized.graph.node for output in node.output}
+    producers = {output: node for node in quantized.graph.node for output in node.output}
     original = {node.name: node for node in _convolutions(model)}
     for node in _convolutions(quantized):
         if node.name not in moments:  # it stayed in fp32
             continue
-        seen = moments[node.name]
-        groups, inputs = seen.mean.shape
+        node_moments = moments[node.name]
+        groups, inputs = node_moments.mean.shape
         weight = numpy_helper.to_array(exact[original[node.name].input[1]]).astype(np.float64)
         weight = weight.reshape(groups, -1, inputs)  # (g, o, p)
-        held, scale_name = (rounded[name] for name in made_by[node.input[1]].input[:2])
+        held, scale_name = (rounded[name] for name in producers[node.input[1]].input[:2])
         scale = numpy_helper.to_array(scale_name).astype(np.float64).reshape(groups, -1, 1)
-        whole = round_weights(weight, scale, seen.covariance)
+        whole = round_weights(weight, scale, node_moments.covariance)
         held.CopyFrom(numpy_helper.from_array(whole.reshape(held.dims).astype(np.int8), held.name))
-        moved = ((weight - whole * scale) @ seen.mean[:, :, None]).ravel()
-        held, step = (rounded[name] for name in made_by[node.input[2]].input[:2])
+        moved = ((weight - whole * scale) @ node_moments.mean[:, :, None]).ravel()
+        held, step = (rounded[name] for name in producers[node.input[2]].input[:2])
         bias = numpy_helper.to_array(held) + np.rint(moved / numpy_helper.to_array(step))
         held.CopyFrom(numpy_helper.from_array(bias.astype(np.int32), held.name))
 
 
 def _give_biases(model: Any) -> None:
-    """Give every convolution a bias, so that there is something to correct."""
+    """Add a zero bias to convolutions without one, for the correction."""
     from onnx import numpy_helper
 
     known = constants(model)
@@ -174,7 +173,7 @@ def _convolutions(model: Any) -> list[Any]:
 
 
 def _weights(model: Any, kinds: Sequence[str]) -> int:
-    """Return how many weights the nodes of some kinds hold."""
+    """Return the number of weights in nodes of some operators."""
     known = constants(model)
     held = {name for node in model.graph.node if node.op_type in kinds for name in node.input if name in known}
     return sum(int(np.prod(known[name].dims)) for name in held)

@@ -1,8 +1,8 @@
-"""Weights to whole numbers so that what a convolution gives changes least on photos, not the weights themselves.
+"""Joint rounding of a convolution's weights, to minimise the change of its outputs on photos.
 
-A weight's rounding error is made up for by the weights that are still to be rounded, as far as their inputs move
-together (Frantar et al., ICLR 2023, after LeCun's optimal brain surgeon): with W of one output, the error is
-(W − Q) C (W − Q)ᵀ for the covariance C of the inputs; their mean is the bias's matter.
+The rounding error of a weight is compensated by the weights that are not yet rounded, as far as their inputs are
+correlated (GPTQ: Frantar et al., ICLR 2023). For the weights W of one output, the error is (W − Q) C (W − Q)ᵀ with the
+covariance C of the inputs; the bias corrects for their mean.
 
 Shapes: g groups of a convolution, p inputs of an output (channels of a group times pixels of the kernel), o outputs of
 a group, N patches.
@@ -20,24 +20,24 @@ from numpy.typing import NDArray
 
 from retrieval.bundle.providers import import_onnxruntime
 
-DAMPING = 0.01  # of the mean variance, added to each: inputs that hardly vary are not trusted to make up for others
+DAMPING = 0.01  # share of the mean variance that is added to each variance, for numerical stability
 LARGEST = 127
-PATCHES = 2048  # of a batch that are looked at
-WIDEST = 2304  # inputs beyond which weights are rounded one by one: the covariance would not fit
+PATCHES = 2048  # patches sampled per batch
+MAX_INPUTS = 2304  # inputs per output up to which a covariance fits into memory; else weights are rounded separately
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What goes into a convolution: mean (g, p) and covariance (g, p, p), None where that is too wide."""
+    """Moments of a convolution's inputs: mean (g, p) and covariance (g, p, p), None if that is too large."""
 
     mean: Floats
     covariance: Floats | None
 
 
-def measure(model: Any, nodes: Sequence[Any], batches: Sequence[NDArray[np.float32]]) -> dict[str, Moments]:
-    """Return what goes into each of some convolutions of an ONNX model, by its name, for batches of scaled pixels."""
+def input_moments(model: Any, nodes: Sequence[Any], batches: Sequence[NDArray[np.float32]]) -> dict[str, Moments]:
+    """Return the input moments of some convolutions of an ONNX model, by name, for batches of scaled pixels."""
     import onnx
 
     probed = onnx.ModelProto()
@@ -49,15 +49,15 @@ def measure(model: Any, nodes: Sequence[Any], batches: Sequence[NDArray[np.float
     shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     sums = {node.name: _Sums() for node in nodes}
     for batch in batches:
-        made = session.run(names, {"pixels": batch}) if names else []  # of no name means of all
-        values = dict(zip(names, made, strict=True)) | {"pixels": batch}
+        outputs = session.run(names, {"pixels": batch}) if names else []  # an empty list means all outputs
+        values = dict(zip(names, outputs, strict=True)) | {"pixels": batch}
         for node in nodes:
             sums[node.name].add(_patches(values[node.input[0]], node, shapes[node.input[1]]))
-    return {name: found.moments() for name, found in sums.items()}
+    return {name: node_sums.moments() for name, node_sums in sums.items()}
 
 
 class _Sums:
-    """First and second moments of patches (g, p, N), a batch at a time."""
+    """Accumulates the first and second moments of patches (g, p, N)."""
 
     def __init__(self) -> None:
         self._count, self._first, self._second = 0, np.zeros(()), np.zeros(())
@@ -65,7 +65,7 @@ class _Sums:
     def add(self, patches: NDArray[np.float32]) -> None:
         self._count += patches.shape[2]
         self._first = self._first + patches.sum(axis=2, dtype=np.float64)
-        if patches.shape[1] <= WIDEST:
+        if patches.shape[1] <= MAX_INPUTS:
             self._second = self._second + patches @ patches.transpose(0, 2, 1)
 
     def moments(self) -> Moments:
@@ -76,28 +76,28 @@ class _Sums:
 
 
 def _patches(values: NDArray[np.float32], node: Any, shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return what outputs of a convolution see, (g, p, N), evenly spread over photos and places.
+    """Return input patches of a convolution (g, p, N), evenly spread over photos and positions.
 
     Parameters
     ----------
     values:
-        What goes in, (n, c, h, w).
+        Inputs (n, c, h, w).
     node, shape:
-        The convolution, and that of its weights: (g·o, c / g, height, width).
+        The convolution, and the shape of its weights: (g·o, c / g, height, width).
     """
-    given = {attribute.name: attribute for attribute in node.attribute}
-    top, left, bottom, right = given["pads"].ints if "pads" in given else (0, 0, 0, 0)
-    down, across = given["strides"].ints if "strides" in given else (1, 1)
-    tall, wide = given["dilations"].ints if "dilations" in given else (1, 1)
-    groups = given["group"].i if "group" in given else 1
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    top, left, bottom, right = attributes["pads"].ints if "pads" in attributes else (0, 0, 0, 0)
+    down, across = attributes["strides"].ints if "strides" in attributes else (1, 1)
+    tall, wide = attributes["dilations"].ints if "dilations" in attributes else (1, 1)
+    groups = attributes["group"].i if "group" in attributes else 1
     padded = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
     window = (tall * (shape[2] - 1) + 1, wide * (shape[3] - 1) + 1)
     views = sliding_window_view(padded, window, axis=(2, 3))[:, :, ::down, ::across, ::tall, ::wide]
     n, _, h, w = views.shape[:4]
     chosen = np.unique(np.linspace(0, n * h * w - 1, PATCHES).astype(int))
     photo, row, column = np.unravel_index(chosen, (n, h, w))
-    seen = views[photo, :, row, column]  # (N, c, height, width)
-    return np.ascontiguousarray(seen.reshape(len(chosen), groups, -1).transpose(1, 2, 0))
+    patches = views[photo, :, row, column]  # (N, c, height, width)
+    return np.ascontiguousarray(patches.reshape(len(chosen), groups, -1).transpose(1, 2, 0))
 
 
 def round_weights(weights: Floats, scale: Floats, covariance: Floats | None) -> Floats:
@@ -106,15 +106,15 @@ def round_weights(weights: Floats, scale: Floats, covariance: Floats | None) -> 
         return np.clip(np.rint(weights / scale), -LARGEST, LARGEST)
     variances = np.diagonal(covariance, axis1=1, axis2=2)  # (g, p)
     damped = covariance + np.eye(covariance.shape[1]) * np.maximum(DAMPING * variances.mean(), 1e-12)
-    order = np.argsort(-variances, axis=1)  # what varies most is rounded first, and made up for by the rest
+    order = np.argsort(-variances, axis=1)  # inputs of the greatest variance are rounded first
     damped = np.take_along_axis(np.take_along_axis(damped, order[:, :, None], 1), order[:, None, :], 2)
     left = np.take_along_axis(weights, order[:, None, :], 2)
     upper = np.linalg.cholesky(np.linalg.inv(damped)).transpose(0, 2, 1)
     whole = np.zeros_like(left)
-    for place in range(left.shape[2]):
-        column = slice(place, place + 1)
+    for i in range(left.shape[2]):
+        column = slice(i, i + 1)
         whole[:, :, column] = np.clip(np.rint(left[:, :, column] / scale), -LARGEST, LARGEST)
         error = (left[:, :, column] - whole[:, :, column] * scale) / upper[:, column, column]
-        left[:, :, place + 1 :] -= error @ upper[:, column, place + 1 :]
+        left[:, :, i + 1 :] -= error @ upper[:, column, i + 1 :]
     back = np.argsort(order, axis=1)
     return np.take_along_axis(whole, back[:, None, :], 2)

@@ -1,6 +1,6 @@
-"""The forms that a trained model is served in: a precision and a provider, each a numeric path with its own threshold.
+"""Variants of an exported model: its precision and execution provider. Each variant needs its own threshold.
 
-fp32 on the CPU is the form that all others are laid beside.
+fp32 on the CPU is the reference that other variants are compared with.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ from .fp16 import to_fp16
 from .onnx_writer import write_onnx
 from .quantization import to_int8
 
-PARITY = 1e-5  # largest difference of a component between torch and fp32 on the CPU
-FLOORS: Mapping[str, float] = {FP32: 0.9999, FP16: 0.999, INT8: 0.99}  # mean cosine to fp32, of any other form
-CALIBRATION_PHOTOS = 256  # of training, which give the ranges of int8
+PARITY = 1e-5  # largest difference between components of torch and of fp32 on the CPU
+FLOORS: Mapping[str, float] = {
+    FP32: 0.9999,
+    FP16: 0.999,
+    INT8: 0.99,
+}  # smallest mean cosine to torch of the other variants
+CALIBRATION_PHOTOS = 256  # training photos that decide the ranges of int8
 BATCH = 16
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A precision and what runs it; refused where this machine cannot."""
+    """A precision and an execution provider; raises where the provider is not available."""
 
     precision: str = FP32
     provider: str = CPU
@@ -45,15 +49,15 @@ class Variant:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is what the others are laid beside."""
+        """Whether this is fp32 on the CPU."""
         return self == REFERENCE
 
     def describe(self) -> str:
-        """Say it in a word or two."""
+        """Return a short description."""
         return f"{self.precision}, {self.provider}"
 
     def embedder(self, model: Path, preprocessing: Preprocessing, *, threads: int = 1) -> Embedder:
-        """Return the model, ready to run."""
+        """Return an embedder with the model of this variant."""
         return Embedder(model, preprocessing, threads=threads, provider=self.provider, precision=self.precision)
 
 
@@ -61,40 +65,40 @@ REFERENCE = Variant()
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Writes a trained model in any form."""
+class VariantWriter:
+    """Writes a trained model as ONNX, in any variant."""
 
     model: EmbeddingModel
     preprocessing: Preprocessing
-    photos: Sequence[Photo]  # that the loss saw
+    photos: Sequence[Photo]  # of the fit items
 
     def write(self, path: Path, variant: Variant, *, whitening: Whitening | None = None) -> str:
-        """Write one self-contained ONNX file and say how it was made; evenly spread photos give int8 its ranges."""
+        """Write one ONNX file; return the method, such as "int8, static"."""
         if variant.precision == FP32:
             write_onnx(self.model, path, size=self.preprocessing.size, whitening=whitening)
             return FP32
-        whole = path.with_suffix(".fp32")
-        write_onnx(self.model, whole, size=self.preprocessing.size, whitening=whitening)
+        fp32 = path.with_suffix(".fp32")
+        write_onnx(self.model, fp32, size=self.preprocessing.size, whitening=whitening)
         try:
             if variant.precision == FP16:
-                to_fp16(whole, path)
+                to_fp16(fp32, path)
                 return FP16
-            return f"{INT8}, {to_int8(whole, path, self._batches())}"
+            return f"{INT8}, {to_int8(fp32, path, self._batches())}"
         finally:
-            whole.unlink()
+            fp32.unlink()
 
     def _batches(self) -> list[NDArray[np.float32]]:
-        places = np.unique(np.linspace(0, len(self.photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
-        reader = PhotoReader([self.photos[place] for place in places], self.preprocessing, cache_bytes=0)
-        made = evaluation_batches(reader, len(places), batch_size=BATCH)
-        return [to_tensor(pixels, self.preprocessing) for pixels in made]
+        positions = np.unique(np.linspace(0, len(self.photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
+        reader = PhotoReader([self.photos[position] for position in positions], self.preprocessing, cache_bytes=0)
+        batches = evaluation_batches(reader, len(positions), batch_size=BATCH)
+        return [to_tensor(pixels, self.preprocessing) for pixels in batches]
 
 
-def check_faithful(made: NDArray[np.float32], trained: NDArray[np.float32], variant: Variant) -> dict[str, float]:
-    """Return how far unit vectors (n, d) are from those of torch, whitened alike; RunError where that is too far."""
-    difference = float(np.abs(made - trained).max())
-    cosines = (made * trained).sum(axis=1)
-    found = {
+def check_parity(exported: NDArray[np.float32], trained: NDArray[np.float32], variant: Variant) -> dict[str, float]:
+    """Return the deviation of unit vectors (n, d) from those of torch; raise RunError if it is too large."""
+    difference = float(np.abs(exported - trained).max())
+    cosines = (exported * trained).sum(axis=1)
+    deviation = {
         "largest_difference": difference,
         "mean_cosine": float(cosines.mean()),
         "first_percentile_of_cosine": float(np.percentile(cosines, 1)),
@@ -102,13 +106,13 @@ def check_faithful(made: NDArray[np.float32], trained: NDArray[np.float32], vari
     if variant.is_reference:
         if difference > PARITY:
             raise RunError(
-                f"the ONNX model differs from torch by {difference:.1e} a component, more than {PARITY:g}",
-                remedy="Train in fp32, or report the backbone: its export is not faithful",
+                f"the ONNX model differs from torch by {difference:.1e} per component, more than {PARITY:g}",
+                remedy="Train in fp32, or report that this backbone is not exported correctly",
             )
-    elif not found["mean_cosine"] >= FLOORS[variant.precision]:
+    elif not deviation["mean_cosine"] >= FLOORS[variant.precision]:
         raise RunError(
-            f"the mean cosine of {variant.describe()} to fp32 is {found['mean_cosine']:.4f}, less than "
+            f"the mean cosine of {variant.describe()} to fp32 is {deviation['mean_cosine']:.4f}, less than "
             f"{FLOORS[variant.precision]:g}",
-            remedy="Export in fp16 or fp32: this backbone loses too much in fewer bits",
+            remedy="Export in fp16 or fp32: this backbone loses too much accuracy in a lower precision",
         )
-    return found
+    return deviation

@@ -1,10 +1,10 @@
-"""Several processes that train one model: each embeds its share of a batch, all see the whole loss.
+"""Data-parallel training: each process embeds its share of a batch, and all compute the loss of the whole batch.
 
 Symbols: n = photos of the global batch, r = this process's share of them, d = embedding size, W = processes.
 
-Every process computes the loss of all n embeddings, the same everywhere, and carries the gradient of its own rows
-back. `DistributedDataParallel` averages the model's gradients over processes, so that the gathered rows' gradient is
-multiplied by W: the model moves as one process with the whole batch would move it.
+Every process computes the same loss of all n embeddings and backpropagates the gradient of its own rows.
+`DistributedDataParallel` averages the model's gradients over the processes, so the gradient of the gathered rows is
+multiplied by W. The result equals a step of one process with the whole batch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from .run import choose_device
 T = TypeVar("T")
 
 
-class Team:
-    """The processes of a run, seen from one of them; by itself where there is only one."""
+class ProcessGroup:
+    """The processes of a run, as seen by one of them. A group of one needs no communication."""
 
     def __init__(self, device: torch.device, *, rank: int = 0, size: int = 1) -> None:
         self.device = device
@@ -41,8 +41,8 @@ class Team:
         self.size = size
 
     @classmethod
-    def join(cls, device: str) -> Team:
-        """Return the team that this process was launched into (`--devices`, `accelerate launch`), or one of one."""
+    def join(cls, device: str) -> ProcessGroup:
+        """Return the group that this process was launched into (`--devices`, `accelerate launch`) or a group of one."""
         if not launched():
             return cls(choose_device(device))
         from accelerate import PartialState
@@ -52,17 +52,17 @@ class Team:
         return cls(state.device, rank=state.process_index, size=state.num_processes)
 
     @property
-    def leads(self) -> bool:
-        """Whether this process writes what the run leaves."""
+    def is_main(self) -> bool:
+        """Whether this is the main process, which writes the files of the run."""
         return self.rank == 0
 
-    def mine(self, positions: np.ndarray) -> np.ndarray:
-        """Return this process's share of what all share, in order."""
-        share: np.ndarray = np.array_split(positions, self.size)[self.rank]
+    def share(self, rows: np.ndarray) -> np.ndarray:
+        """Return this process's share of rows that the group divides, in order."""
+        share: np.ndarray = np.array_split(rows, self.size)[self.rank]
         return share
 
     def wrap(self, network: nn.Module, *, static_statistics: bool) -> nn.Module:
-        """Return what to call in place of a network, so that gradients are averaged; itself where it learns nothing.
+        """Return the network wrapped so that gradients are averaged, or as is if it has no trainable parameters.
 
         Every parameter that requires a gradient must get one in each step.
         """
@@ -77,14 +77,14 @@ class Team:
         )
 
     def gather(self, embeddings: Tensor, rows: int) -> Tensor:
-        """Return the embeddings (n, d) of all processes' shares of a batch of n = `rows`, with their gradients."""
+        """Return the embeddings (n, d) of the whole batch of n = `rows`, with gradients."""
         if self.size == 1:
             return embeddings
         gathered: Tensor = _Gather.apply(embeddings, rows, self)  # type: ignore[no-untyped-call]
         return gathered
 
-    def average(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Average gradients over the processes; they are equal but for rounding, and stay so."""
+    def average_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Average gradients over the processes. They differ by rounding only, and are equal afterwards."""
         if self.size == 1:
             return
         for parameter in parameters:
@@ -96,55 +96,55 @@ class Team:
             dist.all_reduce(values)
             values /= self.size
 
-    def align(self, module: nn.Module) -> None:
-        """Give every process the parameters and buffers of the first."""
+    def sync(self, module: nn.Module) -> None:
+        """Broadcast the parameters and buffers of the main process."""
         if self.size > 1:
             for tensor in module.state_dict().values():
                 dist.broadcast(tensor, 0)
 
-    def collect(self, share: np.ndarray) -> np.ndarray:
-        """Return the rows of all processes' shares, in order, everywhere."""
+    def gather_rows(self, share: np.ndarray) -> np.ndarray:
+        """Return the rows of all processes, in order, in every process."""
         if self.size == 1:
             return share
         shares: list[Any] = [None] * self.size
         dist.all_gather_object(shares, share)
         return np.concatenate(shares)
 
-    def lead(self, action: Callable[[], object]) -> None:
-        """Let the first process do something, and refuse it everywhere when it is refused there."""
-        refusal: RetrievalError | None = None
-        if self.leads:
+    def run_on_main(self, action: Callable[[], object]) -> None:
+        """Run an action in the main process; raise its RetrievalError in every process."""
+        failure: RetrievalError | None = None
+        if self.is_main:
             try:
                 action()
             except RetrievalError as error:
-                refusal = error
-        told = self.agree(None if refusal is None else (refusal.message, refusal.remedy))
-        if refusal is not None:
-            raise refusal
-        if told is not None:
-            raise RunError(told[0], remedy=told[1])
+                failure = error
+        reason = self.broadcast(None if failure is None else (failure.message, failure.remedy))
+        if failure is not None:
+            raise failure
+        if reason is not None:
+            raise RunError(reason[0], remedy=reason[1])
 
-    def agree(self, value: T) -> T:
-        """Return what the first process has."""
+    def broadcast(self, value: T) -> T:
+        """Return the value that the main process passes."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
-    def wait(self) -> None:
-        """Wait for all the others."""
+    def barrier(self) -> None:
+        """Wait until every process has reached this call."""
         if self.size > 1:
             dist.barrier()
 
 
 class _Gather(torch.autograd.Function):
-    """All rows of all processes; each gets the gradient of its own, times W."""
+    """Gather the rows of all processes; the gradient of a process is that of its own rows times W."""
 
     @staticmethod
-    def forward(ctx: Any, embeddings: Tensor, rows: int, team: Team) -> Tensor:
-        sizes = [len(part) for part in np.array_split(np.arange(rows), team.size)]
-        ctx.start, ctx.rows, ctx.size = sum(sizes[: team.rank]), sizes[team.rank], team.size
+    def forward(ctx: Any, embeddings: Tensor, rows: int, process_group: ProcessGroup) -> Tensor:
+        sizes = [len(part) for part in np.array_split(np.arange(rows), process_group.size)]
+        ctx.start, ctx.rows, ctx.size = sum(sizes[: process_group.rank]), sizes[process_group.rank], process_group.size
         padded = embeddings.new_zeros(max(sizes), embeddings.shape[1])
         padded[: len(embeddings)] = embeddings
         parts = [torch.empty_like(padded) for _ in sizes]
@@ -157,36 +157,36 @@ class _Gather(torch.autograd.Function):
 
 
 def launched() -> bool:
-    """Return whether a launcher started this process as one of several."""
+    """Return whether a launcher started this process as a member of a larger group."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def launch(work: Callable[..., None], arguments: tuple[Any, ...], *, processes: int) -> None:
-    """Run `work(*arguments)` in several new processes that know of each other, and wait for them.
+    """Run `work(*arguments)` in a group of new processes, and wait for them.
 
-    When one dies the others are ended. Raises the RetrievalError that one of them raised, or RunError.
+    When one process dies, the others are terminated. Raises the RetrievalError that a process raised, or RunError.
     """
-    refusals = multiprocessing.get_context("spawn").SimpleQueue()
+    failures = multiprocessing.get_context("spawn").SimpleQueue()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     try:
-        start_processes(_enter, (work, arguments, processes, port, refusals), nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
+        start_processes(_enter, (work, arguments, processes, port, failures), nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
     except ProcessExitedException as error:
         name = signal.Signals(-error.exit_code).name if error.exit_code < 0 else f"status {error.exit_code}"
         raise RunError(
             f"process {error.error_index} of {processes} ended with {name}", remedy="Continue the run with --resume"
         ) from error
     except ProcessRaisedException as error:
-        if refusals.empty():
+        if failures.empty():
             raise
-        kind, message, remedy = refusals.get()
-        refusal = getattr(errors, kind)
-        raise (RunError if issubclass(refusal, InvalidParameter) else refusal)(message, remedy=remedy) from error
+        kind, message, remedy = failures.get()
+        error_type = getattr(errors, kind)
+        raise (RunError if issubclass(error_type, InvalidParameter) else error_type)(message, remedy=remedy) from error
 
 
 def _enter(
-    rank: int, work: Callable[..., None], arguments: tuple[Any, ...], processes: int, port: int, refusals: Any
+    rank: int, work: Callable[..., None], arguments: tuple[Any, ...], processes: int, port: int, failures: Any
 ) -> None:
     os.environ |= {
         "RANK": str(rank),
@@ -199,7 +199,7 @@ def _enter(
     try:
         work(*arguments)
     except RetrievalError as error:
-        refusals.put((type(error).__name__, error.message, error.remedy))
+        failures.put((type(error).__name__, error.message, error.remedy))
         raise
     finally:
         if dist.is_initialized():

@@ -1,7 +1,7 @@
-"""Large batches on small memory: the gradient of a loss over a batch that the network sees in chunks.
+"""Gradient caching: the gradient of a loss over a batch that is too large for memory, computed in micro-batches.
 
-Symbols: n = batch size, d = embedding size. Gao et al., "Scaling deep contrastive learning batch size under memory
-limited setup" (2021).
+Symbols: n = batch size, d = embedding size. After Gao et al., "Scaling deep contrastive learning batch size under
+memory limited setup" (2021).
 """
 
 from __future__ import annotations
@@ -13,70 +13,70 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from .distributed import Team
+from .distributed import ProcessGroup
 
-Chunk = TypeVar("Chunk")
+MicroBatch = TypeVar("MicroBatch")
 
 
-def cached_backward(
-    embed: Callable[[Chunk], Tensor],
+def backward_with_gradient_cache(
+    embed: Callable[[MicroBatch], Tensor],
     loss: Callable[[Tensor, Tensor], Tensor],
-    chunks: Sequence[Chunk],
+    micro_batches: Sequence[MicroBatch],
     labels: Tensor,
     model: nn.Module,
     *,
-    team: Team | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Add the gradients of a batch to model and loss; return the scalar loss and the embeddings (n, d), detached.
 
-    First all chunks are embedded without a graph, the loss of the whole batch gives the gradient of every
-    embedding, then each chunk is embedded again with a graph that carries its share back. The network runs twice
-    forwards; its activations are those of one chunk.
+    All micro-batches are embedded without a graph, and the loss of the whole batch gives the gradient of every
+    embedding. Then each micro-batch is embedded again with a graph, and its gradient is backpropagated. The forward
+    pass runs twice; activations are held for one micro-batch at a time.
 
-    What depends on the batch inside the network depends on the chunk instead. Batch-norm in training mode
-    normalises by each chunk's statistics, as it does on several devices, and its running statistics move once a
-    chunk; frozen batch-norm is untouched. Dropout draws its mask a chunk at a time, the same in both passes.
+    Layers that depend on the batch see the micro-batch instead. Batch-norm in training mode normalises with the
+    statistics of each micro-batch, as it does on several devices, and updates its running statistics once per
+    micro-batch; frozen batch-norm does not change. Dropout draws one mask per micro-batch, the same in both passes.
 
     Parameters
     ----------
     embed:
-        Raw embeddings (rows, d) of a chunk; called twice a chunk.
+        Returns raw embeddings (rows, d) of a micro-batch; called twice per micro-batch.
     loss:
-        Of raw embeddings (n, d) and labels (n,), the rows in the order of the chunks.
-    chunks:
-        Inputs, each of any type that `embed` takes; of several processes each has the chunks of its own share.
+        Returns the loss of raw embeddings (n, d) and labels (n,), with rows in the order of the micro-batches.
+    micro_batches:
+        Inputs of `embed`. Each process passes the micro-batches of its own share.
     labels:
         Classes (n,) of all rows of all processes.
     model:
-        What `embed` runs: its buffers are put back after the first pass. Its gradients are averaged over the
-        processes with the last chunk.
-    team:
-        The processes that share the batch; None is one.
+        The network that `embed` runs. Its buffers are restored after the first pass, and its gradients are averaged
+        over the processes with the last micro-batch.
+    process_group:
+        The processes that share the batch; None for a single process.
     """
     device = labels.device
     states, parts = [], []
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.no_grad():
-        for chunk in chunks:
+        for micro_batch in micro_batches:
             states.append(_random_state(device))
-            parts.append(embed(chunk))
+            parts.append(embed(micro_batch))
         for name, buffer in model.named_buffers():
             buffer.copy_(buffers[name])
-    mine = torch.cat(parts).requires_grad_()
-    embeddings = team.gather(mine, len(labels)) if team is not None else mine
+    share = torch.cat(parts).requires_grad_()
+    embeddings = process_group.gather(share, len(labels)) if process_group is not None else share
     value = loss(embeddings, labels)
     value.backward()  # type: ignore[no-untyped-call]
-    after = _random_state(device)
-    if mine.grad is None or not any(p.requires_grad for p in model.parameters()):
-        return value.detach(), embeddings.detach()  # the loss does not depend on what could learn
-    alone = getattr(model, "no_sync", nullcontext)
+    state_after_loss = _random_state(device)
+    if share.grad is None or not any(p.requires_grad for p in model.parameters()):
+        return value.detach(), embeddings.detach()  # the loss depends on no trainable parameter
+    no_sync = getattr(model, "no_sync", nullcontext)
     start = 0
-    for number, (chunk, part, state) in enumerate(zip(chunks, parts, states, strict=True)):
+    for number, (micro_batch, part, state) in enumerate(zip(micro_batches, parts, states, strict=True)):
         _set_random_state(state, device)
-        with alone() if number + 1 < len(chunks) else nullcontext():
-            torch.autograd.backward(embed(chunk), mine.grad[start : start + len(part)])
+        with no_sync() if number + 1 < len(micro_batches) else nullcontext():
+            torch.autograd.backward(embed(micro_batch), share.grad[start : start + len(part)])
         start += len(part)
-    _set_random_state(after, device)
+    _set_random_state(state_after_loss, device)
     return value.detach(), embeddings.detach()
 
 

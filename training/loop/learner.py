@@ -1,4 +1,4 @@
-"""What a step changes and a checkpoint holds: model, projector, loss, optimizers, average of the weights.
+"""Training steps: forward, backward and update of model, projector, loss and averaged weights; their checkpoint state.
 
 Symbols: n = photos of the global batch, r = this process's share of them, d = embedding size.
 """
@@ -18,13 +18,13 @@ from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.model import EmbeddingModel, freeze_batch_norm
 
-from .distributed import Team
-from .gradient_cache import cached_backward
+from .distributed import ProcessGroup
+from .gradient_cache import backward_with_gradient_cache
 from .optimizer import learning_rate_factor, make_optimizers, parameters_of, set_learning
 
 
 class LossEmbedder(nn.Module):
-    """What the loss sees: the model's embeddings, projected where the settings want it."""
+    """The network in front of the loss: the model and, if the settings have one, the projector."""
 
     def __init__(self, model: EmbeddingModel, projector: nn.Module | None, *, from_features: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class LossEmbedder(nn.Module):
 
 
 class Learner:
-    """Takes steps; `begin` each epoch first."""
+    """Takes training steps. Call `begin` before each epoch."""
 
     def __init__(
         self,
@@ -47,78 +47,81 @@ class Learner:
         loss: nn.Module,
         settings: Settings,
         *,
-        team: Team,
+        process_group: ProcessGroup,
         steps: int,
         prepare: Callable[[np.ndarray], Tensor],
     ) -> None:
         self.settings = settings
-        self.team = team
+        self.process_group = process_group
         self.steps = steps
         self.step = 0
         self.model = model
-        model.to(team.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.loss = loss.to(team.device)
+        model.to(process_group.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.loss = loss.to(process_group.device)
         self._prepare = prepare
         self._projector = None
         if settings.projector:
             kind = model.head.weight.dtype
             self._projector = nn.Linear(settings.dim, settings.projector, bias=False, dtype=kind)
         self._embedder = LossEmbedder(self.model, self._projector, from_features=settings.precompute > 0)
-        self._embedder.to(team.device)
-        team.align(self._embedder)
-        team.align(self.loss)
+        self._embedder.to(process_group.device)
+        process_group.sync(self._embedder)
+        process_group.sync(self.loss)
         self._network: nn.Module = self._embedder
-        self._half = half_precision(settings.precision, team.device)
-        self._scaler = torch.amp.GradScaler(team.device.type, enabled=self._half is torch.float16)
+        self._half = half_precision(settings.precision, process_group.device)
+        self._scaler = torch.amp.GradScaler(process_group.device.type, enabled=self._half is torch.float16)
         self._optimizers = make_optimizers(self.model, self.loss, settings, projector=self._projector)
         self._rates = [[float(group["lr"]) for group in optimizer.param_groups] for optimizer in self._optimizers]
         self._average = AveragedModel(self.model, multi_avg_fn=_moving(settings.ema)) if settings.ema else None
 
     @property
     def learning_rate(self) -> float:
-        """The first group's learning rate of the last step."""
+        """The learning rate of the first parameter group in the last step."""
         return float(self._optimizers[0].param_groups[0]["lr"])
 
     @property
     def kept(self) -> EmbeddingModel:
-        """What is validated and kept: the model, or the average of its weights."""
+        """The model that is validated and kept: the one in training, or the average of its weights."""
         if self._average is None or not int(self._average.n_averaged):
             return self.model
         averaged: EmbeddingModel = self._average.module  # type: ignore[assignment]
         return averaged
 
     def begin(self, epoch: int) -> None:
-        """Make ready for the steps of an epoch (0 …): what learns, the mode of each layer, the random numbers."""
+        """Prepare an epoch (0 …): set trainable parameters, the mode of each layer and the random seed."""
         settings = self.settings
-        torch.manual_seed(settings.seed * 100_003 + epoch + 7_919 * self.team.rank)
+        torch.manual_seed(settings.seed * 100_003 + epoch + 7_919 * self.process_group.rank)
         set_learning(self.model, settings, epoch)
         for optimizer in self._optimizers:
-            optimizer.zero_grad(set_to_none=True)  # what rests in this epoch must not move by an old gradient
-        if self.team.size > 1:
-            self._rest_unused()
+            optimizer.zero_grad(set_to_none=True)  # frozen parameters must not move by an old gradient
+        if self.process_group.size > 1:
+            self._freeze_unused()
         network: nn.Module = torch.compile(self._embedder) if settings.compile else self._embedder  # type: ignore[assignment]
-        self._network = self.team.wrap(network, static_statistics=settings.freeze_batch_norm)
+        self._network = self.process_group.wrap(network, static_statistics=settings.freeze_batch_norm)
         self._embedder.train()
         if settings.precompute or settings.frozen >= 1:
             self.model.backbone.eval()
         if settings.freeze_batch_norm:
             freeze_batch_norm(self.model)
 
-    def _rest_unused(self) -> None:
-        """Switch off what never gets a gradient, such as the pooler of a vision transformer: nobody waits for it."""
+    def _freeze_unused(self) -> None:
+        """Freeze parameters that never get a gradient, such as the pooler of a vision transformer.
+
+        DistributedDataParallel would wait for their gradients.
+        """
         self._embedder.eval()
         size = self.settings.size
         shape = (1, self.model.backbone.width) if self._embedder.from_features else (1, 3, size, size)
-        example = torch.zeros(shape, device=self.team.device, dtype=self.model.head.weight.dtype)
-        learning = [p for p in self._embedder.parameters() if p.requires_grad]
-        if not learning:
+        example = torch.zeros(shape, device=self.process_group.device, dtype=self.model.head.weight.dtype)
+        trainable = [p for p in self._embedder.parameters() if p.requires_grad]
+        if not trainable:
             return
-        used = torch.autograd.grad(self._embedder(example).sum(), learning, allow_unused=True)
-        for parameter, gradient in zip(learning, used, strict=True):
+        used = torch.autograd.grad(self._embedder(example).sum(), trainable, allow_unused=True)
+        for parameter, gradient in zip(trainable, used, strict=True):
             parameter.requires_grad_(gradient is not None)
 
     def take(self, inputs: np.ndarray, labels: Tensor) -> tuple[float, Tensor]:
-        """Take one step, and return the loss and the raw embeddings (n, d) of all processes.
+        """Take one step; return the loss and the raw embeddings (n, d) of all processes.
 
         Parameters
         ----------
@@ -127,36 +130,40 @@ class Learner:
         labels:
             Classes (n,) of the whole batch.
         """
-        labels = labels.to(self.team.device)
+        labels = labels.to(self.process_group.device)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=True)
-        chunks = self._chunks(inputs, len(labels))
-        if len(chunks) > 1:
-            value, embeddings = cached_backward(
-                self._embed, self._measure, chunks, labels, self._network, team=self.team
+        micro_batches = self._micro_batches(inputs, len(labels))
+        if len(micro_batches) > 1:
+            value, embeddings = backward_with_gradient_cache(
+                self._embed, self._compute_loss, micro_batches, labels, self._network, process_group=self.process_group
             )
         else:
-            embeddings = self.team.gather(self._embed(inputs), len(labels))
-            value = self._measure(embeddings, labels)
+            embeddings = self.process_group.gather(self._embed(inputs), len(labels))
+            value = self._compute_loss(embeddings, labels)
             value.backward()  # type: ignore[no-untyped-call]
         value = value.detach() / self._scaler.get_scale() if self._scaler.is_enabled() else value.detach()
         self._update()
         return float(value), embeddings.detach()
 
-    def _chunks(self, inputs: np.ndarray, batch: int) -> list[np.ndarray]:
-        """Return the inputs in parts of at most `chunk`, as many parts in every process."""
-        if not self.settings.chunk:
+    def _micro_batches(self, inputs: np.ndarray, batch: int) -> list[np.ndarray]:
+        """Return the inputs in parts of at most `micro_batch_size`, the same number in every process."""
+        if not self.settings.micro_batch_size:
             return [inputs]
-        return np.array_split(inputs, math.ceil(math.ceil(batch / self.team.size) / self.settings.chunk))
+        return np.array_split(
+            inputs, math.ceil(math.ceil(batch / self.process_group.size) / self.settings.micro_batch_size)
+        )
 
     def _embed(self, inputs: np.ndarray) -> Tensor:
-        with torch.autocast(self.team.device.type, self._half or torch.bfloat16, enabled=self._half is not None):
+        with torch.autocast(
+            self.process_group.device.type, self._half or torch.bfloat16, enabled=self._half is not None
+        ):
             embeddings: Tensor = self._network(self._prepare(inputs))
         return embeddings if self._half is None else embeddings.float()
 
-    def _measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss, scaled for fp16. Its random numbers depend on (seed, step) alone: equal in all processes."""
-        devices = [self.team.device] if self.team.device.type == "cuda" else []
+    def _compute_loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss, scaled for fp16. It is seeded by (seed, step), so that all processes compute the same."""
+        devices = [self.process_group.device] if self.process_group.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             torch.manual_seed(self.settings.seed * 1_000_003 + self.step)
             loss: Tensor = self._scaler.scale(self.loss(embeddings, labels))
@@ -164,13 +171,13 @@ class Learner:
 
     def _update(self) -> None:
         factor = learning_rate_factor(self.step, self.steps, self.settings.warmup)
-        self.team.average(list(self.loss.parameters()))
+        self.process_group.average_gradients(list(self.loss.parameters()))
         for optimizer, rates in zip(self._optimizers, self._rates, strict=True):
             self._scaler.unscale_(optimizer)
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-        if self.settings.clip:
-            torch.nn.utils.clip_grad_norm_(self._embedder.parameters(), self.settings.clip)
+        if self.settings.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self._embedder.parameters(), self.settings.max_grad_norm)
         for optimizer in self._optimizers:
             if any(p.grad is not None for p in parameters_of([optimizer])):
                 self._scaler.step(optimizer)
@@ -180,7 +187,7 @@ class Learner:
             self._average.update_parameters(self.model)
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the tensors and the facts from which `load` continues."""
+        """Return the tensors and the plain values that `load` continues from."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"loss.{name}": value for name, value in self.loss.state_dict().items()}
         if self._projector is not None:
@@ -194,7 +201,7 @@ class Learner:
         return tensors, {"step": self.step, "scale": scale}
 
     def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
+        """Restore what `state` returned."""
         self.model.load_state_dict(under(tensors, "model."))
         self.loss.load_state_dict(under(tensors, "loss."))
         if self._projector is not None:
@@ -214,7 +221,7 @@ class Learner:
 
 
 def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
-    """Return the 16-bit type that the backbone runs in, None for fp32: as asked, or bfloat16 on a GPU that has it."""
+    """Return the 16-bit type that the backbone runs in, or None for fp32; "auto" is bfloat16 on GPUs that have it."""
     if precision == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else None
     if precision == "fp16" and device.type != "cuda":
@@ -223,12 +230,12 @@ def half_precision(precision: str, device: torch.device) -> torch.dtype | None:
 
 
 def under(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return what is named `prefix`…, without it."""
+    """Return the tensors whose names begin with `prefix`, with the prefix removed."""
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _moving(decay: float) -> Callable[[Sequence[Tensor], Sequence[Tensor], Tensor | int], None]:
-    """Return a moving average that forgets the untrained weights: its decay rises to `decay` as steps go by."""
+    """Return a moving average whose decay rises to `decay`, so that the untrained weights are soon forgotten."""
 
     def average(averaged: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
         weight = min(decay, (1 + int(count)) / (10 + int(count)))

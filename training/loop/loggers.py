@@ -1,4 +1,4 @@
-"""Where the figures of a run go beside its own files: TensorBoard, Weights & Biases, MLflow, behind one interface."""
+"""Loggers of a run's metrics behind one interface: TensorBoard, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ PROJECT = "retrieval"
 
 
 class Logger(Protocol):
-    """Takes figures by name at a step, until it is closed."""
+    """Receives metrics by name and step, until it is closed."""
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Take figures."""
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
 
 
 class TensorBoard:
-    """Event files in RUN/tensorboard."""
+    """Writes event files to RUN/tensorboard."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], step: int) -> None:  # noqa: ARG002, one shape for all
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(path / "tensorboard"), purge_step=step)
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Take figures."""
-        for name, value in figures.items():
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics."""
+        for name, value in metrics.items():
             self._writer.add_scalar(_tag(name), value, step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases, continued under its own id; WANDB_MODE=offline keeps it on this machine."""
+    """Logs to Weights & Biases, and resumes under the same run id. WANDB_MODE=offline keeps it on this machine."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
         import wandb
@@ -53,17 +53,17 @@ class WeightsAndBiases:
         )
         _write_id(path, "wandb", self._run.id)
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Take figures."""
-        self._run.log({_tag(name): value for name, value in figures.items()}, step=step)
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics."""
+        self._run.log({_tag(name): value for name, value in metrics.items()}, step=step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
         self._run.finish()
 
 
 class MLflow:
-    """A run of MLflow, continued under its own id, where MLFLOW_TRACKING_URI says."""
+    """Logs to MLflow at MLFLOW_TRACKING_URI, and resumes under the same run id."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], step: int) -> None:  # noqa: ARG002
         import mlflow
@@ -71,8 +71,8 @@ class MLflow:
         self._client = mlflow.MlflowClient()
         known = _read_id(path, "mlflow")
         if known is None:
-            found = self._client.get_experiment_by_name(PROJECT)
-            experiment = found.experiment_id if found else self._client.create_experiment(PROJECT)
+            known_experiment = self._client.get_experiment_by_name(PROJECT)
+            experiment = known_experiment.experiment_id if known_experiment else self._client.create_experiment(PROJECT)
             known = self._client.create_run(experiment, run_name=path.name).info.run_id
             _write_id(path, "mlflow", known)
             for name, value in settings.items():
@@ -80,13 +80,13 @@ class MLflow:
         self._id = known
         self._client.update_run(known, status="RUNNING")
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Take figures."""
-        for name, value in figures.items():
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics."""
+        for name, value in metrics.items():
             self._client.log_metric(self._id, _tag(name), value, step=step)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close."""
         self._client.set_terminated(self._id)
 
 
@@ -98,18 +98,18 @@ LOGGERS: Mapping[str, tuple[str, Callable[[Path, Mapping[str, Any], int], Logger
 
 
 def check_loggers(names: str) -> list[str]:
-    """Return the loggers of a comma-separated list; refuse an unknown one, and one that is not installed."""
+    """Return the loggers of a comma-separated list; raise for one that is unknown or not installed."""
     listed = [name.strip() for name in names.split(",") if name.strip()]
     for name in listed:
         if name not in LOGGERS:
-            raise InvalidParameter("loggers", f"be some of {', '.join(LOGGERS)}", name)
+            raise InvalidParameter("loggers", f"be among {', '.join(LOGGERS)}", name)
         if find_spec(LOGGERS[name][0]) is None:
             raise MissingDependency(f"the logger {name} is not installed", remedy=f"pip install {LOGGERS[name][0]}")
     return listed
 
 
 class Loggers:
-    """All loggers of a run; also a context that closes them."""
+    """All loggers of a run; a context manager that closes them."""
 
     def __init__(self, names: str, path: Path, settings: Mapping[str, Any], *, step: int) -> None:
         self._loggers = [LOGGERS[name][1](path, settings, step) for name in check_loggers(names)]
@@ -121,14 +121,14 @@ class Loggers:
         for logger in self._loggers:
             logger.close()
 
-    def log(self, figures: Mapping[str, float], step: int) -> None:
-        """Give figures to all."""
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log metrics to every logger."""
         for logger in self._loggers:
-            logger.log(figures, step)
+            logger.log(metrics, step)
 
 
 def _tag(name: str) -> str:
-    """Return a name that every logger takes: no blank, no @."""
+    """Return a name that every logger accepts, without blanks and @."""
     return name.replace(" ", "_").replace("@", "_at_")
 
 

@@ -1,4 +1,4 @@
-"""Memory that a process keeps between batches, in place of giving it back to the system and asking again."""
+"""Allocator settings that let a process keep freed memory between batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ PAD = 64 * 2**20
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed, for the whole process; return whether it does.
+    """Make glibc keep freed memory, for the whole process; return whether that worked.
 
-    A batch on a CPU allocates and frees hundreds of megabytes of activations. By default each large one is a mapping of
-    its own, and the system clears its pages again and again: that took more time than the network's arithmetic where
-    it was measured. Memory does not fall after its peak then.
+    A batch on a CPU allocates and frees hundreds of megabytes of activations. By default each large allocation is a
+    separate mapping whose pages the kernel clears every time, which can take longer than the arithmetic. In exchange,
+    the memory of the process does not fall after its peak.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""What learns, when, and how fast: groups of parameters, their optimizers, and the course of the learning rate."""
+"""Optimizers: trainable parameters, parameter groups, and the learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NUMBERED = re.compile(r"^(.*?\.\d+)(?:\.|$)")  # the first numbered part of a na
 
 
 def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
-    """Return the share of the full learning rate at a step: a linear rise, then half a cosine to 0."""
+    """Return the factor on the learning rate at a step: a linear warm-up, then cosine decay to 0."""
     rise = max(1, round(warmup * steps))
     if step < rise:
         return (step + 1) / rise
@@ -27,30 +27,30 @@ def learning_rate_factor(step: int, steps: int, warmup: float) -> float:
 
 
 def blocks_of(backbone: nn.Module) -> dict[str, int]:
-    """Return the depth of every parameter of a backbone: 0 for the stem, then one more for each numbered block.
+    """Return the depth of every parameter of a backbone: 0 for the stem, then 1, 2, … for the numbered blocks.
 
-    Blocks are the first numbered parts of the names (`encoder.layer.3`, `blocks.0`) in the order of the module; what
-    comes unnumbered before the first is the stem, what comes later (a last norm) belongs to the block before it.
+    Blocks are the first numbered parts of the names (`encoder.layer.3`, `blocks.0`) in the order of the module.
+    Unnumbered parameters before the first block form the stem; later ones (a last norm) belong to the block before.
     """
     order: list[str] = []
     depths: dict[str, int] = {}
     for name, _ in backbone.named_parameters():
-        found = NUMBERED.match(name)
-        if found is not None and found.group(1) not in order:
-            order.append(found.group(1))
-        depths[name] = (order.index(found.group(1)) + 1) if found is not None else len(order)
+        match = NUMBERED.match(name)
+        if match is not None and match.group(1) not in order:
+            order.append(match.group(1))
+        depths[name] = (order.index(match.group(1)) + 1) if match is not None else len(order)
     return depths
 
 
 def set_learning(model: EmbeddingModel, settings: Settings, epoch: int) -> None:
-    """Switch the gradient of every parameter of the model on or off, as an epoch (0 …) wants it."""
+    """Set which parameters of the model are trainable in an epoch (0 …)."""
     depths = blocks_of(model.backbone)
     last = max(depths.values(), default=0)
-    fixed = math.floor(settings.frozen * (last + 1) + 1e-9)  # of the stem and `last` blocks
+    frozen_depths = math.floor(settings.frozen * (last + 1) + 1e-9)  # of the stem and `last` blocks
     warming = epoch < settings.proxy_warmup
-    resting = warming or epoch < settings.proxy_warmup + settings.frozen_epochs or settings.precompute > 0
+    backbone_frozen = warming or epoch < settings.proxy_warmup + settings.frozen_epochs or settings.precompute > 0
     for name, parameter in model.backbone.named_parameters():
-        parameter.requires_grad_(not resting and depths[name] >= fixed)
+        parameter.requires_grad_(not backbone_frozen and depths[name] >= frozen_depths)
     for parameter in model.head.parameters():
         parameter.requires_grad_(not warming)
     if model.power is not None:
@@ -58,11 +58,11 @@ def set_learning(model: EmbeddingModel, settings: Settings, epoch: int) -> None:
 
 
 def check_learning(settings: Settings, loss: nn.Module) -> None:
-    """Refuse a warm-up of proxies where there are none, or one that leaves no epoch for the model."""
+    """Raise InvalidParameter for a proxy warm-up without proxies, or one that leaves no epoch for the model."""
     if not settings.proxy_warmup:
         return
     if not any(True for _ in loss.parameters()):
-        raise InvalidParameter("proxy_warmup", f"be 0 for {settings.loss}, which learns nothing of its own", 1)
+        raise InvalidParameter("proxy_warmup", f"be 0 for {settings.loss}, which has no parameters of its own", 1)
     if settings.proxy_warmup >= settings.epochs:
         raise InvalidParameter("proxy_warmup", f"be below the epochs, {settings.epochs}", settings.proxy_warmup)
 
@@ -70,10 +70,10 @@ def check_learning(settings: Settings, loss: nn.Module) -> None:
 def make_optimizers(
     model: EmbeddingModel, loss: nn.Module, settings: Settings, *, projector: nn.Module | None = None
 ) -> list[torch.optim.Optimizer]:
-    """Return AdamW with a rate each for the backbone's blocks, the head and the loss's own parameters.
+    """Return AdamW with separate rates for the backbone's blocks, the head and the loss's own parameters.
 
-    Matrices of the model are decayed; vectors and whatever the loss learns are not. Proxies of which a step sees a
-    sample get a SparseAdam of their own, which leaves the others as they are.
+    Weight decay applies to matrices of the model, not to vectors or parameters of the loss. Sampled proxies get a
+    SparseAdam of their own, which updates only the proxies of the step.
     """
     groups: list[dict[str, object]] = []
     for rate, parameters in _by_rate(model, settings, projector).items():
@@ -95,7 +95,7 @@ def make_optimizers(
 
 
 def _by_rate(model: EmbeddingModel, settings: Settings, projector: nn.Module | None) -> dict[float, list[nn.Parameter]]:
-    """Return the model's parameters by learning rate, the backbone's blocks from the input on, the head last."""
+    """Return the model's parameters by learning rate: the backbone's blocks from the input on, then the head."""
     rates: dict[float, list[nn.Parameter]] = {}
     depths = blocks_of(model.backbone)
     last = max(depths.values(), default=0)
@@ -110,7 +110,7 @@ def _by_rate(model: EmbeddingModel, settings: Settings, projector: nn.Module | N
 
 
 def learned_by(loss: nn.Module) -> dict[tuple[float, bool], list[nn.Parameter]]:
-    """Return what a loss and its parts learn, by the factor on the proxies' rate and by whether it is sampled."""
+    """Return the trainable parameters of a loss by (factor on the proxies' rate, whether they are sampled)."""
     groups: dict[tuple[float, bool], list[nn.Parameter]] = {}
     sampled = {id(p) for module in loss.modules() if isinstance(module, SampledClasses) for p in module.of_classes()}
     for module in loss.modules():
@@ -122,5 +122,5 @@ def learned_by(loss: nn.Module) -> dict[tuple[float, bool], list[nn.Parameter]]:
 
 
 def parameters_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[nn.Parameter]:
-    """Return all that the optimizers change, in their order."""
+    """Return the parameters of the optimizers, in order."""
     return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]

@@ -1,12 +1,12 @@
 """A training run as a directory: settings, splits, backbone, checkpoints, metrics.
 
 run/
-  settings.json     everything that was decided (training.config)
-  splits.json       item_ids of each part, and the protocol of every evaluation
-  backbone.json     what rebuilds the network without a download
-  checkpoints/      best.safetensors (the model), last.safetensors (all that resuming needs)
-  progress.json     epochs done, best epoch, its figures
-  metrics.jsonl     one line an epoch and one a logged step
+  settings.json     all settings (training.config)
+  splits.json       item_ids of each part, and the evaluation protocol
+  backbone.json     configuration that rebuilds the network without a download
+  checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
+  progress.json     number of finished epochs, best epoch, its metrics
+  metrics.jsonl     one line per epoch
   tensorboard/      the same for TensorBoard
 """
 
@@ -27,7 +27,7 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
 from retrieval.images import Preprocessing
 from training.config import Settings
-from training.data.splits import Protocol, Splits
+from training.data.splits import EvaluationProtocol, Splits
 from training.model import EmbeddingModel, rebuild_backbone
 
 BEST, LAST = "best", "last"
@@ -41,10 +41,10 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, **documents: Mapping[str, Any] | None) -> Run:
-        """Make a run directory and write its JSON documents; an existing run is never overwritten."""
+        """Create a run directory with its JSON documents; raise RunError for an existing run."""
         if (path / "settings.json").exists():
             raise RunError(
-                f"{path} holds a run already", remedy="Continue it with --resume, or choose another directory"
+                f"{path} already contains a run", remedy="Continue it with --resume, or choose another directory"
             )
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         run = cls(path)
@@ -56,38 +56,38 @@ class Run:
 
     @classmethod
     def open(cls, path: Path) -> Run:
-        """Open a run directory, or say that it is none."""
+        """Open a run directory; raise RunError where there is none."""
         if not (path / "settings.json").exists():
-            raise RunError(f"{path} is not a training run", remedy="`retrieval train CATALOGUE -o RUN` makes one")
+            raise RunError(f"{path} is not a training run", remedy="Create one with `retrieval train CATALOGUE -o RUN`")
         return cls(path)
 
     @property
     def settings(self) -> Settings:
-        """The run's settings."""
+        """Settings of the run."""
         return Settings.from_dict(self._read_json("settings"))
 
     @property
     def splits(self) -> Splits:
-        """The run's class-disjoint parts."""
+        """Class-disjoint parts of the items."""
         return Splits.from_dict(self._read_json("splits")["parts"])
 
     @property
-    def protocol(self) -> Protocol:
-        """Which photos ask and which are asked."""
-        return Protocol(**self._read_json("splits")["protocol"])
+    def protocol(self) -> EvaluationProtocol:
+        """Sources of the query and gallery photos."""
+        return EvaluationProtocol(**self._read_json("splits")["protocol"])
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How the model sees an image."""
+        """Preprocessing of the model's input."""
         return Preprocessing.from_dict(self._read_json("backbone")["preprocessing"])
 
     @property
     def progress(self) -> dict[str, Any]:
-        """Epochs done, the best one and its figures; empty before the first epoch."""
+        """Number of finished epochs, the best one and its metrics; empty before the first epoch."""
         return self._read_json("progress") if (self.path / "progress.json").exists() else {}
 
     def photos(self) -> list[Photo]:
-        """Read the run's catalogue again."""
+        """Read the run's catalogue."""
         return read_catalogue(Path(self.settings.catalogue))
 
     def new_model(self) -> EmbeddingModel:
@@ -103,11 +103,11 @@ class Run:
         return model.eval()
 
     def has(self, name: str) -> bool:
-        """Return whether there is a checkpoint of this name."""
+        """Return whether a checkpoint of this name exists."""
         return (self.path / "checkpoints" / f"{name}.safetensors").exists()
 
     def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
-        """Write a checkpoint aside, then move it into place."""
+        """Write a checkpoint atomically."""
         target = self.path / "checkpoints" / f"{name}.safetensors"
         aside = target.with_suffix(".partial")
         packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
@@ -116,10 +116,10 @@ class Run:
         aside.replace(target)
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return a checkpoint's tensors and facts."""
+        """Return a checkpoint's tensors and plain values."""
         path = self.path / "checkpoints" / f"{name}.safetensors"
         if not path.exists():
-            raise RunError(f"{self.path} has no {name} checkpoint yet", remedy="Finish its first epoch with --resume")
+            raise RunError(f"{self.path} has no checkpoint {name!r} yet", remedy="Finish its first epoch with --resume")
         try:
             from safetensors import safe_open
 
@@ -135,7 +135,7 @@ class Run:
             file.write(json.dumps(dict(line)) + "\n")
 
     def forget_after(self, epoch: int) -> None:
-        """Drop the metrics of epochs after `epoch`, so that a resumed run's log reads like one run."""
+        """Drop the metrics of epochs after `epoch`, which a resumed run repeats."""
         path = self.path / "metrics.jsonl"
         if path.exists():
             lines = [line for line in path.read_text().splitlines() if line.strip()]
@@ -168,9 +168,9 @@ def _sync(path: Path) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a run: "auto" is the first GPU where there is one."""
+    """Return the device of a run; "auto" is the first GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():
-        raise RunError("device cuda was asked for and there is no GPU", remedy="Use --device auto")
+        raise RunError("device is cuda, but no GPU is available", remedy="Use --device auto")
     return torch.device(name)

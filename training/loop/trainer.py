@@ -1,4 +1,4 @@
-"""The training loop: epochs, validation, checkpoints, and resuming as if nothing had happened."""
+"""The training loop: epochs, validation, checkpoints and resuming."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.data.samplers import HardItemSampler
 from training.data.sources import FeatureSource, PixelSource, Source
-from training.data.splits import Protocol, Splits, make_protocol, make_splits
+from training.data.splits import EvaluationProtocol, Splits, make_evaluation_protocol, make_splits
 from training.evaluation.embedding import to_device
-from training.evaluation.evaluate import item_labels, make_scene, open_set_figures, rank_figures, score_scene
+from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
 
-from .distributed import Team, launch, launched
+from .distributed import ProcessGroup, launch, launched
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
-from .recipe import build_loss, check_recipe, initial_model, make_sampler, protocol_photos
+from .recipe import build_loss, check_recipe, initial_model, make_sampler, photos_in_protocol
 from .run import BEST, LAST, Run
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
-MEANS = "sampler.means"  # of items, in a checkpoint
+MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
 SELECT: Mapping[str, Callable[[Mapping[str, float]], list[float]]] = {  # smaller is better
-    "fnir": lambda figures: [figures["validation FNIR"], -figures["validation R@1"]],
-    "r@1": lambda figures: [-figures["validation R@1"], figures["validation FNIR"]],
-    "map@r": lambda figures: [-figures["validation MAP@R"], figures["validation FNIR"]],
+    "fnir": lambda metrics: [metrics["validation FNIR"], -metrics["validation R@1"]],
+    "r@1": lambda metrics: [-metrics["validation R@1"], metrics["validation FNIR"]],
+    "map@r": lambda metrics: [-metrics["validation MAP@R"], metrics["validation FNIR"]],
     "last": lambda _: [0.0],
 }
 
@@ -46,66 +46,70 @@ def train(
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
 ) -> Run:
-    """Train, or continue, a run at `path`, and return it.
+    """Train or resume the run at `path`, and return it.
 
-    The result depends on the settings alone: an interrupted and resumed run ends with the same weights as an
-    uninterrupted one on the same machine, because every random choice is drawn from (seed, epoch).
+    Every random choice is drawn from (seed, epoch), so that a resumed run ends with the same weights as an
+    uninterrupted one on the same machine.
 
     Parameters
     ----------
     resume:
-        Continue, with the run's own settings.
+        Continue the run with its own settings.
     splits:
-        Who may see what, in place of `make_splits`. Without validation items the last checkpoint is kept, which
-        `settings.select` must say.
+        Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
+        "last".
     on_epoch:
-        Called after each epoch with the number of epochs done and their figures; what it raises ends the run there, to
-        be resumed. For a run of one process.
+        Called after each epoch with the number of finished epochs and their metrics. An exception that it raises
+        ends the run, which can be resumed. Only for runs of one process.
     """
     settings = Run.open(path).settings if resume else settings
     several = settings.devices > 1 and not launched()
     if several and on_epoch is not None:
-        raise InvalidParameter("devices", "be 1 where epochs are watched", settings.devices)
-    team = Team(torch.device("cpu")) if several else Team.join(settings.device)
+        raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
+    process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
     photos, model = None, None
     if not resume:
-        photos, model = begin_run(settings, path, splits=splits, team=team)
+        photos, model = begin_run(settings, path, splits=splits, process_group=process_group)
     if several:
-        launch(_train_in_team, (path,), processes=settings.devices)
+        launch(_train_in_process, (path,), processes=settings.devices)
         return Run.open(path)
-    return Trainer(Run.open(path), photos=photos, model=model, team=team, on_epoch=on_epoch).run_epochs()
+    return Trainer(
+        Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch
+    ).run_epochs()
 
 
 def begin_run(
-    settings: Settings, path: Path, *, splits: Splits | None = None, team: Team | None = None
+    settings: Settings, path: Path, *, splits: Splits | None = None, process_group: ProcessGroup | None = None
 ) -> tuple[list[Photo], EmbeddingModel]:
-    """Check that a run can be trained and write its directory, without a step; return its photos and first model."""
-    team = team or Team.join(settings.device)
+    """Check the settings and write the run directory; return the photos and the initial model."""
+    process_group = process_group or ProcessGroup.join(settings.device)
     photos = read_catalogue(Path(settings.catalogue))
     splits = splits or make_splits(photos, seed=settings.split_seed)
-    protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
+    protocol = make_evaluation_protocol(
+        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
+    )
     if splits.validation:
-        make_scene("validation", photos, splits.validation, protocol)
+        make_evaluation_split("validation", photos, splits.validation, protocol)
     check_recipe(settings, splits)
-    make_sampler(settings, protocol_photos(photos, splits.fit, protocol))
+    make_sampler(settings, photos_in_protocol(photos, splits.fit, protocol))
     model, config = initial_model(settings)
-    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
         "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
     }
-    team.lead(lambda: Run.create(path, **documents))
+    process_group.run_on_main(lambda: Run.create(path, **documents))
     return photos, model
 
 
-def _train_in_team(path: Path) -> None:
+def _train_in_process(path: Path) -> None:
     run = Run.open(path)
-    Trainer(run, team=Team.join(run.settings.device)).run_epochs()
+    Trainer(run, process_group=ProcessGroup.join(run.settings.device)).run_epochs()
 
 
 class Trainer:
-    """One run in the making; `run_epochs` does what is left to do."""
+    """Trains one run; `run_epochs` does the remaining epochs."""
 
     def __init__(
         self,
@@ -113,24 +117,24 @@ class Trainer:
         *,
         photos: Sequence[Photo] | None = None,
         model: EmbeddingModel | None = None,
-        team: Team | None = None,
+        process_group: ProcessGroup | None = None,
         on_epoch: EpochCallback | None = None,
     ) -> None:
         self.run = run
         self.settings = settings = run.settings
         self.splits: Splits = run.splits
-        self.protocol: Protocol = run.protocol
-        self.team = team or Team.join(settings.device)
-        if self.team.device.type == "cpu":
+        self.protocol: EvaluationProtocol = run.protocol
+        self.process_group = process_group or ProcessGroup.join(settings.device)
+        if self.process_group.device.type == "cpu":
             keep_freed_memory()
         self._on_epoch = on_epoch
         photos = run.photos() if photos is None else photos
-        fit = protocol_photos(photos, self.splits.fit, self.protocol)
-        wanted = set(self.splits.validation)
+        fit = photos_in_protocol(photos, self.splits.fit, self.protocol)
+        validation_items = set(self.splits.validation)
         self.labels = torch.from_numpy(item_labels(fit))
-        self.validation = [photo for photo in photos if photo.item_id in wanted]
+        self.validation = [photo for photo in photos if photo.item_id in validation_items]
         self.sampler = make_sampler(settings, fit)
-        pixels = PixelSource(fit, self.validation, settings, run.preprocessing, team=self.team)
+        pixels = PixelSource(fit, self.validation, settings, run.preprocessing, process_group=self.process_group)
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
         if model is None:
@@ -139,45 +143,45 @@ class Trainer:
             self._scale_head(model, pixels)
         self.source: Source = pixels
         if settings.precompute:
-            model.to(self.team.device)
-            self.source = FeatureSource(run.path, pixels, model, settings, self.team)
+            model.to(self.process_group.device)
+            self.source = FeatureSource(run.path, pixels, model, settings, self.process_group)
         self.learner = Learner(
             model,
             loss,
             settings,
-            team=self.team,
+            process_group=self.process_group,
             steps=self.sampler.batches * settings.epochs,
             prepare=self.source.prepare,
         )
 
     @property
     def model(self) -> EmbeddingModel:
-        """The model in training."""
+        """The model that is being trained."""
         return self.learner.model
 
     def run_epochs(self) -> Run:
-        """Do the epochs that are left; each ends with validation and a checkpoint."""
+        """Train the remaining epochs; each ends with validation and a checkpoint."""
         progress, settings, batches = self._restore(), self.settings, self.sampler.batches
-        names = settings.loggers if self.team.leads else ""
+        names = settings.loggers if self.process_group.is_main else ""
         with Loggers(names, self.run.path, settings.to_dict(), step=progress["epoch"] * batches) as loggers:
-            while progress["epoch"] < settings.epochs and not _tired(progress, settings.patience):
-                figures = self._epoch(progress["epoch"])
-                loggers.log(figures, (progress["epoch"] + 1) * batches)
+            while progress["epoch"] < settings.epochs and not _out_of_patience(progress, settings.patience):
+                metrics = self._epoch(progress["epoch"])
+                loggers.log(metrics, (progress["epoch"] + 1) * batches)
                 progress["epoch"] += 1
-                self._keep_best(progress, figures)
-                if self.team.leads:
+                self._keep_best(progress, metrics)
+                if self.process_group.is_main:
                     self._checkpoint(progress)
-                    self.run.record({"epoch": progress["epoch"], **figures})
-                self.team.wait()
+                    self.run.record({"epoch": progress["epoch"], **metrics})
+                self.process_group.barrier()
                 if self._on_epoch is not None:
-                    self._on_epoch(progress["epoch"], figures)
+                    self._on_epoch(progress["epoch"], metrics)
         return self.run
 
-    def _keep_best(self, progress: dict[str, Any], figures: Mapping[str, float]) -> None:
-        rank, best = SELECT[self.settings.select](figures), progress["best"]
+    def _keep_best(self, progress: dict[str, Any], metrics: Mapping[str, float]) -> None:
+        rank, best = SELECT[self.settings.select](metrics), progress["best"]
         if best is None or self.settings.select == "last" or rank < list(best["rank"]):
-            progress["best"] = {"epoch": progress["epoch"], "rank": rank, "figures": dict(figures)}
-            if self.team.leads:
+            progress["best"] = {"epoch": progress["epoch"], "rank": rank, "metrics": dict(metrics)}
+            if self.process_group.is_main:
                 self.run.save(BEST, self.learner.kept.state_dict())
 
     def _epoch(self, epoch: int) -> dict[str, float]:
@@ -186,7 +190,7 @@ class Trainer:
         planned = list(self.sampler.epoch(epoch))
         total, started = 0.0, time.perf_counter()
         title = f"epoch {epoch + 1}/{settings.epochs}"
-        bar = tqdm(planned, desc=title, unit="batch", disable=not self.team.leads)
+        bar = tqdm(planned, desc=title, unit="batch", disable=not self.process_group.is_main)
         for positions, inputs in zip(bar, self.source.inputs(planned, epoch), strict=True):
             labels = self.labels[positions]
             loss, embeddings = learner.take(inputs, labels)
@@ -195,40 +199,40 @@ class Trainer:
             total += loss
             bar.set_postfix(loss=f"{loss:.4f}")
         seconds = time.perf_counter() - started
-        figures = self.team.agree(self._validate())
-        if self.team.leads:
-            told = f"{title}: loss {total / steps:.4f}"
-            if figures:
-                told += f", validation R@1 {figures['R@1']:.3f}"
-                told += f", FNIR at FPIR {settings.target_fpir:g}: {figures['FNIR']:.3f}"
-            tqdm.write(f"{told}, {seconds:.0f} s")
+        metrics = self.process_group.broadcast(self._validate())
+        if self.process_group.is_main:
+            line = f"{title}: loss {total / steps:.4f}"
+            if metrics:
+                line += f", validation R@1 {metrics['R@1']:.3f}"
+                line += f", FNIR at FPIR {settings.target_fpir:g}: {metrics['FNIR']:.3f}"
+            tqdm.write(f"{line}, {seconds:.0f} s")
         return {
             "loss": total / steps,
             "seconds": seconds,
             "learning rate": learner.learning_rate,
-            **{f"validation {name}": value for name, value in figures.items()},
+            **{f"validation {name}": value for name, value in metrics.items()},
         }
 
     def _validate(self) -> dict[str, float]:
-        """Return R@1 and the open-set figures on validation items, which choose the checkpoint; {} without any."""
+        """Return rank and open-set metrics on the validation items; {} without validation items."""
         if not self.validation:
             return {}
         vectors = self.source.validation_vectors(self.learner.kept)
-        scene = make_scene("validation", self.validation, self.splits.validation, self.protocol)
+        split = make_evaluation_split("validation", self.validation, self.splits.validation, self.protocol)
         labels = item_labels(self.validation)
-        scores = score_scene(scene, vectors, labels)
-        ranks = rank_figures(scene, vectors, labels)
-        return ranks | open_set_figures(scores, self.settings.target_fpir)
+        scores = score_split(split, vectors, labels)
+        ranks = rank_metrics(split, vectors, labels)
+        return ranks | open_set_metrics(scores, self.settings.target_fpir)
 
     def _scale_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
-        """Scale the embedding layer so that training photos have the initial norm: a probabilistic loss reads it."""
+        """Scale the embedding layer so that embeddings of training photos have the initial norm on average."""
         statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
         model.train()
         if self.settings.freeze_batch_norm:
             freeze_batch_norm(model)
         with torch.no_grad():
-            some = pixels.reader.pixels(range(min(64, len(self.labels))))
-            mean = model(to_device(some, self.run.preprocessing, torch.device("cpu"))).norm(dim=1).mean()
+            sample = pixels.reader.pixels(range(min(64, len(self.labels))))
+            mean = model(to_device(sample, self.run.preprocessing, torch.device("cpu"))).norm(dim=1).mean()
             for name, buffer in model.named_buffers():
                 buffer.copy_(statistics[name])
             for parameter in model.head.parameters():
@@ -242,7 +246,7 @@ class Trainer:
         self.run.write_progress(progress)
 
     def _restore(self) -> dict[str, Any]:
-        """Continue from the last checkpoint; return the progress, which is fresh where there is none."""
+        """Restore the last checkpoint, if there is one; return the progress."""
         if not self.run.has(LAST):
             return {"epoch": 0, "best": None}
         tensors, facts = self.run.load(LAST)
@@ -250,11 +254,11 @@ class Trainer:
         if isinstance(self.sampler, HardItemSampler):
             means = tensors.get(MEANS)
             self.sampler.means = None if means is None else means.numpy().copy()
-        if self.team.leads:
+        if self.process_group.is_main:
             self.run.forget_after(facts["epoch"])
         return {"epoch": facts["epoch"], "best": facts["best"]}
 
 
-def _tired(progress: Mapping[str, Any], patience: int) -> bool:
-    """Return whether so many epochs went by without a better checkpoint."""
+def _out_of_patience(progress: Mapping[str, Any], patience: int) -> bool:
+    """Return whether the best checkpoint is `patience` epochs old."""
     return bool(patience and progress["best"] and progress["epoch"] - progress["best"]["epoch"] >= patience)

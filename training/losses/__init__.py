@@ -1,4 +1,4 @@
-"""The losses: `forward(embeddings (n, d) raw, labels (n,) int64) -> scalar`; each normalises itself."""
+"""Losses: `forward(embeddings (n, d) raw, labels (n,) int64) -> scalar`. They normalise the embeddings themselves."""
 
 from research.losses.comparison import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 from research.losses.comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP

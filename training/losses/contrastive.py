@@ -19,8 +19,8 @@ from .tcm import check_margins, threshold_consistent_margin
 class Contrastive(Loss):
     """Contrastive loss averaged over violating pairs (arXiv 2210.01908, Eq. 29).
 
-    The function of TCM with weights 1, except that a pair exactly on a margin does not count. (0.75, 0.6) are
-    the margins inside the contextual objective; that paper's stand-alone baseline takes (0.9, 0.6).
+    It equals TCM with weights 1, except that a pair exactly on a margin does not count. The defaults (0.75, 0.6) are
+    those of the contextual objective; the paper's stand-alone baseline has (0.9, 0.6).
     Cost O(n² d), memory O(n d).
     """
 
@@ -30,7 +30,7 @@ class Contrastive(Loss):
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return threshold_consistent_margin(
             F.normalize(embeddings, dim=1),
@@ -44,8 +44,8 @@ class Contrastive(Loss):
 class ClassAveragedContrastive(Loss):
     """Contrastive loss averaged over pairs of classes (Furusawa, ICLR 2024, Eq. 6); margins are cosine distances.
 
-    (1/2B) Σ_c mean_{i,j of c} [d - m_P]₊ + (1/2B) Σ_{c≠c'} mean_{i of c, j of c'} [m_N - d]₊, with d = 1 - s and a
-    photo paired with itself among the positives, as printed. Cost O(n² d), memory O(n²).
+    (1/2B) Σ_c mean_{i,j of c} [d - m_P]₊ + (1/2B) Σ_{c≠c'} mean_{i of c, j of c'} [m_N - d]₊, with d = 1 - s. A
+    photo paired with itself counts as a positive pair, as printed. Cost O(n² d), memory O(n²).
     """
 
     def __init__(self, *, positive_margin: float = 0.02, negative_margin: float = 0.3) -> None:
@@ -56,7 +56,7 @@ class ClassAveragedContrastive(Loss):
         self.positive_margin = positive_margin
         self.negative_margin = negative_margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         distance = 1 - unit @ unit.T

@@ -16,10 +16,10 @@ from .groups import group_log_mean_exp, one_label_each
 
 
 class ClassWiseMultiSimilarity(Loss):
-    """Class-wise multi-similarity (Furusawa, ICLR 2024, Eq. 9): the parent of its mean-field form.
+    """Class-wise multi-similarity (Furusawa, ICLR 2024, Eq. 9), from which the mean-field loss is derived.
 
-    `delta` is a cosine distance; the paper's "0.8" is one minus it. A photo paired with itself is among the
-    positives, as printed. Cost O(n² d), memory O(n²).
+    `delta` is a cosine distance, one minus the similarity 0.8 of the paper. A photo paired with itself counts as a
+    positive pair, as printed. Cost O(n² d), memory O(n²).
     """
 
     def __init__(self, *, alpha: float = 0.01, beta: float = 80.0, delta: float = 0.2) -> None:
@@ -29,7 +29,7 @@ class ClassWiseMultiSimilarity(Loss):
         self.beta = beta
         self.delta = delta
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         offset = (1 - unit @ unit.T) - self.delta
@@ -43,7 +43,7 @@ class ClassWiseMultiSimilarity(Loss):
 
 
 def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
-    """Refuse scales that are not positive, or an offset that is no cosine distance."""
+    """Raise InvalidParameter for scales that are not positive, or an offset that is no cosine distance."""
     for name, scale in (("alpha", alpha), ("beta", beta)):
         if not scale > 0:
             raise InvalidParameter(name, "be positive", scale)
@@ -52,6 +52,6 @@ def check_similarity_scales(alpha: float, beta: float, delta: float) -> None:
 
 
 def _class_pairs(exponents: Tensor, groups: Tensor, classes: int) -> Tensor:
-    """Return the log mean of e^x over the pairs of each two classes (B, B), x being (n, n)."""
+    """Return the log mean of e^x over the pairs of every two classes (B, B), for exponents x (n, n)."""
     rows = group_log_mean_exp(exponents, groups, classes)  # (B, n)
     return group_log_mean_exp(rows.T, groups, classes)

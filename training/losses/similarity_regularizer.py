@@ -25,6 +25,6 @@ class SimilarityRegularizer(Loss):
             raise InvalidParameter("target", "lie in [-1, 1], a cosine", target)
         self.target = target
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG002
         """Return the scalar loss of raw embeddings (n, d)."""
         return (F.normalize(embeddings, dim=1).mean(dim=0).square().sum() - self.target).square()

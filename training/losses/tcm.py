@@ -32,14 +32,14 @@ def threshold_consistent_margin(
 ) -> Tensor:
     """Return Eq. 5 of arXiv 2307.04047 for unit embeddings (n, d) and labels (n,).
 
-    A term is the mean violation over the pairs on the wrong side of its margin, and 0, still differentiable,
-    where there is none. Memory O(n d): the cosine matrix is made and left a block of rows at a time.
+    Each term is the mean violation over the pairs on the wrong side of its margin, and 0, still differentiable,
+    without such pairs. Memory O(n d): the cosine matrix is computed in blocks of rows.
 
     Parameters
     ----------
     hard_only:
-        False adds up all pairs, also those on the right side, and still divides by the number of hard ones
-        (Eq. 17, an ablation).
+        False sums over all pairs, including those on the right side, but still divides by the number of hard ones
+        (ablation, Eq. 17).
     inclusive:
         Whether a pair exactly on a margin counts.
     """
@@ -50,11 +50,11 @@ def threshold_consistent_margin(
 
 
 class _MeanViolation(torch.autograd.Function):
-    """The two terms and their gradient in one walk over the cosine matrix.
+    """The two terms and their gradient in one pass over the cosine matrix.
 
-    W = d loss / d s is symmetric and constant between ties, so that the gradient of the embeddings is 2 W f. Its
-    two terms are divided by numbers of pairs that are known only at the end of the walk. Where a batch is one
-    block, that is at once, and W f is one product; else each term's pairs are multiplied with f on their own.
+    W = d loss / d s is symmetric and piecewise constant, so that the gradient of the embeddings is 2 W f. Its two terms
+    are divided by numbers of pairs that are known only after the pass. A batch of one block needs one product W f;
+    otherwise the pairs of each term are multiplied with f separately.
     """
 
     @staticmethod
@@ -100,18 +100,17 @@ class _MeanViolation(torch.autograd.Function):
 def _violations(
     unit: Tensor, labels: Tensor, block: slice, margins: tuple[float, float], hard_only: bool, inclusive: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what Eq. 5 asks of the pairs of a block of photos with everyone.
+    """Return the violations of the pairs of a block with all photos, and masks of the counted and positive pairs.
 
-    How far each is on the wrong side of its margin, which are counted, which are positive, all (b, n), and how
-    many positive and negative ones are hard (2,).
+    These are (b, n). The fourth value has the numbers of hard positive and negative pairs (2,).
     """
     similarity = unit[block] @ unit.T
     same = labels[block, None] == labels[None]
     violation = torch.where(same, margins[0] - similarity, similarity - margins[1])
     hard = (violation >= 0) if inclusive else (violation > 0)
     hard[:, block].fill_diagonal_(False)
-    pulled = torch.count_nonzero(hard & same)
-    counts = torch.stack([pulled, torch.count_nonzero(hard) - pulled])
+    positives = torch.count_nonzero(hard & same)
+    counts = torch.stack([positives, torch.count_nonzero(hard) - positives])
     if not hard_only:
         hard = torch.ones_like(hard)
         hard[:, block].fill_diagonal_(False)
@@ -119,7 +118,7 @@ def _violations(
 
 
 def _times(mask: Tensor, unit: Tensor) -> Tensor:
-    """Return mask (b, n) times f (n, d): pair by pair where few are set, else as a matrix product."""
+    """Return mask (b, n) times f (n, d): by rows where few pairs are set, else as a matrix product."""
     rows, columns = mask.nonzero(as_tuple=True)
     if 16 * len(rows) > mask.numel():
         return mask.to(unit.dtype) @ unit
@@ -128,7 +127,7 @@ def _times(mask: Tensor, unit: Tensor) -> Tensor:
 
 
 def check_margins(positive_margin: float, negative_margin: float) -> None:
-    """Refuse margins that are out of order or no cosines."""
+    """Raise InvalidParameter for margins that are out of order or no cosines."""
     if not -1 <= negative_margin <= positive_margin <= 1:
         raise InvalidParameter(
             "margins",
@@ -140,9 +139,9 @@ def check_margins(positive_margin: float, negative_margin: float) -> None:
 class ThresholdConsistentMargin(Loss):
     """Threshold-consistent margin regulariser (TCM, arXiv 2307.04047, Eq. 5).
 
-    Pulls positive pairs that are less similar than `positive_margin` and pushes negative pairs that are more
-    similar than `negative_margin`, each averaged over those hard pairs only. The ablations of its Appendix
-    A.2.3: `negative_weight=0` (Eq. 16), `positive_weight=0` (Eq. 15), `hard_only=False` (Eq. 17).
+    Pulls positive pairs that are less similar than `positive_margin` and pushes negative pairs that are more similar
+    than `negative_margin`, each averaged over these hard pairs only. Ablations of
+    Appendix A.2.3: `negative_weight=0` (Eq. 16), `positive_weight=0` (Eq. 15), `hard_only=False` (Eq. 17).
     Cost O(n² d), memory O(n d).
     """
 
@@ -166,7 +165,7 @@ class ThresholdConsistentMargin(Loss):
         self.negative_weight = negative_weight
         self.hard_only = hard_only
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return threshold_consistent_margin(
             F.normalize(embeddings, dim=1),

@@ -1,7 +1,7 @@
-"""Proxies that are distributions on the sphere (arXiv 2207.03784).
+"""NCA loss with von Mises-Fisher proxies (arXiv 2207.03784).
 
-Symbols: n = batch size, d = embedding size, C = classes, N = samples, κ_z = the norm of a raw embedding: how
-certain a photo is. Labels are 0 … C-1.
+Symbols: n = batch size, d = embedding size, C = classes, N = samples, κ_z = norm of a raw embedding, the certainty of a
+photo. Labels are 0 … C-1.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class VonMisesFisherNCA(Proxies):
     - `nivmf`: the log density of the photo's direction under a non-isotropic proxy (Eq. 4);
     - `el_vmf`, `b_vmf`, `kl_vmf`: closed forms between two vMF (Eq. 35, 29, 39), the negative as similarity.
 
-    `normalizer="exact"` is the density that integrates to one; "paper" is Eq. 4 and 12, 13 as printed; "released"
-    also leaves K off the samples and averages ρ^(1/t), as the code behind the published numbers does.
-    `anchor_weight` adds that much of ProxyAnchor on the same proxies (Eq. 7). Embeddings should begin with norms
-    near the concentration of the task: `Settings.initial_norm`. Cost O(N n C d).
+    `normalizer="exact"` is the density that integrates to one; "paper" is Eq. 4, 12 and 13 as printed; "released" also
+    omits K for the samples and averages ρ^(1/t), as the code behind the published numbers does. `anchor_weight` is the
+    weight of ProxyAnchor on the same proxies (Eq. 7). The initial norms of embeddings should be close to the
+    concentration of the task: see `Settings.initial_norm`. Cost O(N n C d).
     """
 
-    def __init__(  # noqa: PLR0913, the paper has this many
+    def __init__(  # noqa: PLR0913, as many as the paper has
         self,
         classes: int,
         dim: int,
@@ -87,7 +87,7 @@ class VonMisesFisherNCA(Proxies):
         self.anchor_alpha = anchor_alpha
         self.anchor_margin = anchor_margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         cosines = self.cosines(embeddings, labels)
         if self.distance == "el_nivmf":
@@ -115,7 +115,7 @@ class VonMisesFisherNCA(Proxies):
         temperature = self.log_temperature.exp()
         if self.distance == "nivmf":
             return self._log_likelihood(F.normalize(embeddings, dim=1)) / temperature
-        kappa = embeddings.norm(dim=1).double()  # heights cancel: a float32 of log C has three digits to spare
+        kappa = embeddings.norm(dim=1).double()  # terms cancel: float32 is not exact enough for log C
         concentrations = self.concentrations.clamp(min=SMALLEST_CONCENTRATION).double()
         distance = ANALYTIC[self.distance](cosines.double(), kappa, concentrations, embeddings.shape[1])
         return (-distance / temperature).to(embeddings.dtype)

@@ -1,7 +1,7 @@
-"""`retrieval tune`: settings searched on class-disjoint folds of the training items.
+"""Hyperparameter search on class-disjoint folds of the training items (`retrieval tune`).
 
-search_space search_targets   what to vary, read and checked
-plan study claims             what a study is, its directory, who works on which trial
-trial features                one trial, and the features that trials share
-tune results report cli       the workers, what they found, its page, the command
+search_space search_targets   axes of the search, parsed and checked
+plan study trial_queue        definition of a study, its directory, assignment of trials to workers
+trial features                one trial, and features shared by trials
+tune results report cli       workers, results, HTML report, command
 """

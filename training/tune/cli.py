@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from retrieval.errors import MissingDependency
-from training.cli import NestedOptions, gather_settings, settings_options
+from training.cli import gather_settings
+from training.config import DATA, OUTPUT
+from training.options import SettingsCommand, settings_groups, settings_options
 
 from .search_space import parse_searches, read_searches
 
@@ -17,24 +19,50 @@ if TYPE_CHECKING:
     from .results import Outcome
 
 
-@click.command(cls=NestedOptions)
+class TuneCommand(SettingsCommand):
+    """`retrieval tune`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Search": ["search", "space", "trials", "jobs", "folds", "objective", "share", "pruner"],
+        **{title: names for title, names in settings_groups().items() if title not in (DATA, OUTPUT)},
+        DATA: ["config", *settings_groups()[DATA]],
+        OUTPUT: ["output", "resume", *settings_groups()[OUTPUT]],
+    }
+
+
+@click.command(cls=TuneCommand)
 @click.argument("catalogue", required=False)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The study's directory.")
-@click.option("--search", multiple=True, metavar="NAME=SPEC", help="What to vary: LOW..HIGH[:log][:step=N], or A,B,…")
-@click.option("--space", type=click.Path(path_type=Path), help="TOML file with more of them.")
-@click.option("--trials", type=int, help="How many settings to try.  [default: 50]")
-@click.option("--jobs", type=int, default=1, show_default=True, help="Trials at a time, a process each.")
-@click.option("--folds", type=int, default=4, show_default=True, help="Class-disjoint parts of the training items.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the study to.")
+@click.option(
+    "--search",
+    multiple=True,
+    metavar="NAME=SPEC",
+    help="Setting to search, and its values: LOW..HIGH[:log][:step=N] or A,B,… Can be repeated.",
+)
+@click.option("--space", type=click.Path(path_type=Path), help="TOML file with more settings to search.")
+@click.option("--trials", type=int, help="Number of trials.  [default: 50]")
+@click.option(
+    "--jobs", type=int, default=1, show_default=True, help="Number of trials that run at a time, in processes."
+)
+@click.option("--folds", type=int, default=4, show_default=True, help="Number of class-disjoint folds.")
 @click.option(
     "--objective",
     default="fnir",
     show_default=True,
-    help="fnir (at the target FPIR), opis, search_opis, r@1 or map@r; two with a comma between them for both.",
+    help="What to optimise: fnir (at the target FPIR), opis, search_opis, r@1 or map@r; or two of them, as A,B.",
 )
-@click.option("--share", type=float, help="Share of the training items.  [default: all; 0.1 for TCM's margins]")
-@click.option("--pruner", default="median", show_default=True, help="median, hyperband or none.")
-@click.option("--config", type=click.Path(path_type=Path), help="TOML file with settings; options win over it.")
-@click.option("--resume", is_flag=True, help="Continue a study with its own settings, to --trials where given.")
+@click.option(
+    "--share", type=float, help="Share of the training items to use.  [default: all of them, 0.1 for TCM's margins]"
+)
+@click.option(
+    "--pruner", default="median", show_default=True, help="What stops bad trials early: median, hyperband or none."
+)
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    help="TOML file with settings. Options on the command line override it.",
+)
+@click.option("--resume", is_flag=True, help="Continue a study with its own settings, up to --trials if given.")
 @settings_options
 @click.pass_context
 def tune(
@@ -50,16 +78,16 @@ def tune(
     resume: bool,
     **options: Any,
 ) -> None:
-    """Search the settings that do best on training items which the loss did not see.
+    """Search for the best settings on folds of the training items.
 
-    Each trial trains on --folds class-disjoint parts of the training items, no group in two, and is judged on the
-    part left out; calibration and test items are never read. The settings as given are the first trial, the others
-    are drawn around what did well (TPE), and those that do worse than most are stopped early.
+    Each trial trains on --folds class-disjoint folds of the training items, with no group in two folds, and is
+    evaluated on the items left out. Calibration and test items are never read. The first trial has the given settings,
+    the others are drawn by TPE, and bad ones are stopped early.
 
     --search takes any setting (learning_rate=1e-5..1e-3:log, loss=smooth_ap,proxy_anchor), any argument of the loss
-    or of the regularizer that is tried (loss.alpha=16..64), or of one of several (loss.proxy_anchor.alpha=16..64).
-    With --regularizer tcm and no --search its two margins are searched on a tenth of the training items, but not
-    on fewer than ten a fold.
+    or of the regularizer (loss.alpha=16..64), or an argument of one of several losses (loss.proxy_anchor.alpha=16..64).
+    With --regularizer tcm and no --search, its two margins are searched on a tenth of the training items, but at
+    least ten per fold.
 
     \b
     Example:
@@ -72,27 +100,27 @@ def tune(
     except ModuleNotFoundError as error:
         raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
 
-    how = {name: options.pop(name) for name in ("folds", "objective", "share", "pruner")}
+    study_options = {name: options.pop(name) for name in ("folds", "objective", "share", "pruner")}
     if resume:
         outcome = resume_tuning(output, trials=trials, jobs=jobs)
     else:
         axes = [*parse_searches(search).items(), *(read_searches(space).items() if space else ())]
         settings = gather_settings(context, catalogue=catalogue, config=config, options=options)
-        objectives = tuple(name.strip() for name in how.pop("objective").split(","))
-        wanted = TuneOptions(trials=50 if trials is None else trials, objectives=objectives, **how)
-        plan = make_plan(settings, dict(axes), wanted)
+        objectives = tuple(name.strip() for name in study_options.pop("objective").split(","))
+        tune_options = TuneOptions(trials=50 if trials is None else trials, objectives=objectives, **study_options)
+        plan = make_plan(settings, dict(axes), tune_options)
         click.echo(plan.describe())
         outcome = start_tuning(plan, output, jobs=jobs)
-    _tell(outcome, output)
+    _print_outcome(outcome, output)
 
 
-def _tell(outcome: Outcome, output: Path) -> None:
+def _print_outcome(outcome: Outcome, output: Path) -> None:
     from .report import render_study
     from .results import render, to_toml
 
     click.echo("\n" + render(outcome))
     if outcome.best is None:
-        click.echo(f"The trials' logs are in {output / 'trials'}.")
+        click.echo(f"The logs of the trials are in {output / 'trials'}.")
         return
     (output / "report.html").write_text(render_study(outcome))
     (output / "best.toml").write_text(to_toml(outcome))

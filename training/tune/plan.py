@@ -1,4 +1,4 @@
-"""What decides a tuning study: the settings, what is varied, on which folds, and by which figure trials are judged."""
+"""Definition of a tuning study: settings, search space, folds and objectives."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Literal
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
 from training.config import Settings
-from training.data.folds import Fold, class_folds, fold_splits, share_of_items, training_items
-from training.data.splits import make_protocol
-from training.evaluation.evaluate import make_scene
+from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
+from training.data.splits import make_evaluation_protocol
+from training.evaluation.evaluate import make_evaluation_split
 from training.loop.recipe import check_recipe
 
 from .search_space import Axis, parse_axis
 from .search_targets import SearchSpace, make_space
 
 Direction = Literal["minimize", "maximize"]
-OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # figure, direction
+OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # name of the metric, direction
     "fnir": ("FNIR", "minimize"),
     "opis": ("OPIS", "minimize"),
     "search_opis": ("search OPIS", "minimize"),
@@ -27,18 +27,18 @@ OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # figure, direction
     "map@r": ("MAP@R", "maximize"),
 }
 PRUNERS = ("median", "hyperband", "none")
-TENTH = 0.1  # of the training data, on which arXiv 2307.04047 tunes the margins of TCM
-FEW = 10  # items a fold below which a tenth says too little
+TCM_SHARE = 0.1  # of the training items, on which arXiv 2307.04047 tunes the margins of TCM
+MIN_ITEMS = 10  # items per fold that this share is raised to
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """How a study is done."""
+    """Options of a study."""
 
     trials: int = 50
     folds: int = 4
     objectives: tuple[str, ...] = ("fnir",)
-    share: float | None = None  # of the training items; None is all, and a tenth for the margins of TCM alone
+    share: float | None = None  # of the training items; None is all of them, or a tenth for the margins of TCM alone
     pruner: str = "median"
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that decides a study, as it stands in study.json."""
+    """Definition of a study, as stored in study.json."""
 
     settings: Settings
     space: SearchSpace
@@ -65,28 +65,28 @@ class Plan:
     pruner: str
 
     @property
-    def figures(self) -> list[str]:
-        """The names of the figures that are the objectives."""
+    def metrics(self) -> list[str]:
+        """Names of the metrics that are the objectives."""
         return [OBJECTIVES[name][0] for name in self.objectives]
 
     @property
     def directions(self) -> list[Direction]:
-        """Whether each objective is to be small or large, in Optuna's words."""
+        """Direction of each objective, in Optuna's words."""
         return [OBJECTIVES[name][1] for name in self.objectives]
 
     @property
     def judged_by(self) -> str:
-        """The objectives in words."""
+        """Description of the objectives."""
         target = f"FNIR at FPIR {self.settings.target_fpir:g}"
-        return " and ".join(target if figure == "FNIR" else figure for figure in self.figures)
+        return " and ".join(target if metric == "FNIR" else metric for metric in self.metrics)
 
     def describe(self) -> str:
-        """Return in words what is searched, on what, and how it is judged."""
+        """Return a description of the search."""
         names = ", ".join(f"{name} in {axis}" for name, axis in self.space.axes.items())
         items = sum(len(validation) for _, validation in self.folds)
         return (
             f"Searching {names}: {self.trials} trials on {items} training items in {len(self.folds)} folds, "
-            f"judged by {self.judged_by}."
+            f"optimising {self.judged_by}."
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,27 +111,29 @@ class Plan:
 
 
 def make_plan(settings: Settings, search: Mapping[str, Axis], options: TuneOptions) -> Plan:
-    """Return the checked plan of a study; nothing is written and no photo opened."""
+    """Return the checked plan of a study, without writing anything or opening photos."""
     if settings.devices > 1:
         raise InvalidParameter(
             "devices", "be 1 in a study", settings.devices, remedy="Use --jobs for several trials at a time"
         )
     space = make_space(search, settings)
     photos = read_catalogue(Path(settings.catalogue))
-    folds = plan_folds(photos, settings, options, tenth=not search)
-    protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
+    folds = plan_folds(photos, settings, options, small_share=not search)
+    protocol = make_evaluation_protocol(
+        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
+    )
     for number, (_, validation) in enumerate(folds):
-        make_scene(f"fold {number + 1} validation", photos, validation, protocol)
+        make_evaluation_split(f"fold {number + 1} validation", photos, validation, protocol)
     check_recipe(settings, fold_splits(folds[0]))
     return Plan(settings, space, options.objectives, tuple(folds), options.trials, options.pruner)
 
 
-def plan_folds(photos: Sequence[Photo], settings: Settings, options: TuneOptions, *, tenth: bool) -> list[Fold]:
-    """Return the folds of the training items, or of the share of them that is asked for."""
+def plan_folds(photos: Sequence[Photo], settings: Settings, options: TuneOptions, *, small_share: bool) -> list[Fold]:
+    """Return folds of the training items, or of a share of them."""
     items = training_items(photos, seed=settings.split_seed)
     share = options.share
-    if share is None and tenth:
-        share = max(TENTH, min(1.0, FEW * options.folds / len(items)))
+    if share is None and small_share:
+        share = max(TCM_SHARE, min(1.0, MIN_ITEMS * options.folds / len(items)))
     if share is not None and share != 1:
         items = share_of_items(photos, items, share=share, seed=settings.split_seed)
-    return class_folds(photos, items, folds=options.folds, seed=settings.split_seed)
+    return item_folds(photos, items, folds=options.folds, seed=settings.split_seed)

@@ -1,6 +1,6 @@
-"""`report.html` of a study: how it went, what mattered, what each setting does, and every trial.
+"""HTML report of a study: history, importance of the settings, values per setting, and all trials.
 
-One file without scripts or anything from elsewhere, so that it opens from a disk and in years.
+It is one file without scripts and external resources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .study import FOLD_STEPS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEAST = 12  # complete trials below which importance is a guess
+MIN_TRIALS = 12  # complete trials that importances need
 OTHERS = ("FNIR", "R@1", "MAP@R", "OPIS", "search OPIS")
 MORE_STYLE = """
 table.trials { display: block; overflow-x: auto; white-space: nowrap; } tr.stopped { color: #718096; }
@@ -34,85 +34,87 @@ td:last-child { text-align: left; }
 
 
 def render_study(outcome: Outcome) -> str:
-    """Return the page; MissingDependency where matplotlib is not installed."""
-    plan, figures = outcome.plan, []
-    for place, figure in enumerate(plan.figures):
-        figures.append(
+    """Return the page; raise MissingDependency without matplotlib."""
+    plan, plots = outcome.plan, []
+    for place, metric in enumerate(plan.metrics):
+        plots.append(
             (
-                f"{figure} of each trial",
+                f"{metric} of each trial",
                 drawn(lambda axes, place=place: _history(axes, outcome, place)),  # type: ignore[misc]
-                "One dot a trial, the mean over the folds; the line is the best so far. Crosses are trials that were "
-                "stopped early, at the mean they had then.",
+                "One dot per trial, the mean over the folds; the line is the best so far. Crosses are trials that were "
+                "stopped early, at their last mean.",
             )
         )
         weights = importances(outcome, place)
         if weights:
-            figures.append(
+            plots.append(
                 (
-                    f"What {figure} depends on",
+                    f"Importance of the settings for {metric}",
                     drawn(lambda axes, weights=weights: _bars(axes, weights)),  # type: ignore[misc]
-                    "Each setting's share in how much trials differ (fANOVA): how much it matters within its range, "
-                    "not which value is good. Settings that some trials only have are left out. "
-                    f"From {len(outcome.complete)} complete trials; a few dozen make it steady.",
+                    "Share of each setting in the variance between trials (fANOVA): how much it matters within its "
+                    "range, not which value is good. Settings that only some trials have are left out. "
+                    f"Based on {len(outcome.complete)} complete trials; a few dozen make it reliable.",
                 )
             )
-    if len(plan.figures) == 2:
-        figures.append(
+    if len(plan.metrics) == 2:
+        plots.append(
             (
-                "One against the other",
+                "Both objectives",
                 drawn(lambda axes: _front(axes, outcome)),
-                "One dot a trial. Chosen, in red, is the best by the second among those within a standard error of "
-                "the best by the first.",
+                "One dot per trial. The selected one, in red, is the best by the second objective among those within a "
+                "standard error of the best by the first.",
             )
         )
     elif any(trial.intermediate_values for trial in outcome.trials):
-        figures.append(
+        plots.append(
             (
-                "How trials went",
+                "Progress of the trials",
                 drawn(lambda axes: _curves(axes, outcome)),
-                "The mean of the folds so far, after each epoch: what pruning looks at. Grey lines were stopped.",
+                "Mean over the folds so far, after each epoch, which pruning compares. Grey lines were stopped.",
             )
         )
     for name in plan.space.axes:
         shown = [trial for trial in outcome.complete if name in trial.params]
         if shown:
-            figures.append(
+            plots.append(
                 (
                     html.escape(name),
                     drawn(lambda axes, name=name: _slice(axes, outcome, name)),  # type: ignore[misc]
-                    f"{html.escape(plan.figures[0])} against the value tried, searched in "
-                    f"{html.escape(str(plan.space.axes[name]))}. Darker dots came later, the chosen one is red; "
-                    "crosses were stopped early, at the mean they had then.",
+                    f"{html.escape(plan.metrics[0])} against the value tried, searched in "
+                    f"{html.escape(str(plan.space.axes[name]))}. Darker dots are later trials, the selected is red. "
+                    "Crosses were stopped early, at their last mean.",
                 )
             )
     title = f"Tuning for {plan.judged_by}"
-    shown_figures = "".join(
+    shown_plots = "".join(
         f"<figure><h2>{heading}</h2>{picture}<figcaption>{caption}</figcaption></figure>"
-        for heading, picture, caption in figures
+        for heading, picture, caption in plots
     )
     body = (
         f"<h1>{title}</h1><p>{_marked(summary(outcome))}</p>{_how(outcome)}"
-        f'<div class="pair">{shown_figures}</div>{_table(outcome)}'
+        f'<div class="pair">{shown_plots}</div>{_table(outcome)}'
     )
     return document(title, style=STYLE + MORE_STYLE, body=body)
 
 
 def importances(outcome: Outcome, place: int = 0) -> dict[str, float]:
-    """Return the share of each setting in an objective, greatest first; empty with too few or equal trials.
+    """Return the fANOVA importance of each setting for an objective, greatest first; {} for too few or equal trials.
 
-    By fANOVA, over the settings that every complete trial has.
+    Only settings that every complete trial has are compared.
     """
     complete = outcome.complete
     values = [trial.values[place] for trial in complete]
     common = [name for name in outcome.plan.space.axes if all(name in trial.params for trial in complete)]
     varied = [name for name in common if len({trial.params[name] for trial in complete}) > 1]
-    if len(complete) < LEAST or len(set(values)) < 2 or not varied:
+    if len(complete) < MIN_TRIALS or len(set(values)) < 2 or not varied:
         return {}
     study = optuna.create_study(direction=outcome.plan.directions[place])
     for trial, value in zip(complete, values, strict=True):
         study.add_trial(optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value))
-    found = optuna.importance.get_param_importances(study, params=varied, evaluator=FanovaImportanceEvaluator(seed=0))
-    return {name: float(weight) for name, weight in found.items()}
+    importance = optuna.importance.get_param_importances(
+        study, params=varied, evaluator=FanovaImportanceEvaluator(seed=0)
+    )
+    return {name: float(weight) for name, weight in importance.items()}
 
 
 def _history(axes: Axes, outcome: Outcome, place: int) -> None:
@@ -129,20 +131,20 @@ def _history(axes: Axes, outcome: Outcome, place: int) -> None:
     if stopped:
         at = [order[trial.number] for trial in stopped]
         axes.plot(at, [_last(trial) for trial in stopped], "x", color=GREY, label="stopped early")
-    figure = outcome.plan.figures[place]
+    metric = outcome.plan.metrics[place]
     if outcome.default is not None:
         value = outcome.default.values[place]
-        axes.axhline(value, color=ORANGE, linestyle="--", label=f"the settings as given: {number(value, figure)}")
+        axes.axhline(value, color=ORANGE, linestyle="--", label=f"the given settings: {number(value, metric)}")
     if outcome.best is not None:
         value = outcome.best.values[place]
-        axes.plot([order[outcome.best.number]], [value], "o", color=RED, label=f"chosen: {number(value, figure)}")
-    axes.set(xlabel="trial", ylabel=figure)
+        axes.plot([order[outcome.best.number]], [value], "o", color=RED, label=f"selected: {number(value, metric)}")
+    axes.set(xlabel="trial", ylabel=metric)
     axes.locator_params(axis="x", integer=True)
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
 
 def _last(trial: FrozenTrial) -> float:
-    """Return the last finite value that a trial reported, NaN where there is none."""
+    """Return the last finite value that a trial reported, or NaN."""
     finite = [value for _, value in sorted(trial.intermediate_values.items()) if math.isfinite(value)]
     return finite[-1] if finite else math.nan
 
@@ -157,10 +159,10 @@ def _bars(axes: Axes, weights: dict[str, float]) -> None:
 def _front(axes: Axes, outcome: Outcome) -> None:
     first, second = (np.array([trial.values[i] for trial in outcome.complete]) for i in (0, 1))
     axes.plot(first, second, "o", color=BLUE, alpha=0.6, markersize=4)
-    for trial, color, name in ((outcome.default, ORANGE, "the settings as given"), (outcome.best, RED, "chosen")):
+    for trial, color, name in ((outcome.default, ORANGE, "the given settings"), (outcome.best, RED, "selected")):
         if trial is not None:
             axes.plot([trial.values[0]], [trial.values[1]], "o", color=color, label=name)
-    axes.set(xlabel=outcome.plan.figures[0], ylabel=outcome.plan.figures[1])
+    axes.set(xlabel=outcome.plan.metrics[0], ylabel=outcome.plan.metrics[1])
     axes.legend(frameon=False, fontsize=8)
 
 
@@ -174,7 +176,7 @@ def _curves(axes: Axes, outcome: Outcome) -> None:
         pruned = trial.state == TrialState.PRUNED
         style = {"color": RED, "linewidth": 2.0, "zorder": 3} if best else {"color": GREY if pruned else BLUE}
         axes.plot(steps, values, marker="x" if pruned else None, markevery=[-1], **({"alpha": 0.5} | style))
-    axes.set(xlabel="folds trained", ylabel=f"mean {outcome.plan.figures[0]} so far")
+    axes.set(xlabel="folds trained", ylabel=f"mean {outcome.plan.metrics[0]} so far")
 
 
 def _slice(axes: Axes, outcome: Outcome, name: str) -> None:
@@ -193,11 +195,11 @@ def _slice(axes: Axes, outcome: Outcome, name: str) -> None:
     else:
         axes.set_xticks(range(len(axis.words)), axis.words, rotation=20 if max(map(len, axis.words)) > 12 else 0)
         axes.set_xlim(-0.5, len(axis.words) - 0.5)
-    axes.set(xlabel=name, ylabel=outcome.plan.figures[0])
+    axes.set(xlabel=name, ylabel=outcome.plan.metrics[0])
 
 
 def _places(axis: Axis, trials: Sequence[FrozenTrial], name: str) -> list[float]:
-    """Return where trials stand on an axis; those of one choice are spread a little."""
+    """Return the positions of trials on an axis; trials with the same choice are spread out."""
     if isinstance(axis, Range):
         return [float(trial.params[name]) for trial in trials]
     spread = np.linspace(-0.2, 0.2, len(trials))
@@ -205,14 +207,14 @@ def _places(axis: Axis, trials: Sequence[FrozenTrial], name: str) -> list[float]
 
 
 def _stopped(outcome: Outcome) -> list[FrozenTrial]:
-    """Return the trials that were stopped early at a finite mean; with two objectives there are none."""
-    if len(outcome.plan.figures) > 1:
+    """Return the trials that were stopped early at a finite mean. With two objectives there are none."""
+    if len(outcome.plan.metrics) > 1:
         return []
     return [trial for trial in outcome.trials if trial.state == TrialState.PRUNED and math.isfinite(_last(trial))]
 
 
 def _marked(text: str) -> str:
-    """Return text as HTML, with what stands between backticks as code."""
+    """Return text as HTML, with words between backticks as code."""
     parts = html.escape(text).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
 
@@ -221,28 +223,28 @@ def _how(outcome: Outcome) -> str:
     plan = outcome.plan
     items = sum(len(validation) for _, validation in plan.folds)
     return (
-        f"<p>Each trial trained on {len(plan.folds)} class-disjoint folds of {items} training items and was judged on "
-        "the items left out; calibration and test items took no part.</p>"
+        f"<p>Each trial trained on {len(plan.folds)} class-disjoint folds of {items} training items and was evaluated "
+        "on the items left out. Calibration and test items were not used.</p>"
     )
 
 
 def _table(outcome: Outcome) -> str:
     plan, complete = outcome.plan, outcome.complete
-    measured = complete[0].user_attrs["figures"] if complete else {}
-    figures = [*plan.figures, *(f for f in OTHERS if f in measured and f not in plan.figures)]
+    measured = complete[0].user_attrs["metrics"] if complete else {}
+    metrics = [*plan.metrics, *(name for name in OTHERS if name in measured and name not in plan.metrics)]
     names = list(plan.space.axes)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("trial", *figures, *names, ""))
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("trial", *metrics, *names, ""))
     rest = [trial for trial in outcome.trials if trial.state != TrialState.COMPLETE]
     rows = []
     for trial in [*complete, *rest]:
-        done = trial.user_attrs.get("figures", {})
-        cells = [number(float(np.mean(done[figure])), figure) if figure in done else "" for figure in figures]
+        done = trial.user_attrs.get("metrics", {})
+        cells = [number(float(np.mean(done[metric])), metric) if metric in done else "" for metric in metrics]
         last = _last(trial)
         if trial in rest and math.isfinite(last):
-            cells[0] = f"({number(last, figures[0])})"
+            cells[0] = f"({number(last, metrics[0])})"
         cells += [short(trial.params.get(name, "")) for name in names]
         best = outcome.best is not None and trial.number == outcome.best.number
-        word = "chosen" if best else "as given" if trial.user_attrs.get("default") else ""
+        word = "selected" if best else "given" if trial.user_attrs.get("default") else ""
         word = reason(trial) if trial in rest else word
         kind = "chosen" if best else "stopped" if trial in rest else ""
         texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in (str(trial.number), *cells, word))

@@ -1,9 +1,9 @@
-"""What `retrieval tune` varies: a range or a list of choices for each name.
+"""Axes of a search: a range or a list of choices for each name.
 
 As text     learning_rate=1e-5..1e-3:log   items_per_batch=8..32:step=8   loss=smooth_ap,proxy_anchor
 In TOML     learning_rate = {low = 1e-5, high = 1e-3, log = true}         loss = ["smooth_ap", "proxy_anchor"]
             "loss.alpha" = "16..64"
-What the names may be, and which values they take, is `search_targets`.
+`search_targets` defines the names and their values.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 RANGE_KEYS = {"low", "high", "log", "step"}
 EXAMPLES = "Examples: learning_rate=1e-5..1e-3:log, items_per_batch=8..32:step=8, loss=smooth_ap,proxy_anchor"
-NONE = "none"  # how a choice of the empty word is written
+NONE = "none"  # how the choice of an empty string is written
 
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers, or all whole ones, between two ends, both included."""
+    """All numbers, or all integers, from `low` to `high`."""
 
     low: float
     high: float
-    log: bool = False  # equally likely in every factor, not in every distance
+    log: bool = False  # uniform in the logarithm
     step: float | None = None
     whole: bool = False
 
@@ -46,7 +46,7 @@ class Range:
         return trial.suggest_float(name, self.low, self.high, log=self.log, step=self.step)
 
     def stored(self, value: Any) -> float | int | None:
-        """Return a value as the study stores it, None where it lies outside."""
+        """Return a value as the study stores it, or None if it lies outside."""
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not self.low <= value <= self.high:
             return None
@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """Some values without order: words, truth values, lists, or numbers."""
+    """Unordered values: strings, booleans, lists or numbers."""
 
     values: tuple[Any, ...]
 
@@ -80,7 +80,7 @@ class Choice:
         return self.values[words.index(trial.suggest_categorical(name, words))]
 
     def stored(self, value: Any) -> str | None:
-        """Return a value as the study stores it, None where it is no choice."""
+        """Return a value as the study stores it, or None if it is not a choice."""
         return word(value) if word(value) in self.words else None
 
     def to_dict(self) -> list[Any]:
@@ -95,14 +95,14 @@ Axis = Range | Choice
 
 
 def word(value: Any) -> str:
-    """Return a value as text: a word as it is, the empty one as `none`, anything else in JSON."""
+    """Return a value as text: a string as it is, an empty one as `none`, anything else as JSON."""
     if isinstance(value, str):
         return value or NONE
     return json.dumps(list(value) if isinstance(value, tuple) else value)
 
 
 def parse_searches(texts: Iterable[str]) -> dict[str, Axis]:
-    """Return the axes of `NAME=SPEC` texts; InvalidParameter where one has another form or a name comes twice."""
+    """Return the axes of `NAME=SPEC` texts; raise InvalidParameter for a malformed or repeated one."""
     axes: dict[str, Axis] = {}
     for text in texts:
         name, equals, spec = text.partition("=")
@@ -113,7 +113,7 @@ def parse_searches(texts: Iterable[str]) -> dict[str, Axis]:
 
 
 def read_searches(path: Path) -> dict[str, Axis]:
-    """Return the axes of a TOML file; DataError where it is none, InvalidParameter where an axis has another form."""
+    """Return the axes of a TOML file; raise DataError if it is not TOML, InvalidParameter for a malformed axis."""
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError as error:
@@ -127,18 +127,18 @@ def read_searches(path: Path) -> dict[str, Axis]:
 
 
 def parse_axis(name: str, spec: object) -> Axis:
-    """Return the axis of a text, of a table {low, high, log, step}, or of a list of choices."""
+    """Return the axis of a text, a table {low, high, log, step} or a list of choices."""
     if isinstance(spec, str):
         spec = _table(spec.strip())
     if isinstance(spec, Mapping):
         return _range(name, spec)
     if isinstance(spec, Sequence):
         return _choice(name, spec)
-    raise InvalidParameter(f"search of {name}", "be a range or several choices", spec, remedy=EXAMPLES)
+    raise InvalidParameter(f"search of {name}", "be a range or a list of choices", spec, remedy=EXAMPLES)
 
 
 def canonical(name: str) -> str:
-    """Return a name as the study writes it: `learning-rate` is `learning_rate`."""
+    """Return a name as the study stores it: `learning-rate` becomes `learning_rate`."""
     return name.strip().replace("-", "_")
 
 
@@ -157,7 +157,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, An
 
 
 def _table(text: str) -> Mapping[str, Any] | list[Any]:
-    """Return what a text would be in TOML: a table of a range, or a list of choices."""
+    """Return the TOML value of a text: the table of a range or a list of choices."""
     span, *options = text.split(":") if ".." in text else [""]
     low, dots, high = span.partition("..")
     if not dots:
@@ -173,7 +173,7 @@ def _range(name: str, table: Mapping[str, Any]) -> Range:
     where = f"search of {name}"
     unknown = sorted(set(table) - RANGE_KEYS)
     if unknown or not {"low", "high"} <= set(table):
-        raise InvalidParameter(where, "hold low, high and if wanted log or step", dict(table), remedy=EXAMPLES)
+        raise InvalidParameter(where, "have low, high and optionally log or step", dict(table), remedy=EXAMPLES)
     low, high, step = table["low"], table["high"], table.get("step")
     for value in (low, high) if step is None else (low, high, step):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -182,13 +182,11 @@ def _range(name: str, table: Mapping[str, Any]) -> Range:
     if not isinstance(log, bool):
         raise InvalidParameter(f"log of {where}", "be true or false", log)
     if not low < high:
-        raise InvalidParameter(
-            where, "have a low end below its high end", f"{low:g}..{high:g}", remedy="Else there is nothing to search"
-        )
+        raise InvalidParameter(where, "have a low end below its high end", f"{low:g}..{high:g}", remedy=EXAMPLES)
     if log and low <= 0:
-        raise InvalidParameter(where, "begin above zero on a log scale", low)
+        raise InvalidParameter(where, "start above zero on a log scale", low)
     if step is not None and (log or not 0 < step <= high - low):
-        raise InvalidParameter(where, "have a step that fits into the range, and no log scale with it", step)
+        raise InvalidParameter(where, "have a step within the range, and no log scale with a step", step)
     return Range(low, high, log=log, step=step)
 
 
@@ -202,7 +200,7 @@ def _choice(name: str, values: Sequence[Any]) -> Choice:
 
 
 def _parts(text: str) -> list[str]:
-    """Return the parts between commas that stand outside of brackets."""
+    """Split a text at commas outside of brackets."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text)]
 
 
@@ -215,6 +213,6 @@ def _plain(text: str) -> Any:
 
 def _number(text: str) -> Any:
     try:
-        return float(text)  # what JSON does not write: .5, 1.
+        return float(text)  # .5 and 1. are not JSON
     except ValueError:
         return text

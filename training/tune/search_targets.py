@@ -1,10 +1,10 @@
-"""The names that can be searched: settings, and arguments of the loss and of the regularizer.
+"""Names that can be searched: settings, and arguments of the loss and of the regularizer.
 
 learning_rate               a setting of the run
-loss.alpha                  an argument of whichever loss is tried and has one of this name
-loss.proxy_anchor.alpha     an argument of this loss alone, where several are tried
-regularizer.positive_margin, regularizer.tcm.positive_margin    the same of the regularizer
-An argument is drawn in those trials only whose loss takes it.
+loss.alpha                  an argument of every tried loss that has it
+loss.proxy_anchor.alpha     an argument of this loss only
+regularizer.positive_margin, regularizer.tcm.positive_margin    the same for the regularizer
+An argument is drawn only in trials whose loss takes it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 PARTS = {"loss": "loss_arguments", "regularizer": "regularizer_arguments"}
 TYPES: Mapping[str, type] = {"int": int, "float": float, "str": str, "bool": bool}
-KINDS = {int: "whole numbers", float: "numbers", bool: "true and false", tuple: "lists", str: "words"}
-FIXED = {  # what decides how a trial is measured, or where it runs, and not how good it is
+KINDS = {int: "integers", float: "numbers", bool: "true and false", tuple: "lists", str: "strings"}
+FIXED = {  # settings that decide how a trial is measured or where it runs
     "catalogue", "gallery_source", "query_source", "target_fpir", "seed", "split_seed", "select",
     "device", "devices", "loggers", "cache_gib", "cache_dir", "decoders", "compile",
 }  # fmt: skip
-TCM_MARGINS: Mapping[str, Axis] = {  # around 0.9 and 0.5, which arXiv 2307.04047 recommends
+TCM_MARGINS: Mapping[str, Axis] = {  # around the values 0.9 and 0.5 of arXiv 2307.04047
     "regularizer.positive_margin": Range(0.6, 0.98),
     "regularizer.negative_margin": Range(0.2, 0.7),
 }
@@ -38,12 +38,12 @@ TCM_MARGINS: Mapping[str, Axis] = {  # around 0.9 and 0.5, which arXiv 2307.0404
 
 @dataclasses.dataclass(frozen=True)
 class SearchSpace:
-    """Axes by name, each checked against what it varies in these settings."""
+    """Axes by name, checked against the settings that they vary."""
 
     axes: Mapping[str, Axis]
 
     def suggest(self, trial: BaseTrial, settings: Settings) -> Settings:
-        """Return the settings of a trial; InvalidParameter where the values drawn do not go together."""
+        """Return the settings of a trial; raise InvalidParameter for an invalid combination of values."""
         drawn = {name: axis.suggest(trial, name) for name, axis in self.axes.items() if "." not in name}
         for part in PARTS:
             loss = drawn.get(part, getattr(settings, part))
@@ -51,18 +51,18 @@ class SearchSpace:
             drawn |= {name: self.axes[name].suggest(trial, name) for name in arguments.values()}
         return apply(settings, drawn)
 
-    def place_of(self, settings: Settings) -> dict[str, Any]:
-        """Return where settings lie on the axes that concern them, as the study stores it; None where outside.
+    def stored_values(self, settings: Settings) -> dict[str, Any]:
+        """Return the values of settings on their axes, as the study stores them; None if outside.
 
-        An argument that the settings do not give has its loss's default.
+        Missing arguments have the default of the loss.
         """
-        found = {name: axis.stored(getattr(settings, name)) for name, axis in self.axes.items() if "." not in name}
+        stored = {name: axis.stored(getattr(settings, name)) for name, axis in self.axes.items() if "." not in name}
         for part, field in PARTS.items():
             loss = getattr(settings, part)
             values = {**loss_arguments(loss), **getattr(settings, field)} if loss else {}
             named = _axes_of(self.axes, part, loss) if loss else {}
-            found |= {name: self.axes[name].stored(values[argument]) for argument, name in named.items()}
-        return found
+            stored |= {name: self.axes[name].stored(values[argument]) for argument, name in named.items()}
+        return stored
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, as a TOML file holds them."""
@@ -70,15 +70,14 @@ class SearchSpace:
 
 
 def make_space(axes: Mapping[str, Axis], settings: Settings) -> SearchSpace:
-    """Return the checked space of some axes around settings.
+    """Return the checked search space of some axes around settings.
 
-    Without axes and with the regularizer `tcm` these are its two margins.
+    Without axes, the space has the two margins of the regularizer `tcm`.
 
     Raises
     ------
     InvalidParameter
-        For an unknown name (the nearest is named), a kind of values that the setting does not take, an end of a
-        range that it refuses, or nothing to search.
+        For an unknown name, values of a wrong type or out of range, or nothing to search.
     """
     if not axes:
         if settings.regularizer != "tcm":
@@ -86,8 +85,8 @@ def make_space(axes: Mapping[str, Axis], settings: Settings) -> SearchSpace:
                 "--search",
                 "name at least one setting",
                 None,
-                remedy="Such as --search learning_rate=1e-5..1e-3:log, or --regularizer tcm, whose margins are "
-                "searched by themselves",
+                remedy="Use for example --search learning_rate=1e-5..1e-3:log, or --regularizer tcm, whose margins are "
+                "searched by default",
             )
         axes = TCM_MARGINS
     names = sorted(axes, key=lambda name: name not in PARTS)  # the losses first: their arguments depend on them
@@ -106,7 +105,7 @@ def make_space(axes: Mapping[str, Axis], settings: Settings) -> SearchSpace:
 
 
 def apply(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return settings with other values; arguments of a loss that was exchanged are left behind."""
+    """Return settings with other values. Arguments that a new loss does not take are dropped."""
     changed = {name: value for name, value in values.items() if "." not in name}
     for part, field in PARTS.items():
         loss = changed.get(part, getattr(settings, part))
@@ -122,18 +121,18 @@ def apply(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def _axes_of(axes: Mapping[str, Axis], part: str, loss: str) -> dict[str, str]:
-    """Return the name of the axis of each argument of a loss; one for this loss alone goes before a common one."""
-    found = {}
+    """Return the name of the axis of each argument of a loss; an axis for this loss only takes precedence."""
+    names = {}
     for argument in loss_arguments(loss):
         for name in (f"{part}.{loss}.{argument}", f"{part}.{argument}"):
             if name in axes:
-                found[argument] = name
+                names[argument] = name
                 break
-    return found
+    return names
 
 
 def _losses(name: str, fields: Mapping[str, Axis], settings: Settings) -> tuple[list[str], str]:
-    """Return the losses that the axis of an argument concerns, and the argument."""
+    """Return the losses that the axis of an argument applies to, and the argument."""
     part, *rest = name.split(".")
     if part not in PARTS or len(rest) > 2:
         raise _unknown(name, [*_searchable(), "loss.ARGUMENT", "regularizer.ARGUMENT"])
@@ -142,15 +141,18 @@ def _losses(name: str, fields: Mapping[str, Axis], settings: Settings) -> tuple[
     tried = [loss for loss in tried if loss]
     if not tried:
         raise InvalidParameter(
-            f"search of {name}", f"be of a {part} that is tried", f"{part} ''", remedy=f"Give --{part}, or search it"
+            f"search of {name}",
+            f"belong to a {part} that is tried",
+            f"{part} ''",
+            remedy=f"Pass --{part}, or search it",
         )
     argument = rest[-1]
     if len(rest) == 2:
         check_name(rest[0])
         if rest[0] not in tried:
-            remedy = f"Give --{part} {rest[0]}, or add it to --search {part}=…"
+            remedy = f"Pass --{part} {rest[0]}, or add it to --search {part}=…"
             raise InvalidParameter(
-                f"search of {name}", f"be of a {part} that is tried", ", ".join(tried), remedy=remedy
+                f"search of {name}", f"belong to a {part} that is tried", ", ".join(tried), remedy=remedy
             )
         tried = rest[:1]
     losses = [loss for loss in tried if argument in loss_arguments(loss)]
@@ -169,9 +171,9 @@ def _field_kind(name: str) -> type:
     if name in FIXED:
         raise InvalidParameter(
             "search",
-            "vary what is learned",
+            "be a setting that can be searched",
             name,
-            remedy="It decides how trials are measured or where they run; give it as an option, the same for all",
+            remedy="It decides how trials are measured or where they run; pass it as an option",
         )
     if name not in _searchable():
         raise _unknown(name, _searchable())
@@ -184,9 +186,9 @@ def _argument_kind(name: str, losses: list[str], argument: str) -> type:
         part = name.partition(".")[0]
         raise InvalidParameter(
             f"search of {name}",
-            "be of one kind in all losses that are tried",
+            "have one type in all losses that are tried",
             ", ".join(losses),
-            remedy=f"Name one of them, as {part}.{losses[0]}.{argument}",
+            remedy=f"Name one of them, such as {part}.{losses[0]}.{argument}",
         )
     return kinds.pop()
 
@@ -198,16 +200,16 @@ def _unknown(name: str, known: list[str]) -> InvalidParameter:
 
 
 def _checked(name: str, axis: Axis, kind: type) -> Axis:
-    """Return the axis for values of a kind; InvalidParameter where it cannot give such values."""
+    """Return the axis for values of a type; raise InvalidParameter if it has other values."""
     if isinstance(axis, Range):
         ends = [axis.low, axis.high, *([] if axis.step is None else [axis.step])]
         if kind not in (int, float) or (kind is int and any(end != int(end) for end in ends)):
-            raise InvalidParameter(f"search of {name}", f"give {KINDS[kind]}", str(axis))
+            raise InvalidParameter(f"search of {name}", f"have {KINDS[kind]}", str(axis))
         return dataclasses.replace(axis, whole=kind is int)
     accepted: tuple[type, ...] = {float: (int, float), tuple: (list, tuple)}.get(kind, (kind,))
     for value in axis.values:
         if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise InvalidParameter(f"search of {name}", f"give {KINDS[kind]}", value)
+            raise InvalidParameter(f"search of {name}", f"have {KINDS[kind]}", value)
     return axis
 
 
@@ -218,7 +220,7 @@ def _try_setting(name: str, axis: Axis, settings: Settings) -> None:
         try:
             Settings.from_dict({**settings.to_dict(), name: value})
         except InvalidParameter as error:
-            if error.parameter == name:  # another one may be searched too, and then go with it
+            if error.parameter == name:  # another setting may be searched too and match
                 raise
 
 
@@ -228,7 +230,7 @@ def _try_argument(name: str, axis: Axis, loss: str, argument: str) -> None:
             make_loss(loss, classes=2, dim=2, arguments={argument: value})
         except InvalidParameter as error:
             if error.parameter in (argument, f"{loss}.{argument}"):
-                rule = f"hold values that {loss} takes: {error.message}"
+                rule = f"have values that {loss} accepts: {error.message}"
                 raise InvalidParameter(f"search of {name}", rule, str(axis)) from error
 
 
@@ -239,7 +241,7 @@ def _ends(axis: Axis) -> tuple[Any, ...]:
 
 
 def _check_fixed(fields: Mapping[str, Axis], settings: Settings) -> None:
-    """Refuse given arguments that no loss tried takes, for one with a typing error would be left out in silence."""
+    """Raise InvalidParameter for given arguments that no tried loss takes, which would be dropped silently."""
     for part, field in PARTS.items():
         axis = fields.get(part)
         if isinstance(axis, Choice):

@@ -1,12 +1,12 @@
-"""A tuning study as a directory that several workers share.
+"""Directory of a tuning study, shared by several workers.
 
 study/
-  study.json    what is searched, around which settings, on which folds, by which figure
-  study.db      the trials, in Optuna's SQLite form: `optuna-dashboard sqlite:///study.db` shows it too
-  trials/0007/  one trial: its log, and the figures of every epoch of each fold
-  features/     of a frozen backbone, where trials train a head alone (`precompute`)
+  study.json    search space, settings, folds and objectives
+  study.db      the trials, in Optuna's SQLite format: `optuna-dashboard sqlite:///study.db` opens it
+  trials/0007/  one trial: its log, and the metrics of every epoch of each fold
+  features/     features of a frozen backbone, for trials that train only the head (`precompute`)
   best.toml     the best settings, for `retrieval train --config`
-  report.html   history, importance, what each setting does, and all trials
+  report.html   history, importance, values per setting, and all trials
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from retrieval.errors import InvalidParameter, RunError
 from .plan import Plan
 
 NAME = "tune"
-FOLD_STEPS = 1000  # steps of a fold, as pruning counts them, whatever its number of epochs
-QUIET = 2 * FOLD_STEPS // 3  # of them pass before a trial may be stopped
+FOLD_STEPS = 1000  # steps per fold that pruning counts, for any number of epochs
+WARMUP_STEPS = 2 * FOLD_STEPS // 3  # steps before a trial may be stopped
 
 
 class StudyFolder:
@@ -41,41 +41,43 @@ class StudyFolder:
 
     @classmethod
     def create(cls, path: Path, plan: Plan) -> StudyFolder:
-        """Make a study directory with its first trial in the queue: the settings as given, as far as searched."""
+        """Create a study directory, and enqueue the given settings as the first trial."""
         if (path / "study.json").exists():
             raise RunError(
-                f"{path} holds a study already", remedy="Continue it with --resume, or choose another directory"
+                f"{path} already contains a study", remedy="Continue it with --resume, or choose another directory"
             )
         path.mkdir(parents=True, exist_ok=True)
         folder = cls(path)
-        (path / "study.db").unlink(missing_ok=True)  # of a call that was interrupted here
+        (path / "study.db").unlink(missing_ok=True)  # left by an interrupted call
         with folder.storage(new=True) as storage:
             study = optuna.create_study(storage=storage, study_name=NAME, directions=plan.directions)
-            place = plan.space.place_of(plan.settings)
+            values = plan.space.stored_values(plan.settings)
             study.enqueue_trial(
-                {name: value for name, value in place.items() if value is not None},
-                user_attrs={"default": None not in place.values()},
+                {name: value for name, value in values.items() if value is not None},
+                user_attrs={"default": None not in values.values()},
             )
         folder.write_plan(plan)  # last: its presence makes the directory a study
         return folder
 
     @classmethod
     def open(cls, path: Path) -> StudyFolder:
-        """Open a study directory, or say that it is none."""
+        """Open a study directory; raise RunError where there is none."""
         if not (path / "study.json").exists():
-            raise RunError(f"{path} is not a tuning study", remedy="`retrieval tune CATALOGUE -o STUDY` makes one")
+            raise RunError(
+                f"{path} is not a tuning study", remedy="Create one with `retrieval tune CATALOGUE -o STUDY`"
+            )
         return cls(path)
 
     @property
     def plan(self) -> Plan:
-        """What decides the study."""
+        """Definition of the study."""
         try:
             return Plan.from_dict(json.loads((self.path / "study.json").read_text()))
         except (ValueError, KeyError, TypeError) as error:
             if isinstance(error, InvalidParameter):
                 raise
             raise RunError(
-                f"{self.path / 'study.json'} cannot be read: {error}", remedy="Begin another study"
+                f"{self.path / 'study.json'} cannot be read: {error}", remedy="Start another study"
             ) from error
 
     def write_plan(self, plan: Plan) -> None:
@@ -86,11 +88,11 @@ class StudyFolder:
 
     @contextmanager
     def storage(self, *, new: bool = False) -> Iterator[optuna.storages.RDBStorage]:
-        """Open the database, or make one; for many processes at a time."""
+        """Open or create the database, which several processes may use."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         file = self.path / "study.db"
         if not new and not file.exists():
-            raise RunError(f"{file} is missing", remedy="Begin another study")
+            raise RunError(f"{file} is missing", remedy="Start another study")
         storage = optuna.storages.RDBStorage(
             f"sqlite:///{file}",
             engine_kwargs={"creator": partial(_connect, file)},
@@ -113,21 +115,21 @@ class StudyFolder:
         return self.path / "trials" / f"{number:04d}"
 
     @contextmanager
-    def claiming(self) -> Iterator[None]:
-        """Wait until no other worker makes a claim."""
-        with _locked(self.path / "claims.lock", wait=True):
+    def queue_lock(self) -> Iterator[None]:
+        """Hold the lock of the queue, waiting for other workers."""
+        with _locked(self.path / "queue.lock", wait=True):
             yield
 
-    def own(self, number: int) -> IO[bytes] | None:
-        """Return the open lock of a trial, None where a living worker holds it."""
+    def lock_trial(self, number: int) -> IO[bytes] | None:
+        """Return the open lock of a trial, or None if a running worker holds it."""
         self.trial(number).mkdir(parents=True, exist_ok=True)
         return _lock(self.trial(number) / "lock", wait=False)
 
 
 def _connect(file: Path) -> sqlite3.Connection:
-    """Open the database so that many may wait for it, and a commit need not wait for the disk.
+    """Open the database in WAL mode, without waiting for the disk at each commit.
 
-    A process that is killed loses nothing; a machine that loses its power may lose its last trials.
+    Nothing is lost when a process is killed; a power failure may lose the last trials.
     """
     connection = sqlite3.connect(file, timeout=120, check_same_thread=False)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -136,16 +138,16 @@ def _connect(file: Path) -> sqlite3.Connection:
 
 
 def _pruner(plan: Plan) -> BasePruner:
-    """Return the pruner of a study; two thirds of a fold pass before it may stop a trial.
+    """Return the pruner of a study. It may stop a trial after two thirds of the first fold.
 
-    Earlier, a high learning rate that has not begun to fall looks worse than it is.
+    Before that, trials with a high learning rate look worse than they are.
     """
     if plan.pruner == "none" or len(plan.objectives) > 1:
         return optuna.pruners.NopPruner()
     if plan.pruner == "hyperband":
         longest = FOLD_STEPS * len(plan.folds)
-        return optuna.pruners.HyperbandPruner(min_resource=QUIET, max_resource=longest)
-    return optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=QUIET, n_min_trials=3)
+        return optuna.pruners.HyperbandPruner(min_resource=WARMUP_STEPS, max_resource=longest)
+    return optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=WARMUP_STEPS, n_min_trials=3)
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""Which worker does which trial: claimed one at a time, never lost and never counted twice.
+"""Queue of trials: each is assigned to one worker, and repeated if that worker is killed.
 
-A trial belongs to a worker while the worker holds the lock of its folder. The system takes a lock back when its
-process ends, however it ends, so that a running trial without a lock is one that was killed: it is closed as failed
-and put back into the queue with the same values.
+A worker owns a trial while it holds the lock of the trial's folder. The system releases the lock when the process ends
+for any reason, so a running trial without a lock was killed. It is closed as failed and enqueued again with the same
+values.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from training.loop.recipe import check_recipe
 from .plan import Plan
 from .study import StudyFolder
 
-ATTEMPTS = 3  # how often a trial is begun whose worker is killed each time
-REFUSALS = 200  # draws in a row whose values do not go together
-GUIDED = 5  # of them are drawn around what did well, the rest anywhere: TPE does not learn from what is refused
+ATTEMPTS = 3  # how often a trial is started if its worker is killed
+REFUSALS = 200  # invalid draws in a row after which the search ends
+GUIDED = 5  # of these, draws by TPE; the rest are random, because TPE does not learn from invalid draws
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A trial that this worker, and no other, is to do."""
+class QueuedTrial:
+    """A trial that is assigned to this worker."""
 
     trial: Trial
     settings: Settings
     lock: IO[bytes]
 
 
-def claim(study: optuna.Study, folder: StudyFolder, plan: Plan) -> Claim | None:
-    """Return the next trial with its settings, None where enough are done or under way."""
-    with folder.claiming():
+def next_trial(study: optuna.Study, folder: StudyFolder, plan: Plan) -> QueuedTrial | None:
+    """Return the next trial with its settings, or None if enough are done or running."""
+    with folder.queue_lock():
         recover(study, folder)
         for refusals in range(REFUSALS):
             trials = study.get_trials(deepcopy=False)
             waiting = any(trial.state == TrialState.WAITING for trial in trials)
             busy = sum(trial.state == TrialState.RUNNING for trial in trials)
-            if not waiting and counted(trials) + busy >= plan.trials:
+            if not waiting and count_done(trials) + busy >= plan.trials:
                 return None
             number = sum("again" not in trial.user_attrs for trial in trials)
             study.sampler = _sampler(plan, number, blind=refusals >= GUIDED)
             trial = study.ask()
-            lock = folder.own(trial.number)
+            lock = folder.lock_trial(trial.number)
             if lock is None:
                 raise RunError(f"{folder.trial(trial.number)} is locked by another program")
             trial.set_user_attr("attempt", trial.user_attrs.get("attempt", 1))
@@ -65,19 +65,24 @@ def claim(study: optuna.Study, folder: StudyFolder, plan: Plan) -> Claim | None:
                 lock.close()
                 shutil.rmtree(folder.trial(trial.number))
                 continue
-            return Claim(trial, settings, lock)
+            return QueuedTrial(trial, settings, lock)
     raise InvalidParameter(
-        "search", f"hold values that go together; {REFUSALS} draws did not", refused.message, remedy="Narrow the ranges"
+        "search",
+        f"have valid combinations of values; {REFUSALS} draws had none",
+        refused.message,
+        remedy="Narrow the ranges",
     )
 
 
 def recover(study: optuna.Study, folder: StudyFolder) -> None:
-    """Close running trials that no living worker owns, and queue them again with the same values."""
+    """Close running trials without a running worker, and enqueue them again with the same values."""
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-        lock = folder.own(trial.number)
+        lock = folder.lock_trial(trial.number)
         if lock is None:
             continue
-        if study.get_trials(deepcopy=False)[trial.number].state != TrialState.RUNNING:  # done since the list was read
+        if (
+            study.get_trials(deepcopy=False)[trial.number].state != TrialState.RUNNING
+        ):  # finished since the list was read
             lock.close()
             continue
         attempt = trial.user_attrs.get("attempt", 1)
@@ -90,13 +95,13 @@ def recover(study: optuna.Study, folder: StudyFolder) -> None:
         shutil.rmtree(folder.trial(trial.number))
 
 
-def counted(trials: Sequence[FrozenTrial]) -> int:
-    """Return how many trials are done: complete, pruned, failed by themselves, or killed too often."""
-    return sum(is_counted(trial) for trial in trials)
+def count_done(trials: Sequence[FrozenTrial]) -> int:
+    """Return the number of finished trials: complete, pruned, failed, or killed too often."""
+    return sum(is_done(trial) for trial in trials)
 
 
-def is_counted(trial: FrozenTrial) -> bool:
-    """Return whether a trial is one of those that were asked for, and done."""
+def is_done(trial: FrozenTrial) -> bool:
+    """Return whether a trial is finished and counts towards the number of trials."""
     if trial.state == TrialState.FAIL:
         given_up = trial.user_attrs.get("attempt", 1) >= ATTEMPTS and "refused" not in trial.user_attrs
         return given_up or "error" in trial.user_attrs
@@ -104,7 +109,7 @@ def is_counted(trial: FrozenTrial) -> bool:
 
 
 def _sampler(plan: Plan, number: int, *, blind: bool) -> BaseSampler:
-    """Return TPE whose draws depend on the seed and on how many were made: a resumed study goes on as it would have."""
+    """Return a TPE sampler seeded by (seed, number of draws), so that a resumed study draws the same trials."""
     seed = (plan.settings.seed * 1_000_003 + number) % 2**32
     if blind:
         return optuna.samplers.RandomSampler(seed=seed)

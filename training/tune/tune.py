@@ -1,7 +1,7 @@
-"""Tuning: which settings do best on items that training may see but the loss of a trial did not.
+"""Tuning studies: workers that run trials.
 
-A trial trains its settings on each of a few class-disjoint folds of the training items; its value is the mean over
-the folds' validation items. Calibration and test items take no part, and none of their photos is opened.
+A trial trains its settings on each of a few class-disjoint folds of the training items; its value is the mean over the
+folds' validation items. Calibration and test items are not used, and their photos are not opened.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .results import Outcome, line_of, outcome_of
 from .search_space import Axis
 from .study import StudyFolder
 from .trial import run_trial
-from .trial_queue import claim, counted
+from .trial_queue import count_done, next_trial
 
-REFUSED = 3  # status of a worker that refused to go on
-DEATHS = 3  # how often a worker that was killed is replaced, for each of the jobs
+REFUSED = 3  # exit status of a worker that raised a RetrievalError
+DEATHS = 3  # how often killed workers are replaced, per job
 
 
 def tune(
@@ -42,39 +42,39 @@ def tune(
     options: TuneOptions | None = None,
     jobs: int = 1,
 ) -> Outcome:
-    """Search around settings, and return what was found; the study is at `path`.
+    """Search settings in a new study at `path`, and return its outcome.
 
-    With one job the result depends on the arguments alone, and an interrupted and resumed study draws what an
-    uninterrupted one would have drawn.
+    With one job the outcome depends only on the arguments, and a resumed study draws the same trials as an
+    uninterrupted one.
 
     Parameters
     ----------
     search:
-        What is varied, by name (`search_targets`); nothing: the margins of a TCM regularizer, on a tenth of the
-        training items where that is enough.
+        Axes by name (see `search_targets`). If empty, the margins of the TCM regularizer, on a tenth of the training
+        items or more.
     jobs:
-        Trials at a time, in processes that share the study.
+        Number of worker processes.
 
     Raises
     ------
     InvalidParameter
         For a name or values that cannot be searched, before anything is written.
     DataError
-        Where the catalogue's training items do not fill the folds.
+        If the training items do not fill the folds.
     RunError
-        Where `path` holds a study already, or its workers were killed time and again.
+        If `path` already contains a study, or workers were killed repeatedly.
     """
     return start_tuning(make_plan(settings, search, options or TuneOptions()), path, jobs=jobs)
 
 
 def start_tuning(plan: Plan, path: Path, *, jobs: int = 1) -> Outcome:
-    """Do a planned study at `path`."""
+    """Run a planned study at `path`."""
     check_jobs(jobs)
     return _run(StudyFolder.create(path, plan), jobs)
 
 
 def resume_tuning(path: Path, *, trials: int | None = None, jobs: int = 1) -> Outcome:
-    """Continue a study, to another number of trials where one is given; a finished one is only read."""
+    """Continue a study, optionally with another number of trials. A finished study is only read."""
     check_jobs(jobs)
     folder = StudyFolder.open(path)
     if trials is not None:
@@ -85,22 +85,22 @@ def resume_tuning(path: Path, *, trials: int | None = None, jobs: int = 1) -> Ou
 
 
 def check_jobs(jobs: int) -> None:
-    """Refuse a number of workers that is none."""
+    """Raise InvalidParameter for an invalid number of workers."""
     if jobs < 1:
         raise InvalidParameter("jobs", "be at least 1", jobs)
 
 
 def work(path: Path, threads: int | None) -> None:
-    """Do trials of a study until enough are done or under way."""
+    """Run trials of a study until enough are done or running."""
     if threads is not None:
         torch.set_num_threads(threads)
     folder = StudyFolder.open(path)
     plan = folder.plan
     with folder.study(plan) as study:
-        while (claimed := claim(study, folder, plan)) is not None:
-            run_trial(study, claimed, folder, plan, threads=threads)
+        while (queued := next_trial(study, folder, plan)) is not None:
+            run_trial(study, queued, folder, plan, threads=threads)
             trials = study.get_trials(deepcopy=False)
-            print(line_of(trials[claimed.trial.number], plan, counted(trials)), flush=True)
+            print(line_of(trials[queued.trial.number], plan, count_done(trials)), flush=True)
 
 
 def _run(folder: StudyFolder, jobs: int) -> Outcome:
@@ -114,10 +114,10 @@ def _run(folder: StudyFolder, jobs: int) -> Outcome:
 
 
 def _run_workers(folder: StudyFolder, jobs: int) -> None:
-    """Keep so many workers at work; those that are killed are replaced, and a refusal of one ends all."""
-    alone = min(jobs, _left(folder))
-    threads = None if "OMP_NUM_THREADS" in os.environ else max(1, cores() // max(1, alone))
-    workers = [_start(folder, threads) for _ in range(alone)]
+    """Run worker processes. Killed ones are replaced; an error of one stops all."""
+    count = min(jobs, _left(folder))
+    threads = None if "OMP_NUM_THREADS" in os.environ else max(1, cores() // max(1, count))
+    workers = [_start(folder, threads) for _ in range(count)]
     deaths = 0
     try:
         while workers:
@@ -125,17 +125,17 @@ def _run_workers(folder: StudyFolder, jobs: int) -> None:
             for worker in [worker for worker in workers if not worker.is_alive()]:
                 workers.remove(worker)
                 if worker.exitcode == REFUSED:
-                    raise RunError("a worker refused to go on; its reason is above", remedy="--resume continues")
+                    raise RunError("a worker failed with the error above", remedy="Continue with --resume")
                 if (worker.exitcode or 0) > 0:
-                    raise RunError("a worker failed; how is above", remedy="--resume begins its trial again")
+                    raise RunError("a worker failed with the exception above", remedy="Repeat its trial with --resume")
                 if worker.exitcode:
                     deaths += 1
                     if deaths > DEATHS * jobs:
                         raise RunError(
                             f"workers were killed {deaths} times, the last by {_cause(worker.exitcode)}",
-                            remedy="Often that is too little memory: continue with --resume and fewer --jobs",
+                            remedy="The usual cause is too little memory: continue with --resume and fewer --jobs",
                         )
-                    print(f"a worker was killed by {_cause(worker.exitcode)}; its trial is begun again", flush=True)
+                    print(f"a worker was killed by {_cause(worker.exitcode)}; its trial is repeated", flush=True)
                 if _left(folder) > len(workers):
                     workers.append(_start(folder, threads))
     finally:
@@ -146,12 +146,12 @@ def _run_workers(folder: StudyFolder, jobs: int) -> None:
 
 
 def _left(folder: StudyFolder) -> int:
-    """Return how many trials are not done yet."""
+    """Return the number of unfinished trials."""
     plan = folder.plan
     with folder.study(plan) as study:
         trials = study.get_trials(deepcopy=False)
         waiting = sum(trial.state == TrialState.WAITING for trial in trials)
-        return max(plan.trials - counted(trials), waiting)
+        return max(plan.trials - count_done(trials), waiting)
 
 
 def _start(folder: StudyFolder, threads: int | None) -> BaseProcess:
@@ -161,7 +161,7 @@ def _start(folder: StudyFolder, threads: int | None) -> BaseProcess:
 
 
 def _work(path: Path, threads: int | None) -> None:
-    """Be a worker process: a refusal is one line, and a status that says so."""
+    """Run as a worker process; print a RetrievalError in one line and exit with its own status."""
     try:
         work(path, threads)
     except RetrievalError as error:

@@ -1,104 +1,134 @@
-import colorsys
-import math
+import subprocess
+import sys
+import threading
+from typing import Any
 
+import albumentations
 import numpy as np
 import pytest
-from PIL import Image
+from numpy.typing import NDArray
 
+from retrieval.errors import InvalidParameter
 from training.config import Settings
-from training.data.augmentation import NUMBERS, Augmentation, colour_matrix, luminance, random_box
+from training.data.augmentation import Augmentation, default_pipeline
+
+NO_NETWORK = """
+import socket
+def refuse(*arguments, **named):
+    raise AssertionError("the network was asked")
+socket.socket.connect = socket.getaddrinfo = refuse
+from training.config import Settings
+from training.data.augmentation import Augmentation
+Augmentation(Settings(catalogue="", size=16))
+"""
 
 
 def augmentation(**changes: object) -> Augmentation:
     return Augmentation(Settings.from_dict({"catalogue": "", "size": 16, **changes}))
 
 
-def recoloured(pixel: tuple[int, int, int], matrix: tuple[float, ...]) -> list[float]:
-    return [sum(matrix[4 * i + j] * pixel[j] for j in range(3)) + matrix[4 * i + 3] for i in range(3)]
+def photo(height: int = 40, width: int = 30) -> NDArray[np.uint8]:
+    pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3)).astype(np.uint8)
+    pixels.flags.writeable = False  # as the cache hands them out
+    return pixels
 
 
-def gray(pixel: tuple[float, ...] | list[float]) -> float:
-    return 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]
-
-
-def test_each_factor_alone_does_what_it_says() -> None:
-    pixel = (100, 60, 20)
-    assert recoloured(pixel, colour_matrix((1, 1, 1), 0.0, mean=50)) == pytest.approx(pixel)
-    assert recoloured(pixel, colour_matrix((1.2, 1, 1), 0.0, mean=50)) == pytest.approx([120, 72, 24])
-    assert recoloured(pixel, colour_matrix((1, 0.5, 1), 0.0, mean=50)) == pytest.approx([75, 55, 35])
-    own = gray(pixel)
-    assert recoloured(pixel, colour_matrix((1, 1, 0.5), 0.0, mean=50)) == pytest.approx([(v + own) / 2 for v in pixel])
-
-
-def test_all_factors_together_are_one_after_the_other_in_any_order() -> None:
-    pixel, mean = (130.0, 80.0, 40.0), 70.0
-
-    def bright(p: list[float], m: float) -> tuple[list[float], float]:
-        return [1.1 * v for v in p], 1.1 * m
-
-    def contrast(p: list[float], m: float) -> tuple[list[float], float]:
-        return [0.8 * v + 0.2 * m for v in p], m
-
-    def saturation(p: list[float], m: float) -> tuple[list[float], float]:
-        return [1.3 * v - 0.3 * gray(p) for v in p], m
-
-    expected = recoloured(pixel, colour_matrix((1.1, 0.8, 1.3), 0.0, mean=mean))  # type: ignore[arg-type]
-    for order in ((bright, contrast, saturation), (saturation, contrast, bright), (contrast, saturation, bright)):
-        now, level = list(pixel), mean
-        for step in order:
-            now, level = step(now, level)
-        assert expected == pytest.approx(now)
-
-
-@pytest.mark.parametrize("degrees", [-7.2, 3.0, 7.2, 120.0])
-def test_the_hue_turns_by_the_angle_and_grays_stay(degrees: float) -> None:
-    matrix = colour_matrix((1, 1, 1), math.radians(degrees), mean=0)
-    assert recoloured((90, 90, 90), matrix) == pytest.approx([90, 90, 90])
-    for pixel in ((180, 60, 40), (40, 160, 90), (70, 60, 150)):
-        before = colorsys.rgb_to_hsv(*pixel)[0]
-        after = colorsys.rgb_to_hsv(*recoloured(pixel, matrix))[0]
-        turned = ((after - before) * 360 - degrees + 180) % 360 - 180
-        assert abs(turned) < 2.3  # the hexagon of HSV is no circle
-    if degrees == 120.0:
-        assert recoloured((180, 60, 40), matrix) == pytest.approx([40, 180, 60])
-
-
-def test_the_luminance_is_the_mean_of_the_crop() -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8)
-    expected = float((pixels.reshape(-1, 3) @ np.array([0.299, 0.587, 0.114])).mean())
-    assert luminance(Image.fromarray(pixels)) == pytest.approx(expected, abs=0.6)
-
-
-def test_crops_lie_within_the_photo_and_have_the_promised_area_and_aspect() -> None:
-    generator = np.random.default_rng(0)
-    whole = 0
-    for _ in range(2000):
-        numbers = generator.random(22).tolist()
-        left, upper, right, lower = random_box((300, 200), 0.35, sides=numbers[:20], corner=(numbers[20], numbers[21]))
-        assert 0 <= left < right <= 300
-        assert 0 <= upper < lower <= 200
-        area, aspect = (right - left) * (lower - upper), (right - left) / (lower - upper)
-        assert 0.35 * 60_000 - 1e-6 <= area <= 60_000 + 1e-6
-        assert 3 / 4 - 1e-9 <= aspect <= 4 / 3 + 1e-9
-        whole += area > 0.6 * 60_000
-    assert 200 < whole < 1200
-    assert random_box((300, 100), 1.0, sides=[0.5] * 20, corner=(0.1, 0.9)) == (100, 0, 200, 100)  # none fits
+def pipeline(*transforms: Any) -> dict[str, Any]:
+    definition: dict[str, Any] = albumentations.to_dict(albumentations.Compose(transforms))
+    return definition
 
 
 def test_what_is_switched_off_does_nothing() -> None:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.uint8))
+    square = photo(16, 16)
     still = augmentation(flip=False, colour=0.0, crop_area=1.0)
-    whole = np.full(NUMBERS, 0.5)  # aspect 1, area 1
-    assert np.array_equal(still.crop(image, whole), np.asarray(image))
-    mirrored = np.array([*whole[:22], 0.1, *whole[23:]])
-    turned = augmentation(flip=True, colour=0.0, crop_area=1.0).crop(image, mirrored)
-    assert np.array_equal(turned, np.asarray(image)[:, ::-1])
+    seeds = [seed for seed in range(60) if np.array_equal(still.crop(square, seed), square)]
+    assert seeds  # the aspect of the others does not fit, or makes them narrower
+    mirrored = augmentation(flip=True, colour=0.0, crop_area=1.0)
+    crops = [mirrored.crop(square, seed) for seed in range(60)]
+    assert any(np.array_equal(crop, square[:, ::-1]) for crop in crops)
+    assert not any(np.array_equal(still.crop(square, seed), square[:, ::-1]) for seed in range(60))
 
 
-def test_numbers_decide_a_crop() -> None:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 30, 3)).astype(np.uint8))
+def test_the_settings_decide_the_built_in_pipeline() -> None:
+    settings = Settings(catalogue="", size=20, crop_area=0.5, flip=True, colour=0.3)
+    crop, mirror, colour = default_pipeline(settings)["transform"]["transforms"]
+    assert (crop["size"], crop["scale"], mirror["p"]) == ((20, 20), (0.5, 1.0), 0.5)
+    assert (crop["ratio"], crop["area_for_downscale"]) == ((0.75, 4 / 3), "image")
+    for name in ("brightness", "contrast", "saturation"):
+        assert colour[name] == pytest.approx((0.7, 1.3))
+    assert colour["hue"] == pytest.approx((-0.03, 0.03))
+    plain = default_pipeline(Settings(catalogue="", flip=False, colour=0.0))
+    assert len(plain["transform"]["transforms"]) == 1
+
+
+def test_a_crop_of_a_gray_photo_stays_within_the_jitter() -> None:
+    gray = np.full((32, 32, 3), 100, np.uint8)
+    levels = [int(augmentation(colour=0.2).crop(gray, seed).mean()) for seed in range(200)]
+    assert min(levels) >= 79
+    assert max(levels) <= 121
+    assert 20 <= levels.count(100) <= 80  # a fifth keep their colour
+    assert max(levels) - min(levels) > 25
+
+
+def test_a_seed_decides_a_crop() -> None:
     augment = augmentation(colour=0.3)
-    first = augment(image, np.random.default_rng(1))
-    assert first.shape == (16, 16, 3)
-    assert np.array_equal(first, augment(image, np.random.default_rng(1)))
-    assert not np.array_equal(first, augment(image, np.random.default_rng(2)))
+    first = augment.crop(photo(), 1)
+    assert (first.shape, first.dtype) == ((16, 16, 3), np.uint8)
+    for seed in (5, 2**63 - 1):
+        augment.crop(photo(), seed)  # what came before does not matter
+    assert np.array_equal(first, augment.crop(photo(), 1))
+    assert np.array_equal(first, augmentation(colour=0.3).crop(photo(), 1))
+    assert len({augment.crop(photo(), seed).tobytes() for seed in range(40)}) == 40
+    generated = [augment(photo(), np.random.default_rng(seed)) for seed in (1, 1, 2)]
+    assert np.array_equal(generated[0], generated[1])
+    assert not np.array_equal(generated[0], generated[2])
+
+
+def test_threads_that_take_turns_see_what_one_would() -> None:
+    augment = augmentation(
+        augmentation=pipeline(
+            albumentations.RandomResizedCrop(size=(16, 16)),
+            albumentations.OneOf([albumentations.GaussNoise(p=1), albumentations.CoarseDropout(p=1)], p=0.9),
+        )
+    )
+    expected = [augment.crop(photo(), seed) for seed in range(64)]
+    results: dict[int, np.ndarray] = {}
+    barrier = threading.Barrier(4)
+
+    def work(first: int) -> None:
+        barrier.wait()
+        for seed in range(first, 64, 4):
+            results[seed] = augment.crop(photo(), seed)
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(results[seed], expected[seed]) for seed in range(64))
+
+
+def test_a_pipeline_of_albumentations_replaces_the_built_in_one() -> None:
+    definition = pipeline(albumentations.Resize(16, 16), albumentations.InvertImg(p=1))
+    inverted = augmentation(augmentation=definition).crop(photo(16, 16), 3)
+    assert np.array_equal(inverted, 255 - photo(16, 16))
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        ({"transform": {"__class_fullname__": "NoSuchTransform"}}, "NoSuchTransform"),
+        ({"transforms": []}, "transform"),
+        (pipeline(albumentations.Resize(20, 16)), r"\(20, 16, 3\)"),
+        (pipeline(albumentations.Resize(16, 16), albumentations.Normalize()), "float32"),
+        ({"transform": {"__class_fullname__": "Resize", "p": 1.0, "height": 16, "width": 16, "siz": 3}}, "siz"),
+    ],
+)
+def test_a_wrong_pipeline_is_refused_before_training(definition: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason) as error:
+        augmentation(augmentation=definition)
+    assert error.value.parameter == "augmentation"
+
+
+def test_the_network_is_not_asked() -> None:
+    subprocess.run([sys.executable, "-c", NO_NETWORK], check=True, timeout=120)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
@@ -19,12 +18,13 @@ from ...world import draw
 
 WRITER = """
 import sys
-from training.cache import Decoded, PixelCache
+from training.data.cache import Decoded, PixelCache
 from tests.world import draw
+import numpy as np
 cache = PixelCache(sys.argv[1], min_side=32, pack_bytes=40_000)
 first, last = int(sys.argv[2]), int(sys.argv[3])
 for number in range(first, last):
-    cache.put(number.to_bytes(16, "big"), Decoded(draw(number, 0), True))
+    cache.put(number.to_bytes(16, "big"), Decoded(np.asarray(draw(number, 0)), True))
 print("written", flush=True)
 if sys.argv[4] == "wait":
     sys.stdin.read()
@@ -36,27 +36,27 @@ def key(number: int) -> bytes:
 
 
 def same(found: Decoded | None, number: int) -> bool:
-    return found is not None and found.exact and np.array_equal(np.asarray(found.image), np.asarray(draw(number, 0)))
+    return found is not None and found.exact and np.array_equal(found.pixels, np.asarray(draw(number, 0)))
 
 
 def filled(folder: Path, numbers: range) -> PixelCache:
     cache = PixelCache(folder, min_side=32)
     for number in numbers:
-        cache.put(key(number), Decoded(draw(number, 0), True))
+        cache.put(key(number), Decoded(np.asarray(draw(number, 0)), True))
     cache.publish()
     return cache
 
 
 def test_what_is_published_is_read_by_this_and_other_caches(tmp_path: Path) -> None:
     cache = filled(tmp_path, range(10))
-    cache.put(key(99), Decoded(Image.new("RGB", (7, 5), (1, 2, 3)), False))
+    cache.put(key(99), Decoded(np.full((5, 7, 3), (1, 2, 3), np.uint8), False))
     for reader in (cache, PixelCache(tmp_path, min_side=32)):
         assert all(same(reader.get(key(number)), number) for number in range(10))
         assert reader.get(key(99)) is None  # not yet published
     cache.publish()
     found = PixelCache(tmp_path, min_side=32).get(key(99))
     assert found is not None
-    assert (found.image.size, found.image.getpixel((6, 4)), found.exact) == ((7, 5), (1, 2, 3), False)
+    assert (found.pixels.shape, found.pixels[4, 6].tolist(), found.exact) == ((5, 7, 3), [1, 2, 3], False)
     assert PixelCache(tmp_path, min_side=33).get(key(0)) is None  # decoded otherwise
 
 
@@ -64,7 +64,7 @@ def test_keys_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path, min_side=32)
     keys = [b"8 bytes." + number.to_bytes(8, "big") for number in range(3)]
     for number in (0, 1):
-        cache.put(keys[number], Decoded(draw(number, 0), True))
+        cache.put(keys[number], Decoded(np.asarray(draw(number, 0)), True))
     cache.publish()
     assert same(cache.get(keys[0]), 0)
     assert same(cache.get(keys[1]), 1)
@@ -74,7 +74,7 @@ def test_keys_that_begin_alike_are_told_apart(tmp_path: Path) -> None:
 def test_a_full_pack_is_published_and_nothing_is_written_twice(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path, min_side=32, pack_bytes=3 * 4_800)
     for number in (0, 0, 1, 2, 3):
-        cache.put(key(number), Decoded(draw(number, 0), True))
+        cache.put(key(number), Decoded(np.asarray(draw(number, 0)), True))
     assert len(list(cache.folder.glob("*.pack"))) == 1
     assert same(cache.get(key(2)), 2)
     assert cache.get(key(3)) is None
@@ -84,7 +84,7 @@ def test_a_full_pack_is_published_and_nothing_is_written_twice(tmp_path: Path) -
 
 def test_a_cache_that_goes_out_of_use_publishes(tmp_path: Path) -> None:
     cache = PixelCache(tmp_path, min_side=32)
-    cache.put(key(1), Decoded(draw(1, 0), True))
+    cache.put(key(1), Decoded(np.asarray(draw(1, 0)), True))
     del cache
     assert same(PixelCache(tmp_path, min_side=32).get(key(1)), 1)
 
@@ -120,7 +120,7 @@ def test_a_pack_that_is_deleted_is_forgotten_and_written_again(tmp_path: Path) -
     for pack in cache.folder.glob("*.pack"):
         pack.unlink()
     assert cache.get(key(0)) is None
-    cache.put(key(0), Decoded(draw(0, 0), True))
+    cache.put(key(0), Decoded(np.asarray(draw(0, 0)), True))
     cache.publish()
     assert same(cache.get(key(0)), 0)
     assert cache.get(key(1)) is None
@@ -144,9 +144,9 @@ def test_a_full_disk_ends_the_writing_alone(
     monkeypatch.setattr(cache_module, "FREE_BYTES", 2**62)
     with caplog.at_level(logging.WARNING):
         for number in range(2, 5):
-            cache.put(key(number), Decoded(draw(number, 0), True))
+            cache.put(key(number), Decoded(np.asarray(draw(number, 0)), True))
         cache.publish()
-    assert [record.getMessage().count("no more photos are cached") for record in caplog.records] == [1]
+    assert [record.getMessage().count("cannot cache more photos") for record in caplog.records] == [1]
     assert same(cache.get(key(1)), 1)
     assert cache.get(key(3)) is None
     assert not list(cache.folder.glob("*.partial"))
@@ -167,7 +167,7 @@ def test_threads_share_a_cache(tmp_path: Path) -> None:
             number = (start + step) % 40
             found = cache.get(key(number))
             if found is None:
-                cache.put(key(number), Decoded(draw(number, 0), True))
+                cache.put(key(number), Decoded(np.asarray(draw(number, 0)), True))
             elif not same(found, number):
                 wrong.append(number)
 

@@ -4,7 +4,7 @@ import pytest
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, InvalidParameter
-from training.data.folds import class_folds, fold_splits, share_of_items, training_items
+from training.data.folds import fold_splits, item_folds, share_of_items, training_items
 from training.data.splits import make_splits
 
 
@@ -25,7 +25,7 @@ def items_of(photos: list[Photo]) -> list[str]:
 @pytest.mark.parametrize("folds", [2, 3, 4])
 def test_every_item_is_validated_on_once_and_never_fitted_then(folds: int) -> None:
     photos = photos_of({"": 22})
-    made = class_folds(photos, items_of(photos), folds=folds, seed=0)
+    made = item_folds(photos, items_of(photos), folds=folds, seed=0)
     assert len(made) == folds
     assert sorted(item for _, validation in made for item in validation) == items_of(photos)
     for fit, validation in made:
@@ -38,7 +38,7 @@ def test_every_item_is_validated_on_once_and_never_fitted_then(folds: int) -> No
 def test_groups_stay_whole_and_folds_stay_even() -> None:
     photos = photos_of({"a": 5, "b": 4, "c": 3, "d": 3, "e": 2, "": 3})
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
-    made = class_folds(photos, items_of(photos), folds=4, seed=3)
+    made = item_folds(photos, items_of(photos), folds=4, seed=3)
     for fit, validation in made:
         assert not {group_of[item] for item in fit} & {group_of[item] for item in validation}
     assert sorted(len(validation) for _, validation in made) == [5, 5, 5, 5]
@@ -47,13 +47,13 @@ def test_groups_stay_whole_and_folds_stay_even() -> None:
 def test_only_the_items_asked_for_take_part() -> None:
     photos = photos_of({"": 12})
     wanted = items_of(photos)[:8]
-    made = class_folds(photos, wanted, folds=2, seed=0)
+    made = item_folds(photos, wanted, folds=2, seed=0)
     assert {item for fold in made for part in fold for item in part} == set(wanted)
 
 
 def test_the_seed_decides() -> None:
     photos = photos_of({"": 20})
-    one, same, other = (class_folds(photos, items_of(photos), folds=4, seed=seed) for seed in (0, 0, 1))
+    one, same, other = (item_folds(photos, items_of(photos), folds=4, seed=seed) for seed in (0, 0, 1))
     assert one == same
     assert one != other
 
@@ -62,15 +62,15 @@ def test_the_seed_decides() -> None:
 def test_too_few_items_or_groups_are_refused(groups: dict[str, int], folds: int) -> None:
     photos = photos_of(groups)
     with pytest.raises(DataError, match=f"do not fill {folds} folds.*fewer folds"):
-        class_folds(photos, items_of(photos), folds=folds, seed=0)
+        item_folds(photos, items_of(photos), folds=folds, seed=0)
 
 
 def test_one_fold_and_strangers_are_refused() -> None:
     photos = photos_of({"": 6})
     with pytest.raises(InvalidParameter, match="folds must be at least 2"):
-        class_folds(photos, items_of(photos), folds=1, seed=0)
+        item_folds(photos, items_of(photos), folds=1, seed=0)
     with pytest.raises(InvalidParameter, match="'stranger'"):
-        class_folds(photos, ["stranger"], folds=2, seed=0)
+        item_folds(photos, ["stranger"], folds=2, seed=0)
 
 
 def test_a_share_takes_whole_groups_near_to_it() -> None:
@@ -90,6 +90,6 @@ def test_training_items_are_neither_calibration_nor_test_items(catalogue: Path) 
     items = training_items(photos, seed=0)
     assert set(items) == {*splits.fit, *splits.validation}
     assert not set(items) & {*splits.calibration, *splits.test}
-    parts = fold_splits(class_folds(photos, items, folds=2, seed=0)[0])
+    parts = fold_splits(item_folds(photos, items, folds=2, seed=0)[0])
     assert parts.calibration == parts.test == ()
     assert {*parts.fit, *parts.validation} == set(items)

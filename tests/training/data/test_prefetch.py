@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from training.data.prefetch import core_threads, shared_ahead
+from training.data.prefetch import prefetch_parallel, thread_count
 
 Jobs = Iterator[tuple[list[int], list[Callable[[], None]]]]
 
@@ -24,13 +24,13 @@ def numbered(count: int, *, drawn: list[int] | None = None, slow: float = 0.0) -
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_results_come_whole_and_in_order(threads: int) -> None:
-    made = list(shared_ahead(numbered(6, slow=0.002), threads=threads, depth=2))
+    made = list(prefetch_parallel(numbered(6, slow=0.002), threads=threads, depth=2))
     assert made == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(6)]
 
 
 def test_no_more_jobs_are_drawn_than_the_depth() -> None:
     drawn: list[int] = []
-    stream = shared_ahead(numbered(50, drawn=drawn), threads=2, depth=3)
+    stream = prefetch_parallel(numbered(50, drawn=drawn), threads=2, depth=3)
     for number in range(3):
         next(stream)
         assert len(drawn) == number + 4
@@ -46,7 +46,7 @@ def test_an_error_of_a_part_arrives_in_its_turn() -> None:
         yield [], [fail]
         yield from numbered(2)
 
-    stream = shared_ahead(jobs(), threads=2, depth=4)
+    stream = prefetch_parallel(jobs(), threads=2, depth=4)
     assert [next(stream)[0] for _ in range(2)] == [0, 4]
     with pytest.raises(ZeroDivisionError):
         next(stream)
@@ -61,7 +61,7 @@ def test_closing_stops_the_threads_at_once() -> None:
         time.sleep(0.05)
 
     jobs = (([number], [partial(slow, number)]) for number in range(1000))
-    stream = shared_ahead(jobs, threads=2, depth=100)
+    stream = prefetch_parallel(jobs, threads=2, depth=100)
     next(stream)
     started = time.perf_counter()
     stream.close()  # type: ignore[attr-defined]
@@ -72,8 +72,8 @@ def test_closing_stops_the_threads_at_once() -> None:
 
 def test_threads_are_one_a_core_shared_with_the_processes_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
-    alone = core_threads(0)
+    alone = thread_count(0)
     assert alone >= 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1000")
-    assert core_threads(0) == 1
-    assert core_threads(7) == 7
+    assert thread_count(0) == 1
+    assert thread_count(7) == 7

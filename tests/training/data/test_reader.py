@@ -100,9 +100,9 @@ def test_a_large_photo_is_reduced_for_training_alone(tmp_path: Path) -> None:
     for first in ("training", "evaluation"):
         reader = PhotoReader(photos, SIGHT, cache_dir=tmp_path / first)
         if first == "training":
-            assert [reader[i].size for i in range(3)] == [(117, 67), (175, 100), (100, 67)]
+            assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
         assert np.array_equal(reader.pixels(range(3)), np.stack(exact))
-        assert [reader[i].size for i in range(3)] == [(117, 67), (175, 100), (100, 67)]
+        assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
         reader.publish()
         again = PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path / first)
         assert np.array_equal(again.pixels(range(3)), np.stack(exact))
@@ -114,7 +114,7 @@ def test_memory_is_kept_to(photos: list[Photo], monkeypatch: pytest.MonkeyPatch)
     plain = Photo.read
     monkeypatch.setattr(Photo, "read", lambda photo: read.append(photo.photo_id) or plain(photo))
     side = open_image(photos[0].path).width
-    reader = PhotoReader(photos, SIGHT, cache_bytes=2 * 4 * side * side)
+    reader = PhotoReader(photos, SIGHT, cache_bytes=2 * 3 * side * side)
     for _ in range(3):
         reader.pixels([0, 1, 2])
     assert [read.count(photo.photo_id) for photo in photos[:3]] == [1, 1, 3]

@@ -4,7 +4,7 @@ import pytest
 
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError
-from training.data.splits import PARTS, Protocol, Splits, make_protocol, make_splits
+from training.data.splits import PARTS, EvaluationProtocol, Splits, make_evaluation_protocol, make_splits
 
 
 def photo(item: str, *, group: str = "", source: str = "", partition: str = "", role: str = "", n: int = 0) -> Photo:
@@ -71,16 +71,16 @@ def test_too_few_items_are_refused_with_a_remedy() -> None:
 
 def test_protocol_prefers_roles_then_sources_with_several_photos() -> None:
     roles = [photo("a", role="gallery"), photo("a", role="query")]
-    assert make_protocol(roles) == Protocol("gallery", "query")
+    assert make_evaluation_protocol(roles) == EvaluationProtocol("gallery", "query")
     shops = [photo("a", source=s, n=n) for s in ("store_a", "store_b") for n in range(3)]
     iconic = [photo("a", source="iconic")]
-    assert make_protocol(shops + iconic) == Protocol("store_a", "store_b")
-    assert make_protocol(shops + iconic, gallery_source="iconic", query_source="store_a") == Protocol(
-        "iconic", "store_a"
-    )
-    assert make_protocol([photo("a", n=n) for n in range(3)]).leave_one_out
+    assert make_evaluation_protocol(shops + iconic) == EvaluationProtocol("store_a", "store_b")
+    assert make_evaluation_protocol(
+        shops + iconic, gallery_source="iconic", query_source="store_a"
+    ) == EvaluationProtocol("iconic", "store_a")
+    assert make_evaluation_protocol([photo("a", n=n) for n in range(3)]).leave_one_out
 
 
 def test_an_unknown_source_is_refused() -> None:
     with pytest.raises(DataError, match="store_x"):
-        make_protocol([photo("a", source="store_a")], query_source="store_x")
+        make_evaluation_protocol([photo("a", source="store_a")], query_source="store_x")

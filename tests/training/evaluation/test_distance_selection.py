@@ -3,7 +3,7 @@ import pytest
 
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.catalogue.read import Photo
-from training.data.splits import Protocol, Splits
+from training.data.splits import EvaluationProtocol, Splits
 from training.evaluation.distance_selection import Whitening, choose_distance
 
 
@@ -37,7 +37,7 @@ def test_density_is_chosen_where_crowds_differ() -> None:
             photos.append(Photo(path="", item_id=name, photo_id=f"{name}-{shot}", source="ab"[shot % 2]))
     unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
     splits = Splits(tuple(names[:60]), tuple(names[60:]), (), ())
-    choice = choose_distance(photos, unit.astype(np.float32), splits, Protocol("a", "b"), target_fpir=0.05)
+    choice = choose_distance(photos, unit.astype(np.float32), splits, EvaluationProtocol("a", "b"), target_fpir=0.05)
     assert isinstance(choice.measure, LocalDensity)
     plain = next(figures for figures in choice.tried if figures["form"] == "plain" and not figures["whitened"])
     assert choice.tried[0]["FNIR"] < plain["FNIR"] - 0.1

@@ -8,7 +8,7 @@ from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import identification_rates
-from training.evaluation.evaluate import Scene, score_scene
+from training.evaluation.evaluate import EvaluationSplit, score_split
 from training.explain.item_search import ANSWERS, ItemSearch
 from training.explain.item_utilities import item_utilities
 from training.explain.outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, explain
@@ -28,14 +28,14 @@ def clouds(items: int = 12, photos: int = 5, *, spread: float = 0.5, seed: int =
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), labels
 
 
-def all_against_all(count: int) -> Scene:
-    return Scene("unseen", np.arange(count), np.arange(count))
+def all_against_all(count: int) -> EvaluationSplit:
+    return EvaluationSplit("unseen", np.arange(count), np.arange(count))
 
 
 # positions 0 to 4 are the gallery: items 0, 0, 1, 2, 3; positions 5 to 10 ask for items 0, 1, 1, 2, 3, 4
 GALLERY = (0, 20, 45, 90, 170)
 LABELS = np.array([0, 0, 1, 2, 3, 0, 1, 1, 2, 3, 4])
-SCENE = Scene("unseen", np.arange(5, 11), np.arange(5))
+SCENE = EvaluationSplit("unseen", np.arange(5, 11), np.arange(5))
 VECTORS = circle(*GALLERY, 2, 23, 38, 130, 165, 86)
 
 
@@ -77,10 +77,10 @@ def test_a_distance_exactly_at_the_threshold_is_a_match() -> None:
 def test_the_counts_are_those_of_the_rates(seed: int, corrected: bool) -> None:
     vectors, labels = clouds(seed=seed)
     measure: Measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
-    scene = all_against_all(len(labels))
-    scores = score_scene(scene, vectors, labels, measure=measure)
+    split = all_against_all(len(labels))
+    scores = score_split(split, vectors, labels, measure=measure)
     for threshold in np.quantile(scores.impostor, [0.1, 0.5, 1.0]):
-        found = explain(scene, vectors, labels, threshold=float(threshold), measure=measure)
+        found = explain(split, vectors, labels, threshold=float(threshold), measure=measure)
         rates = identification_rates(scores, float(threshold))
         n = len(labels)
         assert found.outcomes.count(FOUND) / n == pytest.approx(rates.tpir)
@@ -95,8 +95,8 @@ def test_searches_agree_with_a_slow_one(corrected: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr("training.explain.item_search.BLOCK", 300)  # several blocks
     vectors, labels = clouds(items=15, seed=3)
     measure: Measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
-    scene = all_against_all(len(labels))
-    search = ItemSearch(scene, vectors, labels, threshold=0.9, measure=measure)
+    split = all_against_all(len(labels))
+    search = ItemSearch(split, vectors, labels, threshold=0.9, measure=measure)
     answers = search.other_answers()
     density = measure.densities(vectors)
     expected, nearest = set(), []
@@ -118,9 +118,9 @@ def test_searches_agree_with_a_slow_one(corrected: bool, monkeypatch: pytest.Mon
 
 def test_the_worst_come_first_and_are_as_many_as_asked_for() -> None:
     vectors, labels = clouds(spread=0.9)
-    scene = all_against_all(len(labels))
-    threshold = float(np.median(score_scene(scene, vectors, labels).impostor))
-    few, many = (explain(scene, vectors, labels, threshold=threshold, worst=worst) for worst in (2, 50))
+    split = all_against_all(len(labels))
+    threshold = float(np.median(score_split(split, vectors, labels).impostor))
+    few, many = (explain(split, vectors, labels, threshold=threshold, worst=worst) for worst in (2, 50))
     for kind, queries in few.worst.items():
         assert len(queries) == 2
         assert queries == many.worst[kind][:2]
@@ -157,8 +157,8 @@ def test_one_item_alone_is_never_confused() -> None:
 
 def test_utilities_are_those_of_opis() -> None:
     vectors, labels = clouds(spread=0.7)
-    scene = Scene("unseen", np.arange(10, 60), np.arange(5, 60))  # the first item takes no part
-    found = item_utilities(scene, vectors, labels)
+    split = EvaluationSplit("unseen", np.arange(10, 60), np.arange(5, 60))  # the first item takes no part
+    found = item_utilities(split, vectors, labels)
     expected = opis(vectors[5:], labels[5:])
     assert found is not None
     assert found.opis == expected.value

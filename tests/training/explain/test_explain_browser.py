@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 def file(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of the tiny run, whose items have hostile names."""
     folder = tmp_path_factory.mktemp("explain")
-    explained = explain_run(changed_run(run, folder, rename=EVIL.format), scene="mixed", progress=False)
+    explained = explain_run(changed_run(run, folder, rename=EVIL.format), split="mixed", progress=False)
     path = folder / "explain.html"
     path.write_text(explain_page(explained))
     return path

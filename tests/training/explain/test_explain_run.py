@@ -13,10 +13,10 @@ from PIL import Image
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, RunError
 from training.evaluation.report import evaluate_run
-from training.explain.figures import figures, render
 from training.explain.page import explain_page
 from training.explain.photos import SIDE, TILE
 from training.explain.run import ExplainedRun, explain_run
+from training.explain.summary import figures, render
 from training.loop.run import Run
 
 from .explain_world import Page, changed_run
@@ -44,16 +44,16 @@ def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, t
     assert explained.threshold_from == "calibration items"
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
     report = evaluate_run(own)
-    for scene in ("unseen", "trained", "mixed"):
-        told = figures(explain_run(own, scene=scene, progress=False))
+    for split in ("unseen", "trained", "mixed"):
+        told = figures(explain_run(own, split=split, progress=False))
         assert told["threshold_from"] == "evaluation.json"
-        assert told["threshold"] == report["threshold"] == explained.found.threshold
-        assert {name: report["scenes"][scene][name] for name in told["rates"]} == told["rates"]
+        assert told["threshold"] == report["threshold"] == explained.explanation.threshold
+        assert {name: report["splits"][split][name] for name in told["rates"]} == told["rates"]
         assert (told["queries"], told["items"]) == (
-            report["scenes"][scene]["queries"],
-            report["scenes"][scene]["items"],
+            report["splits"][split]["queries"],
+            report["splits"][split]["items"],
         )
-        assert told["utilities"]["OPIS"] == report["scenes"][scene]["OPIS"]
+        assert told["utilities"]["OPIS"] == report["splits"][split]["OPIS"]
         assert told["notes"] == []
 
 
@@ -64,7 +64,7 @@ def test_the_served_distance_is_that_of_evaluate(copy: Run, tmp_path: Path) -> N
     after = figures(explain_run(own, distance="served", progress=False))
     assert before["threshold"] == after["threshold"] == report["threshold"]
     for told in (before, after):
-        assert told["rates"] == {name: report["scenes"]["unseen"][name] for name in told["rates"]}
+        assert told["rates"] == {name: report["splits"]["unseen"][name] for name in told["rates"]}
 
 
 def test_the_same_run_gives_the_same_page(copy: Run, explained: ExplainedRun) -> None:
@@ -85,7 +85,7 @@ def test_the_page_is_whole_and_loads_nothing(explained: ExplainedRun, page: Page
 
 
 def test_the_page_shows_what_was_found(explained: ExplainedRun, page: Page) -> None:
-    found, text = explained.found, " ".join(page.text)
+    found, text = explained.explanation, " ".join(page.text)
     worst = [query for queries in found.worst.values() for query in queries]
     assert 0 < len(worst) <= 12
     assert len(page.all("article", "query")) == len(worst)
@@ -103,16 +103,16 @@ def test_the_page_shows_what_was_found(explained: ExplainedRun, page: Page) -> N
 
 
 def test_the_map_holds_every_photo_of_the_scene(explained: ExplainedRun, page: Page) -> None:
-    data, outcomes = page.data, explained.found.outcomes
+    data, outcomes = page.data, explained.explanation.outcomes
     count = len(explained.map.photos)
     columns = ("x", "y", "kind", "item", "photo", "tile", "own", "other", "otherItem")
     assert {len(data[name]) for name in columns} == {count}
-    assert count == len(np.union1d(explained.found.scene.queries, explained.found.scene.gallery))
+    assert count == len(np.union1d(explained.explanation.split.queries, explained.explanation.split.gallery))
     kinds = np.bincount(data["kind"], minlength=5)
     assert kinds[3] == outcomes.count("missed")
     assert kinds[4] == outcomes.count("misidentified")
     assert kinds[2] == (outcomes.false_alarm & (outcomes.kind == 0)).sum()
-    assert kinds.sum() - kinds[0] == len(explained.found.scene.queries)
+    assert kinds.sum() - kinds[0] == len(explained.explanation.split.queries)
     assert sorted(data["tile"]) == list(range(count))  # all have a picture
     ids = {photo.photo_id: photo.item_id for photo in explained.photos}
     assert [ids[photo] for photo in data["photo"]] == [data["items"][item] for item in data["item"]]
@@ -120,7 +120,7 @@ def test_the_map_holds_every_photo_of_the_scene(explained: ExplainedRun, page: P
 
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
     hostile = changed_run(run, tmp_path, rename=lambda item: NASTY.format(item, item))
-    explained = explain_run(hostile, scene="mixed", progress=False)
+    explained = explain_run(hostile, split="mixed", progress=False)
     text = explain_page(explained)
     page = Page(text)
     assert page.open == []
@@ -171,8 +171,8 @@ def test_items_of_one_photo_are_no_obstacle(run: Run, tmp_path: Path) -> None:
 
 def test_figures_of_another_checkpoint_are_noticed(copy: Run, explained: ExplainedRun, tmp_path: Path) -> None:
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
-    scene = {"FPIR": 0.9, "TPIR": explained.found.rates.tpir, "queries": len(explained.found.scene.queries)}
-    measured = {"threshold": explained.found.threshold, "target_fpir": 0.05, "scenes": {"unseen": scene}}
+    split = {"FPIR": 0.9, "TPIR": explained.explanation.rates.tpir, "queries": len(explained.explanation.split.queries)}
+    measured = {"threshold": explained.explanation.threshold, "target_fpir": 0.05, "splits": {"unseen": split}}
     (own.path / "evaluation.json").write_text(json.dumps(measured))
     told = explain_run(own, progress=False)
     assert len(told.notes) == 1
@@ -190,7 +190,7 @@ def test_a_spoilt_evaluation_is_refused(copy: Run, tmp_path: Path, text: str) ->
 
 def test_an_unknown_scene_or_distance_is_refused(copy: Run) -> None:
     with pytest.raises(InvalidParameter, match="unseen, trained, mixed"):
-        explain_run(copy, scene="all", progress=False)
+        explain_run(copy, split="all", progress=False)
     with pytest.raises(InvalidParameter, match="plain, served"):
         explain_run(copy, distance="cosine", progress=False)
 
@@ -206,7 +206,7 @@ def test_pictures_are_what_the_model_sees(explained: ExplainedRun) -> None:
 
 
 def test_the_size_of_a_page_is_bounded(copy: Run, page: Page) -> None:
-    largest = Page(explain_page(explain_run(copy, scene="mixed", worst=50, progress=False)))
+    largest = Page(explain_page(explain_run(copy, split="mixed", worst=50, progress=False)))
     pictures = largest.all("img")
     assert page.size < largest.size
     assert len(pictures) <= 3 * 50 * 6 + 12 * 6 + 12 * 4 + 1
@@ -221,10 +221,10 @@ def test_the_command_line(copy: Run, tmp_path: Path) -> None:
     assert f"Wrote {own / 'explain.html'}" in done.output
     assert "Items served worst" in done.output
     page = tmp_path / "other.html"
-    words = ["explain", str(own), "--json", "-o", str(page), "--scene", "trained"]
+    words = ["explain", str(own), "--json", "-o", str(page), "--split", "trained"]
     done = CliRunner().invoke(group, words, catch_exceptions=False)
     told = json.loads(done.stdout)
-    assert (told["scene"], told["page"]) == ("trained", str(page))
+    assert (told["split"], told["page"]) == ("trained", str(page))
     assert set(told["worst"]) == {"misidentified", "missed", "false alarm"}
     assert page.exists()
     assert not list(tmp_path.glob("*.partial"))

@@ -128,9 +128,9 @@ def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, mon
 
 def test_evaluation_covers_every_scene(run: Run) -> None:
     report = evaluate_run(run)
-    assert list(report["scenes"]) == ["unseen", "trained", "mixed"]
-    mixed, unseen = report["scenes"]["mixed"], report["scenes"]["unseen"]
-    assert mixed["queries"] == unseen["queries"] + report["scenes"]["trained"]["queries"]
+    assert list(report["splits"]) == ["unseen", "trained", "mixed"]
+    mixed, unseen = report["splits"]["mixed"], report["splits"]["unseen"]
+    assert mixed["queries"] == unseen["queries"] + report["splits"]["trained"]["queries"]
     assert json.loads((run.path / "evaluation.json").read_text()) == report
     text = render(report)
     assert "unseen" in text

@@ -19,7 +19,7 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.recalibrate import recalibrate, searches_of
 from training.data.reader import PhotoReader
 from training.export import variants
-from training.export.comparison import images_per_second, render_beside
+from training.export.comparison import images_per_second, render_comparison
 from training.export.export import export
 from training.export.variants import FLOORS, REFERENCE, Variant, check_faithful
 from training.loop.run import Run
@@ -158,6 +158,6 @@ def test_the_command_line_shows_both_forms(run: Run, tmp_path: Path) -> None:
     done = CliRunner().invoke(group, [*words, "--allow-estimate"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     rows = Bundle.open(tmp_path / "b").manifest["evidence"]["beside_fp32"]
-    assert render_beside(rows) in done.stdout
+    assert render_comparison(rows) in done.stdout
     assert re.search(r"^form +images/s +OPIS +OPIS of searches +FPIR +TPIR$", done.stdout, re.MULTILINE)
     assert re.search(r"^Mean cosine to fp32: 0\.99\d\d\.$", done.stdout, re.MULTILINE)

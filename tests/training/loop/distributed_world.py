@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from training.config import Settings
-from training.loop.distributed import Team
+from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.recipe import build_loss
 from training.model import EmbeddingModel, SmallConvNet
@@ -35,7 +35,7 @@ def batches() -> Iterator[np.ndarray]:
         yield generator.integers(0, 256, size=(len(LABELS), SIDE, SIDE, 3)).astype(np.uint8)
 
 
-def steps(team: Team, changes: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def steps(process_group: ProcessGroup, changes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Take STEPS steps from the same start; return losses, and the last gradients and parameters.
 
     In float64: a pair on the edge of a margin goes one way or the other by the last bit of a float32, and twenty
@@ -55,11 +55,11 @@ def steps(team: Team, changes: Mapping[str, Any]) -> dict[str, np.ndarray]:
     def prepare(pixels: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2).to(kind) / 128 - 1
 
-    learner = Learner(model, loss, settings, team=team, steps=STEPS, prepare=prepare)
+    learner = Learner(model, loss, settings, process_group=process_group, steps=STEPS, prepare=prepare)
     learner.begin(0)
     losses = []
     for pixels in batches():
-        value, embeddings = learner.take(team.mine(pixels), LABELS)
+        value, embeddings = learner.take(process_group.share(pixels), LABELS)
         losses.append(value)
     found = {"losses": np.array(losses), "embeddings": embeddings.numpy()}
     for part, module in (("model", model), ("loss", loss)):
@@ -73,6 +73,6 @@ def steps(team: Team, changes: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def work(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
     """Do every case in a team, and leave what every process ended with."""
-    team = Team.join("cpu")
+    process_group = ProcessGroup.join("cpu")
     for name, changes in cases.items():
-        np.savez(folder / f"{name}-{team.rank}.npz", **steps(team, changes))
+        np.savez(folder / f"{name}-{team.rank}.npz", **steps(process_group, changes))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from training.loop.distributed import Team, launch
+from training.loop.distributed import ProcessGroup, launch
 from training.losses import LOSSES
 
 from . import distributed_world as team_world
@@ -37,7 +37,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_take_the_steps_of_one(together: Path, case: str) -> None:
-    alone = team_world.steps(Team(torch.device("cpu")), CASES[case])
+    alone = team_world.steps(ProcessGroup(torch.device("cpu")), CASES[case])
     for rank in range(PROCESSES):
         with np.load(together / f"{case}-{rank}.npz", allow_pickle=False) as shared:
             assert set(shared) == set(alone)

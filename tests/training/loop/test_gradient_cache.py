@@ -1,4 +1,4 @@
-"""Cached gradients: the step of a large batch, a chunk at a time."""
+"""Cached gradients: the step of a large batch, a micro_batch at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from training.loop.gradient_cache import cached_backward
+from training.loop.gradient_cache import backward_with_gradient_cache
 from training.loop.trainer import train
 from training.losses import LOSSES, make_loss
 
@@ -28,8 +28,8 @@ def gradients(*modules: nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("chunk", [1, 5, 24])
-def test_cached_gradients_are_those_of_the_plain_step(name: str, chunk: int) -> None:
+@pytest.mark.parametrize("micro_batch", [1, 5, 24])
+def test_cached_gradients_are_those_of_the_plain_step(name: str, micro_batch: int) -> None:
     inputs = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
     plain, cached = network(), network()
     torch.manual_seed(2)
@@ -40,7 +40,7 @@ def test_cached_gradients_are_those_of_the_plain_step(name: str, chunk: int) -> 
     value = loss(plain(inputs), LABELS)
     value.backward()
     torch.manual_seed(3)
-    again, _ = cached_backward(cached, other, inputs.split(chunk), LABELS, cached)
+    again, _ = backward_with_gradient_cache(cached, other, inputs.split(micro_batch), LABELS, cached)
 
     assert again.item() == pytest.approx(value.item(), rel=1e-5, abs=1e-6)
     expected, got = gradients(plain, loss), gradients(cached, other)
@@ -51,7 +51,7 @@ def test_cached_gradients_are_those_of_the_plain_step(name: str, chunk: int) -> 
 
 
 def test_the_graph_of_one_chunk_at_a_time() -> None:
-    """The largest activation that is kept has the rows of a chunk, not of the batch."""
+    """The largest activation that is kept has the rows of a micro_batch, not of the batch."""
     kept: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -61,14 +61,16 @@ def test_the_graph_of_one_chunk_at_a_time() -> None:
     model = network()
     inputs = torch.randn(24, 10)
 
-    def embed(chunk: Tensor) -> Tensor:
+    def embed(micro_batch: Tensor) -> Tensor:
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            result: Tensor = model(chunk)
+            result: Tensor = model(micro_batch)
         return result
 
-    cached_backward(embed, make_loss("tcm", classes=6, dim=8, arguments={}), inputs.split(3), LABELS, model)
+    backward_with_gradient_cache(
+        embed, make_loss("tcm", classes=6, dim=8, arguments={}), inputs.split(3), LABELS, model
+    )
     assert kept
-    assert max(kept) <= 16  # a chunk has 3 rows, the weights 16 and 8
+    assert max(kept) <= 16  # a micro_batch has 3 rows, the weights 16 and 8
 
 
 def test_dropout_has_the_same_mask_in_both_passes() -> None:
@@ -76,21 +78,21 @@ def test_dropout_has_the_same_mask_in_both_passes() -> None:
     inputs = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
     seen: list[Tensor] = []
 
-    def embed(chunk: Tensor) -> Tensor:
-        result: Tensor = model(chunk)
+    def embed(micro_batch: Tensor) -> Tensor:
+        result: Tensor = model(micro_batch)
         seen.append(result.detach().clone())
         return result
 
     loss = make_loss("smooth_ap", classes=6, dim=8, arguments={})
     torch.manual_seed(5)
-    cached_backward(embed, loss, inputs.split(8), LABELS, model)
+    backward_with_gradient_cache(embed, loss, inputs.split(8), LABELS, model)
     assert all(torch.equal(first, second) for first, second in zip(seen[:3], seen[3:], strict=True))
     after = torch.rand(1)
     torch.manual_seed(5)
     with torch.no_grad():
-        for chunk in inputs.split(8):
-            model(chunk)
-    assert torch.equal(after, torch.rand(1))  # the random stream goes on as if each chunk had run once
+        for micro_batch in inputs.split(8):
+            model(micro_batch)
+    assert torch.equal(after, torch.rand(1))  # the random stream goes on as if each micro_batch had run once
 
 
 def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_once() -> None:
@@ -98,15 +100,15 @@ def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_on
     loss = make_loss("tcm", classes=6, dim=8, arguments={})
     plain, cached = network(nn.BatchNorm1d(16)).eval(), network(nn.BatchNorm1d(16)).eval()
     loss(plain(inputs), LABELS).backward()
-    cached_backward(cached, loss, inputs.split(5), LABELS, cached)
+    backward_with_gradient_cache(cached, loss, inputs.split(5), LABELS, cached)
     for one, two in zip(gradients(plain), gradients(cached), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
     live, chunked = network(nn.BatchNorm1d(16)).train(), network(nn.BatchNorm1d(16)).train()
-    cached_backward(live, loss, inputs.split(8), LABELS, live)
+    backward_with_gradient_cache(live, loss, inputs.split(8), LABELS, live)
     with torch.no_grad():
-        for chunk in inputs.split(8):
-            chunked(chunk)
+        for micro_batch in inputs.split(8):
+            chunked(micro_batch)
     for one, two in zip(live.buffers(), chunked.buffers(), strict=True):
         assert torch.equal(one, two)
 
@@ -114,6 +116,6 @@ def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_on
 def test_a_run_in_chunks_is_the_run_without(catalogue: Path, tmp_path: Path) -> None:
     frozen = {"freeze_batch_norm": True, "epochs": 1}
     whole = train(tiny_settings(catalogue, **frozen), tmp_path / "whole")
-    chunks = train(tiny_settings(catalogue, **frozen, chunk=5), tmp_path / "chunks")
-    one, two = whole.progress["best"]["figures"], chunks.progress["best"]["figures"]
+    micro_batches = train(tiny_settings(catalogue, **frozen, chunk=5), tmp_path / "micro_batches")
+    one, two = whole.progress["best"]["figures"], micro_batches.progress["best"]["figures"]
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-3)

@@ -40,11 +40,11 @@ RATES = parse_searches(["learning_rate=1e-4..1e-1:log"])
 FAKE = """
 import sys, time
 from pathlib import Path
-from training.tuning import trial as trial_module
-from training.tuning.search_space import parse_searches
-from training.settings import Settings
-from training.tuning.tune import tune, resume_tuning
-from training.tuning.plan import TuneOptions
+from training.tune import trial as trial_module
+from training.tune.search_space import parse_searches
+from training.config import Settings
+from training.tune.tune import tune, resume_tuning
+from training.tune.plan import TuneOptions
 
 def figures(settings, place, fold, wanted, **rest):
     number = int(place.parent.name)
@@ -55,7 +55,7 @@ def figures(settings, place, fold, wanted, **rest):
     value = abs(settings.learning_rate - 0.01)
     return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-trial_module.fold_figures = figures
+trial_module.fold_metrics = figures
 """
 
 
@@ -77,7 +77,7 @@ def bowl(settings: Settings, fold: int) -> float:
 @pytest.fixture
 def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let trials cost nothing."""
-    monkeypatch.setattr(trial_module, "fold_figures", fake(bowl))
+    monkeypatch.setattr(trial_module, "fold_metrics", fake(bowl))
 
 
 def trials_of(path: Path) -> list[FrozenTrial]:
@@ -127,7 +127,7 @@ def test_a_resumed_study_is_the_uninterrupted_one(
             raise KeyboardInterrupt
         return bowl(settings, fold)
 
-    monkeypatch.setattr(trial_module, "fold_figures", fake(dies))
+    monkeypatch.setattr(trial_module, "fold_metrics", fake(dies))
     with pytest.raises(KeyboardInterrupt):
         tune(tiny_settings(catalogue), tmp_path / "parts", search=RATES, options=options(trials=8))
     resumed = resume_tuning(tmp_path / "parts")
@@ -215,7 +215,7 @@ def test_bad_trials_are_stopped_and_good_ones_are_not(
             rest["on_epoch"](epoch, {"loss": 1.0, "validation FNIR": value})
         return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-    monkeypatch.setattr(trial_module, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", figures)
     for pruner, stops in (("median", True), ("hyperband", True), ("none", False)):
         epochs_done.clear()
         outcome = tune(
@@ -241,7 +241,7 @@ def test_a_trial_that_diverges_is_stopped_and_the_next_goes_on(
         rest["on_epoch"](1, {"loss": float("nan") if settings.learning_rate > 0.01 else 1.0, "validation FNIR": 0.5})
         return {"FNIR": 0.5, "R@1": 0.5, "MAP@R": 0.5}
 
-    monkeypatch.setattr(trial_module, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", figures)
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=8, pruner="none"))
     stopped = [trial for trial in outcome.trials if trial.state == TrialState.PRUNED]
     assert stopped
@@ -259,7 +259,7 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
             raise RuntimeError("out of\nmemory")
         return bowl(settings, fold)
 
-    monkeypatch.setattr(trial_module, "fold_figures", fake(too_large))
+    monkeypatch.setattr(trial_module, "fold_metrics", fake(too_large))
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=8))
     failed = [trial for trial in outcome.trials if trial.state == TrialState.FAIL]
     assert failed
@@ -270,11 +270,11 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
     def unreadable(settings: Settings, fold: int) -> float:
         raise DataError("a.jpg cannot be read")
 
-    monkeypatch.setattr(trial_module, "fold_figures", fake(unreadable))
+    monkeypatch.setattr(trial_module, "fold_metrics", fake(unreadable))
     with pytest.raises(DataError, match=r"a\.jpg"):
         tune(tiny_settings(catalogue), tmp_path / "t", search=RATES, options=options(trials=3))
-    assert counted(trials_of(tmp_path / "t")) == 0
-    monkeypatch.setattr(trial_module, "fold_figures", fake(bowl))
+    assert count_done(trials_of(tmp_path / "t")) == 0
+    monkeypatch.setattr(trial_module, "fold_metrics", fake(bowl))
     mended = resume_tuning(tmp_path / "t")
     assert len(mended.complete) == 3
     assert mended.default is not None
@@ -289,7 +289,7 @@ def test_two_objectives_give_the_second_its_say_among_equals(
         coarse = 0.2 if settings.learning_rate < 0.02 else 0.9
         return {"FNIR": coarse + noise, "R@1": 0.5, "MAP@R": 0.5, "OPIS": settings.learning_rate}
 
-    monkeypatch.setattr(trial_module, "fold_figures", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", figures)
     wanted = options(trials=10, objectives=("fnir", "opis"))
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=wanted)
     assert outcome.best is not None
@@ -327,16 +327,16 @@ def test_a_claim_is_nobody_elses_and_is_freed_by_the_end_of_its_process(catalogu
     plan = make_plan(tiny_settings(catalogue), RATES, options(trials=2))
     folder = StudyFolder.create(tmp_path / "s", plan)
     with folder.study(plan) as study:
-        mine, yours = claim(study, folder, plan), claim(study, folder, plan)
+        mine, yours = next_trial(study, folder, plan), next_trial(study, folder, plan)
         assert mine is not None
         assert yours is not None
         assert mine.trial.number != yours.trial.number
-        assert claim(study, folder, plan) is None  # two were asked for, and two are under way
+        assert next_trial(study, folder, plan) is None  # two were asked for, and two are under way
         mine.lock.close()  # as the system does when a process ends
-        again = claim(study, folder, plan)
+        again = next_trial(study, folder, plan)
         assert again is not None
         assert again.settings == mine.settings
-        assert claim(study, folder, plan) is None
+        assert next_trial(study, folder, plan) is None
         states = [trial.state for trial in study.get_trials()]
         assert states == [TrialState.FAIL, TrialState.RUNNING, TrialState.RUNNING]
         yours.lock.close()
@@ -349,7 +349,7 @@ def test_a_trial_that_ends_while_another_worker_looks_for_the_killed_is_left_alo
     plan = make_plan(tiny_settings(catalogue), RATES, options(trials=2))
     folder = StudyFolder.create(tmp_path / "s", plan)
     with folder.study(plan) as study:
-        first = claim(study, folder, plan)
+        first = next_trial(study, folder, plan)
         assert first is not None
         own = StudyFolder.own
 
@@ -360,7 +360,7 @@ def test_a_trial_that_ends_while_another_worker_looks_for_the_killed_is_left_alo
             return own(folder, number)
 
         monkeypatch.setattr(StudyFolder, "own", own_just_after_its_end)
-        second = claim(study, folder, plan)
+        second = next_trial(study, folder, plan)
         assert second is not None
         assert [trial.state for trial in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
         second.lock.close()
@@ -371,9 +371,9 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(catalogue: Path, tm
     folder = StudyFolder.create(tmp_path / "s", plan)
     with folder.study(plan) as study:
         for _ in range(ATTEMPTS):
-            claimed = claim(study, folder, plan)
-            assert claimed is not None
-            claimed.lock.close()
+            queued = next_trial(study, folder, plan)
+            assert queued is not None
+            queued.lock.close()
     outcome = resume_tuning(tmp_path / "s")
     assert [trial.state for trial in outcome.trials] == [TrialState.FAIL, TrialState.COMPLETE]
     assert "killed each time" in render(dataclasses.replace(outcome, best=None))
@@ -394,7 +394,7 @@ def test_a_killed_study_resumes_without_losing_or_repeating_a_trial(catalogue: P
     resume = f"resume_tuning(Path({str(study)!r}))"
     subprocess.run([sys.executable, "-c", script + resume], cwd=ROOT, check=True, capture_output=True)
     trials = trials_of(study)
-    assert counted(trials) == 7
+    assert count_done(trials) == 7
     done = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
     assert len(done) == 7
     assert [trial.number for trial in trials if trial not in done] == [3]
@@ -463,7 +463,7 @@ def test_two_workers_share_a_study_and_one_that_is_killed_is_replaced(catalogue:
     assert child.returncode == 0, out
     assert "a worker was killed by SIGKILL; its trial is begun again" in out
     trials = trials_of(study)
-    assert counted(trials) == 6
+    assert count_done(trials) == 6
     assert sum(trial.state == TrialState.COMPLETE for trial in trials) == 6
     assert sum(trial.state == TrialState.FAIL for trial in trials) == 1
     assert out.splitlines()[-1] == f"Next: retrieval train -o runs/study --config {study / 'best.toml'}"
