@@ -124,7 +124,7 @@ def _queries(explained: ExplainedRun) -> str:
             + "".join(_query(explained, query, scale) for query in queries)
         )
     return (
-        '<section aria-labelledby="queries"><h2 id="queries">Worst searches</h2><p class="soft">The searches "
+        '<section aria-labelledby="queries"><h2 id="queries">Worst searches</h2><p class="soft">The searches '
         "whose distances are furthest from a right answer come first. Each is shown with its own item's nearest photo "
         "and the nearest items. The line in a bar is the threshold. The frame of its own item is green, that of other "
         "items within the threshold red.</p>"

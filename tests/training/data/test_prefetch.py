@@ -50,7 +50,7 @@ def test_an_error_of_a_part_arrives_in_its_turn() -> None:
     assert [next(stream)[0] for _ in range(2)] == [0, 4]
     with pytest.raises(ZeroDivisionError):
         next(stream)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_closing_stops_the_threads_at_once() -> None:
@@ -67,7 +67,7 @@ def test_closing_stops_the_threads_at_once() -> None:
     stream.close()  # type: ignore[attr-defined]
     assert time.perf_counter() - started < 2
     assert len(begun) < 50
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_threads_are_one_a_core_shared_with_the_processes_beside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def page(browser: Browser, file: Path) -> Iterator[Page]:
     yield page
     assert [url for url in asked if not url.startswith("data:")] == [file.as_uri()]
     assert errors == []
-    assert page.title() == "What run gets wrong"
+    assert page.title() == "Errors of run"
     page.close()
 
 
@@ -102,7 +102,7 @@ def test_the_map_is_walked_by_keyboard_and_says_where_it_is(page: Page) -> None:
         said.append(told.inner_text())
     assert len(set(said)) > 3
     assert said[4] == said[6]  # the next but one, and back
-    assert any(words in said[4] for words in ("own item not found", "answered with another item"))
+    assert any(words in said[4] for words in ("own item not found", "another item returned first"))
     for key in ("+", "+", "ArrowRight", "-", "0"):
         page.keyboard.press(key)
         expect(page.locator("#map-tip")).to_be_visible()

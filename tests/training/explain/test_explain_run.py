@@ -16,7 +16,7 @@ from training.evaluation.report import evaluate_run
 from training.explain.page import explain_page
 from training.explain.photos import SIDE, TILE
 from training.explain.run import ExplainedRun, explain_run
-from training.explain.summary import figures, render
+from training.explain.summary import render, to_dict
 from training.loop.run import Run
 
 from .explain_world import Page, changed_run
@@ -45,7 +45,7 @@ def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, t
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
     report = evaluate_run(own)
     for split in ("unseen", "trained", "mixed"):
-        told = figures(explain_run(own, split=split, progress=False))
+        told = to_dict(explain_run(own, split=split, progress=False))
         assert told["threshold_from"] == "evaluation.json"
         assert told["threshold"] == report["threshold"] == explained.explanation.threshold
         assert {name: report["splits"][split][name] for name in told["rates"]} == told["rates"]
@@ -59,9 +59,9 @@ def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, t
 
 def test_the_served_distance_is_that_of_evaluate(copy: Run, tmp_path: Path) -> None:
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
-    before = figures(explain_run(own, distance="served", progress=False))
+    before = to_dict(explain_run(own, distance="served", progress=False))
     report = evaluate_run(own)["served"]
-    after = figures(explain_run(own, distance="served", progress=False))
+    after = to_dict(explain_run(own, distance="served", progress=False))
     assert before["threshold"] == after["threshold"] == report["threshold"]
     for told in (before, after):
         assert told["rates"] == {name: report["splits"]["unseen"][name] for name in told["rates"]}
@@ -148,7 +148,7 @@ def test_a_photo_that_cannot_be_read_is_left_out_and_named(run: Run, tmp_path: P
 def test_when_none_can_be_read_that_is_an_error(run: Run, tmp_path: Path) -> None:
     tests = set(run.splits.test)
     odd = changed_run(run, tmp_path, broken=lambda row: row["item_id"] in tests)
-    with pytest.raises(DataError, match=r"no photo of the unseen items can be read"):
+    with pytest.raises(DataError, match=r"no query photo of the unseen items can be read"):
         explain_run(odd, progress=False)
 
 
@@ -159,13 +159,13 @@ def test_items_of_one_photo_are_no_obstacle(run: Run, tmp_path: Path) -> None:
     splits["protocol"] = {"gallery_source": "a", "query_source": "a"}  # each photo asks all the others
     (single.path / "splits.json").write_text(json.dumps(splits))
     explained = explain_run(single, progress=False)
-    told = figures(explained)
+    told = to_dict(explained)
     assert told["outcomes"]["unmated"] == told["queries"] == len(tests)
     assert told["rates"]["TPIR"] is None
     assert told["utilities"] is None
     assert len(told["notes"]) == 2
     page = Page(explain_page(explained))
-    assert any("nothing can be said about misses" in text for text in page.text)
+    assert any("so that misses cannot be measured" in text for text in page.text)
     json.dumps(told, allow_nan=False)
 
 
@@ -228,7 +228,7 @@ def test_the_command_line(copy: Run, tmp_path: Path) -> None:
     assert set(told["worst"]) == {"misidentified", "missed", "false alarm"}
     assert page.exists()
     assert not list(tmp_path.glob("*.partial"))
-    with pytest.raises(InvalidParameter, match="output must name a file in a folder that exists"):
+    with pytest.raises(InvalidParameter, match="output must be a file in an existing folder"):
         CliRunner().invoke(group, ["explain", str(own), "-o", str(tmp_path)], catch_exceptions=False)
     with pytest.raises(RunError, match="is not a training run"):
         CliRunner().invoke(group, ["explain", str(tmp_path)], catch_exceptions=False)

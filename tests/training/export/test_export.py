@@ -134,7 +134,7 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
     assert json.loads((run.path / "evaluation.json").read_text()) == report
     text = render(report)
     assert "unseen" in text
-    assert "photos of 'b' ask" in text
+    assert "photos of 'b' are the queries" in text
 
 
 def test_a_threshold_for_pairs(run: Run, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from . import distributed_world as team_world
 PROCESSES = 2
 CASES: dict[str, Mapping[str, Any]] = {name: {"loss": name} for name in LOSSES}
 CASES |= {
-    "chunks": {"loss": "smooth_ap", "chunk": 2},
+    "micro-batches": {"loss": "smooth_ap", "micro_batch_size": 2},
     "regularized": {"loss": "proxy_anchor", "regularizer": "tcm"},
     "projected": {"loss": "proxy_nca", "projector": 4},
     "sampled": {"loss": "mean_field_contrastive", "proxy_sample": 0.5},
-    "clipped": {"loss": "contrastive", "clip": 0.1},
+    "clipped": {"loss": "contrastive", "max_grad_norm": 0.1},
     "averaged": {"loss": "proxy_nca", "ema": 0.9},
 }
 

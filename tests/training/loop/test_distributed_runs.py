@@ -43,7 +43,7 @@ def test_a_run_of_two_processes_is_the_run_of_one(catalogue: Path, tmp_path: Pat
     alone = train(tiny_settings(catalogue, **slow | {"devices": 1}), tmp_path / "alone")
     assert losses(shared) == pytest.approx(losses(alone), rel=1e-4)
     assert losses(alone)[2] != pytest.approx(losses(alone)[0], rel=1e-3)  # it moves
-    assert shared.progress["best"]["figures"].keys() == alone.progress["best"]["figures"].keys()
+    assert shared.progress["best"]["metrics"].keys() == alone.progress["best"]["metrics"].keys()
 
 
 def train_command(catalogue: Path, output: Path, *options: str) -> list[str]:
@@ -115,9 +115,9 @@ def test_what_one_process_refuses_is_refused_as_ever(catalogue: Path, tmp_path: 
 
 
 def test_watched_epochs_and_too_many_devices_are_refused(catalogue: Path, tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match="watched"):
+    with pytest.raises(InvalidParameter, match="on_epoch"):
         train(tiny_settings(catalogue, **QUICK), tmp_path / "run", on_epoch=lambda *_: None)
-    with pytest.raises(InvalidParameter, match="at most the photos of a batch"):
+    with pytest.raises(InvalidParameter, match="at most the number of photos per batch"):
         train(tiny_settings(catalogue, devices=64), tmp_path / "run")
     with pytest.raises(RunError, match="not a training run"):
         train(tiny_settings(catalogue, **QUICK), tmp_path / "run", resume=True)

@@ -46,7 +46,7 @@ def untrained(run: Run) -> dict[str, torch.Tensor]:
 KIT: dict[str, dict[str, Any]] = {
     "average": {"ema": 0.9},
     "projector": {"projector": 8, "loss": "proxy_nca"},
-    "frozen": {"frozen": 0.5, "layer_decay": 0.5, "clip": 0.5, "freeze_batch_norm": True},
+    "frozen": {"frozen": 0.5, "layer_decay": 0.5, "max_grad_norm": 0.5, "freeze_batch_norm": True},
     "stages": {"proxy_warmup": 1, "frozen_epochs": 1, "loss": "proxy_anchor", "epochs": 3},
     "sampled": {"proxy_sample": 0.3, "loss": "proxy_anchor", "regularizer": "tcm"},
     "hard": {"sampler": "hard"},
@@ -199,7 +199,7 @@ def test_a_compiled_model_takes_the_same_steps(
     run = train(tiny_settings(catalogue, epochs=1, compile=True), tmp_path / "run")
     assert len(calls) == 1
     assert parts(run).keys() == parts(plain).keys()
-    assert run.progress["best"]["figures"]["loss"] == pytest.approx(plain.progress["best"]["figures"]["loss"], rel=1e-3)
+    assert run.progress["best"]["metrics"]["loss"] == pytest.approx(plain.progress["best"]["metrics"]["loss"], rel=1e-3)
 
 
 def test_fp16_needs_a_gpu_and_an_unknown_logger_is_refused(catalogue: Path, tmp_path: Path) -> None:

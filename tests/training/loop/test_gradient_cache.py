@@ -50,7 +50,7 @@ def test_cached_gradients_are_those_of_the_plain_step(name: str, micro_batch: in
         assert (one - two).abs().max() <= 1e-5 * scale
 
 
-def test_the_graph_of_one_chunk_at_a_time() -> None:
+def test_the_graph_of_one_micro_batch_at_a_time() -> None:
     """The largest activation that is kept has the rows of a micro_batch, not of the batch."""
     kept: list[int] = []
 
@@ -104,18 +104,18 @@ def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_on
     for one, two in zip(gradients(plain), gradients(cached), strict=True):
         assert torch.allclose(one, two, atol=1e-6)
 
-    live, chunked = network(nn.BatchNorm1d(16)).train(), network(nn.BatchNorm1d(16)).train()
+    live, cached = network(nn.BatchNorm1d(16)).train(), network(nn.BatchNorm1d(16)).train()
     backward_with_gradient_cache(live, loss, inputs.split(8), LABELS, live)
     with torch.no_grad():
         for micro_batch in inputs.split(8):
-            chunked(micro_batch)
-    for one, two in zip(live.buffers(), chunked.buffers(), strict=True):
+            cached(micro_batch)
+    for one, two in zip(live.buffers(), cached.buffers(), strict=True):
         assert torch.equal(one, two)
 
 
-def test_a_run_in_chunks_is_the_run_without(catalogue: Path, tmp_path: Path) -> None:
+def test_a_run_in_micro_batches_equals_the_run_without(catalogue: Path, tmp_path: Path) -> None:
     frozen = {"freeze_batch_norm": True, "epochs": 1}
     whole = train(tiny_settings(catalogue, **frozen), tmp_path / "whole")
-    micro_batches = train(tiny_settings(catalogue, **frozen, chunk=5), tmp_path / "micro_batches")
-    one, two = whole.progress["best"]["figures"], micro_batches.progress["best"]["figures"]
+    micro_batches = train(tiny_settings(catalogue, **frozen, micro_batch_size=5), tmp_path / "micro_batches")
+    one, two = whole.progress["best"]["metrics"], micro_batches.progress["best"]["metrics"]
     assert two["loss"] == pytest.approx(one["loss"], rel=1e-3)

@@ -103,7 +103,7 @@ def test_sampled_proxies_have_an_optimizer_that_leaves_the_others_alone() -> Non
 
 
 def test_a_warm_up_of_nothing_is_refused() -> None:
-    with pytest.raises(InvalidParameter, match="learns nothing of its own"):
+    with pytest.raises(InvalidParameter, match="has no parameters of its own"):
         check_learning(tiny_settings(NONE, proxy_warmup=1), make_loss("tcm", classes=5, dim=16, arguments={}))
     settings = tiny_settings(NONE, proxy_warmup=2, loss="proxy_nca")
     with pytest.raises(InvalidParameter, match="below the epochs"):

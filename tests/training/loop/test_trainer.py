@@ -9,7 +9,7 @@ import torch
 
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.images import Preprocessing
-from training.data.reader import Augmentation, PhotoReader, ahead
+from training.data.reader import Augmentation, PhotoReader, prefetch
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.recipe import build_loss
 from training.loop.run import BEST, LAST, Run
@@ -81,7 +81,7 @@ def test_a_run_is_never_overwritten(catalogue: Path, run: Run) -> None:
 @pytest.mark.parametrize("loss", ["proxy_anchor", "smooth_ap", "arcface"])
 def test_every_base_loss_trains_with_the_regularizer(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss, regularizer="tcm"), tmp_path / loss)
-    assert np.isfinite(run.progress["best"]["figures"]["loss"])
+    assert np.isfinite(run.progress["best"]["metrics"]["loss"])
 
 
 def test_an_unknown_loss_is_refused_before_anything_is_written(catalogue: Path, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_an_error_in_the_background_arrives() -> None:
         yield 1
         raise ZeroDivisionError
 
-    made = ahead(items(), 2)  # type: ignore[arg-type]
+    made = prefetch(items(), 2)  # type: ignore[arg-type]
     assert next(made) == 1
     with pytest.raises(ZeroDivisionError):
         next(made)

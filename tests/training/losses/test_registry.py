@@ -75,17 +75,17 @@ def test_the_table_names_everything() -> None:
         assert entry.paper in shown.output
         assert entry.cost in shown.output
         assert all(f"{argument}=" in shown.output for argument in loss_arguments(name))
-    first, apart = shown.output.split("\n\ncompared with by the papers:\n")
+    first, apart = shown.output.split("\n\nfor comparison:\n")
     listed = [[line.split()[0] for line in part.splitlines() if line[:1].strip()] for part in (first, apart)]
     assert listed[0][2:] == [name for name in LOSSES if name not in COMPARED]
     assert listed[1][:-1] == list(COMPARED)
-    assert "compared with" not in CliRunner().invoke(group, ["losses", "recall_at_k"]).output
+    assert "for comparison" not in CliRunner().invoke(group, ["losses", "recall_at_k"]).output
     one_of_each = json.loads(CliRunner().invoke(group, ["losses", "tcm", "roadmap", "--json"]).output)
     assert {row["name"]: row["compared_only"] for row in one_of_each} == {"tcm": False, "roadmap": True}
     rows = json.loads(CliRunner().invoke(group, ["losses", "recall_at_k", "--json"]).output)
     assert [row["name"] for row in rows] == ["recall_at_k"]
     assert rows[0]["arguments"]["ks"] == [1, 2, 4, 8, 16]
-    assert rows[0]["batches"] == "2 photos an item or more"
+    assert rows[0]["batches"] == "at least 2 photos per item"
     refused = CliRunner().invoke(group, ["losses", "nothing"])
     assert refused.exit_code != 0
 
@@ -126,7 +126,7 @@ def test_a_loss_that_needs_balanced_batches_says_so_before_training(
 def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
     assert run.progress["epoch"] == 1
-    assert run.progress["best"]["figures"]["loss"] == pytest.approx(run.progress["best"]["figures"]["loss"])
+    assert run.progress["best"]["metrics"]["loss"] == pytest.approx(run.progress["best"]["metrics"]["loss"])
 
 
 def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:

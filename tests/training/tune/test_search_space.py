@@ -54,10 +54,10 @@ def test_what_is_typed_is_understood(text: str, axis: Axis) -> None:
         ("=1..2", "NAME=LOW..HIGH"),
         ("x=2..1", "low end below its high end, got '2..1'"),
         ("x=1..1", "low end below its high end"),
-        ("x=0..1:log", "begin above zero on a log scale, got 0"),
-        ("x=1..2:lgo", "hold low, high and if wanted log or step"),
-        ("x=1..2:step=5", "step that fits into the range"),
-        ("x=1..8:log:step=1", "no log scale with it"),
+        ("x=0..1:log", "start above zero on a log scale, got 0"),
+        ("x=1..2:lgo", "have low, high and optionally log or step"),
+        ("x=1..2:step=5", "have a step within the range"),
+        ("x=1..8:log:step=1", "no log scale with a step"),
         ("x=a..b", "be a range of numbers, got 'a'"),
         ("x=1..inf", "be a range of numbers, got inf"),
         ("x=a", "at least two different choices"),
@@ -98,7 +98,7 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_searches(tmp_path / "none.toml")
     file.write_text("epochs = 3")
-    with pytest.raises(InvalidParameter, match="be a range or several choices, got 3"):
+    with pytest.raises(InvalidParameter, match="be a range or a list of choices, got 3"):
         read_searches(file)
 
 
@@ -107,22 +107,22 @@ def test_a_file_says_the_same(tmp_path: Path) -> None:
     [
         ({}, "learning_rat=1e-5..1e-3", "Did you mean learning_rate?"),
         ({}, "loss.temprature=0.1..0.2", "Did you mean loss.temperature?"),
-        ({}, "loss.proxy_anchor.alpha=16..64", "got 'smooth_ap'. Give --loss proxy_anchor, or add it"),
+        ({}, "loss.proxy_anchor.alpha=16..64", "got 'smooth_ap'. Pass --loss proxy_anchor, or add it"),
         ({}, "loss.proxy_ancor.alpha=16..64", "Did you mean proxy_anchor?"),
         ({}, "optimizer.beta=0.1..0.2", "loss.ARGUMENT"),
-        ({}, "regularizer.positive_margin=0.6..0.9", "Give --regularizer, or search it"),
+        ({}, "regularizer.positive_margin=0.6..0.9", "Pass --regularizer, or search it"),
         ({}, "loss=smooth_ap,proxy_ancor", "Did you mean proxy_anchor?"),
-        ({}, "epochs=1.5..3", "give whole numbers, got '1.5..3'"),
-        ({}, "epochs=2,2.5", "give whole numbers, got 2.5"),
-        ({}, "flip=0..1", "give true and false"),
-        ({}, "pooling=1..2", "give words"),
+        ({}, "epochs=1.5..3", "have integers, got '1.5..3'"),
+        ({}, "epochs=2,2.5", "have integers, got 2.5"),
+        ({}, "flip=0..1", "have true and false"),
+        ({}, "pooling=1..2", "have strings"),
         ({}, "pooling=average,max", "pooling must be one of average, gem, got 'max'"),
         ({}, "learning_rate=0..1", "learning_rate must be positive, got 0"),
-        ({}, "loss.temperature=-1..1", "hold values that smooth_ap takes"),
-        ({}, "loss.temperature=low,high", "give numbers, got 'low'"),
-        ({"loss": "recall_at_k"}, "loss.ks=1..4", "give lists"),
-        ({}, "target_fpir=0.01..0.1", "vary what is learned"),
-        ({}, "seed=1..9", "vary what is learned"),
+        ({}, "loss.temperature=-1..1", "have values that smooth_ap accepts"),
+        ({}, "loss.temperature=low,high", "have numbers, got 'low'"),
+        ({"loss": "recall_at_k"}, "loss.ks=1..4", "have lists"),
+        ({}, "target_fpir=0.01..0.1", "be a setting that can be searched"),
+        ({}, "seed=1..9", "be a setting that can be searched"),
         ({"loss_arguments": {"alhpa": 3.0}}, "loss=proxy_anchor,arcface", "Did you mean loss.alpha?"),
     ],
 )
@@ -166,7 +166,7 @@ def test_arguments_of_a_loss_that_was_exchanged_are_left_behind() -> None:
 def test_without_a_search_tcm_has_its_margins_searched_and_others_are_asked() -> None:
     space = make_space({}, settings(regularizer="tcm"))
     assert dict(space.axes) == dict(TCM_MARGINS)
-    assert space.place_of(settings(regularizer="tcm")) == {
+    assert space.stored_values(settings(regularizer="tcm")) == {
         "regularizer.positive_margin": 0.9,
         "regularizer.negative_margin": 0.5,
     }
@@ -178,6 +178,6 @@ def test_settings_are_found_on_the_axes_or_said_to_lie_outside() -> None:
     space = make_space(
         searches("learning_rate=1e-3..1e-2:log", "loss=smooth_ap,arcface", "loss.scale=1..9"), settings()
     )
-    assert space.place_of(settings()) == {"learning_rate": None, "loss": "smooth_ap"}
+    assert space.stored_values(settings()) == {"learning_rate": None, "loss": "smooth_ap"}
     inside = settings(learning_rate=2e-3, loss="arcface", loss_arguments={"scale": 4.0})
-    assert space.place_of(inside) == {"learning_rate": 2e-3, "loss": "arcface", "loss.scale": 4.0}
+    assert space.stored_values(inside) == {"learning_rate": 2e-3, "loss": "arcface", "loss.scale": 4.0}

@@ -46,8 +46,8 @@ from training.config import Settings
 from training.tune.tune import tune, resume_tuning
 from training.tune.plan import TuneOptions
 
-def figures(settings, place, fold, wanted, **rest):
-    number = int(place.parent.name)
+def metrics(settings, path, fold, wanted, **rest):
+    number = int(path.parent.name)
     if number == DYING and not Path(MARK).exists():
         Path(MARK).write_text(str(settings.learning_rate))
         time.sleep(60)
@@ -55,18 +55,18 @@ def figures(settings, place, fold, wanted, **rest):
     value = abs(settings.learning_rate - 0.01)
     return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-trial_module.fold_metrics = figures
+trial_module.fold_metrics = metrics
 """
 
 
 def fake(value: Callable[[Settings, int], float]) -> Callable[..., dict[str, float]]:
-    """Return a stand-in for the training of a fold, whose figures are a function of settings and fold."""
+    """Return a stand-in for the training of a fold, whose metrics are a function of settings and fold."""
 
-    def figures(settings: Settings, place: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
-        found = value(settings, int(place.name.removeprefix("fold-")))
+    def metrics(settings: Settings, path: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
+        found = value(settings, int(path.name.removeprefix("fold-")))
         return {"FNIR": found, "R@1": 1 - found, "MAP@R": 1 - found, "OPIS": found / 100}
 
-    return figures
+    return metrics
 
 
 def bowl(settings: Settings, fold: int) -> float:
@@ -181,7 +181,7 @@ def test_values_that_do_not_go_together_are_drawn_anew(
     )
     monkeypatch.setattr(claims, "REFUSALS", 8)
     never = parse_searches(["regularizer.positive_margin=0.1..0.2", "regularizer.negative_margin=0.3..0.9"])
-    with pytest.raises(InvalidParameter, match="hold values that go together"):
+    with pytest.raises(InvalidParameter, match="have valid combinations of values"):
         tune(base, tmp_path / "never", search=never, options=options())
 
 
@@ -208,14 +208,14 @@ def test_bad_trials_are_stopped_and_good_ones_are_not(
 ) -> None:
     epochs_done: list[float] = []
 
-    def figures(settings: Settings, place: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
+    def metrics(settings: Settings, path: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
         value = min(1.0, bowl(settings, 0))
         for epoch in range(1, settings.epochs + 1):
             epochs_done.append(settings.learning_rate)
             rest["on_epoch"](epoch, {"loss": 1.0, "validation FNIR": value})
         return {"FNIR": value, "R@1": 1 - value, "MAP@R": 1 - value}
 
-    monkeypatch.setattr(trial_module, "fold_metrics", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", metrics)
     for pruner, stops in (("median", True), ("hyperband", True), ("none", False)):
         epochs_done.clear()
         outcome = tune(
@@ -237,11 +237,11 @@ def test_bad_trials_are_stopped_and_good_ones_are_not(
 def test_a_trial_that_diverges_is_stopped_and_the_next_goes_on(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def figures(settings: Settings, place: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
+    def metrics(settings: Settings, path: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
         rest["on_epoch"](1, {"loss": float("nan") if settings.learning_rate > 0.01 else 1.0, "validation FNIR": 0.5})
         return {"FNIR": 0.5, "R@1": 0.5, "MAP@R": 0.5}
 
-    monkeypatch.setattr(trial_module, "fold_metrics", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", metrics)
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=8, pruner="none"))
     stopped = [trial for trial in outcome.trials if trial.state == TrialState.PRUNED]
     assert stopped
@@ -283,13 +283,13 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
 def test_two_objectives_give_the_second_its_say_among_equals(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def figures(settings: Settings, place: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
+    def metrics(settings: Settings, path: Path, fold: Any, wanted: list[str], **rest: Any) -> dict[str, float]:
         assert wanted == ["FNIR", "OPIS"]
-        noise = 0.02 * (1 if place.name == "fold-1" else -1) * (settings.learning_rate > 0.005)
+        noise = 0.02 * (1 if path.name == "fold-1" else -1) * (settings.learning_rate > 0.005)
         coarse = 0.2 if settings.learning_rate < 0.02 else 0.9
         return {"FNIR": coarse + noise, "R@1": 0.5, "MAP@R": 0.5, "OPIS": settings.learning_rate}
 
-    monkeypatch.setattr(trial_module, "fold_metrics", figures)
+    monkeypatch.setattr(trial_module, "fold_metrics", metrics)
     wanted = options(trials=10, objectives=("fnir", "opis"))
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=wanted)
     assert outcome.best is not None
@@ -314,7 +314,7 @@ def test_the_page_and_the_table_tell_what_was_found(catalogue: Path, tmp_path: P
     assert "16 trials: 16 complete" in text
     assert outcome.best is not None
     assert text.splitlines()[2].split()[0] == str(outcome.best.number)
-    assert "as given" in text
+    assert "given settings" in text
 
 
 def test_one_trial_makes_a_page_too(catalogue: Path, tmp_path: Path, cheap: None) -> None:
@@ -376,7 +376,7 @@ def test_a_trial_that_kills_its_worker_each_time_is_given_up(catalogue: Path, tm
             queued.lock.close()
     outcome = resume_tuning(tmp_path / "s")
     assert [trial.state for trial in outcome.trials] == [TrialState.FAIL, TrialState.COMPLETE]
-    assert "killed each time" in render(dataclasses.replace(outcome, best=None))
+    assert "killed on every attempt" in render(dataclasses.replace(outcome, best=None))
 
 
 @pytest.mark.slow
@@ -428,7 +428,7 @@ def test_every_objective_is_measured_on_the_fold_left_out(catalogue: Path, tmp_p
     wanted = options(trials=1, objectives=(objective,))
     outcome = tune(tiny_settings(catalogue, epochs=1), tmp_path / "study", search=RATES, options=wanted)
     assert outcome.best is not None
-    folds = outcome.best.user_attrs["figures"][outcome.plan.figures[0]]
+    folds = outcome.best.user_attrs["metrics"][outcome.plan.metrics[0]]
     assert len(folds) == 2
     assert outcome.best.value == pytest.approx(sum(folds) / 2)
     assert 0 <= outcome.best.value <= 1
