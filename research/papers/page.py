@@ -11,14 +11,14 @@ from .ours import OURS
 
 HEAD = """# The papers' tables and figures
 
-Every table and figure of the four papers that this project builds on has a configuration that `retrieval benchmark run`
+Every table and figure of the four papers that this project builds on has a configuration that `retrieval research run`
 runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
-configurations (`retrieval benchmark list --markdown`); a test keeps both alike.
+configurations (`retrieval research list --markdown`); a test keeps both alike.
 
-    retrieval benchmark show NAME                                   what it trains and measures
-    retrieval benchmark run NAME --data DATA -o benchmarks          the paper's protocol; DATA holds cub, cars, sop, ...
-    retrieval benchmark run NAME --data photos.csv -o benchmarks    the same comparison on your photos
-    retrieval benchmark run NAME --data DATA -o try --miniature     minutes: a tiny model, to see that all fits together
+    retrieval research show NAME                                   what it trains and measures
+    retrieval research run NAME --data DATA -o papers          the paper's protocol; DATA holds cub, cars, sop, ...
+    retrieval research run NAME --data photos.csv -o papers    the same comparison on your photos
+    retrieval research run NAME --data DATA -o try --miniature     minutes: a tiny model, to see that all fits together
 
 `--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
 stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.
@@ -47,7 +47,7 @@ def render_page() -> str:
 def _row(entry: Configuration) -> str:
     ours = OURS.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
     data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
-    command = f"`retrieval benchmark run {entry.name}{data} -o benchmarks`"
+    command = f"`retrieval research run {entry.name}{data} -o papers`"
     return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {ours} |"
 
 
