@@ -45,28 +45,28 @@ bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca -
 	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
 bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and most of a day
-	$(BIN)/python research/benchmarks/step.py
-	$(BIN)/python research/benchmarks/losses.py
-	$(BIN)/python research/benchmarks/consistency.py
-	$(BIN)/python research/benchmarks/heads.py --output runs/heads --picture
-	$(BIN)/python research/benchmarks/rotations.py --output runs/rotations
-	$(BIN)/python research/benchmarks/rotations.py --output runs/rotations --finetuned
-	$(BIN)/python research/benchmarks/promise.py --output runs/promise
-	$(BIN)/python research/benchmarks/promise.py --output runs/promise --sizes 20
-	$(BIN)/python research/benchmarks/grocery.py --output runs/grocery-benchmark
+	$(BIN)/python -m research.benchmarks.step
+	$(BIN)/python -m research.benchmarks.losses
+	$(BIN)/python -m research.benchmarks.consistency --rounds 7
+	$(BIN)/python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
+	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads --picture
+	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
+	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
+	$(BIN)/python -m research.benchmarks.promise --output runs/promise
+	$(BIN)/python -m research.benchmarks.promise --output runs/promise --sizes 20
+	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
-	$(BIN)/python research/benchmarks/pipeline.py --rounds 5
-	$(BIN)/python research/benchmarks/large_batch.py
-	$(BIN)/python research/benchmarks/precision.py runs/grocery-benchmark/Smooth-AP-0
-	$(BIN)/python research/benchmarks/precision.py runs/grocery-benchmark/ProxyAnchor-0
+	$(BIN)/python -m research.benchmarks.pipeline --rounds 5
+	$(BIN)/python -m research.benchmarks.large_batch
+	$(BIN)/python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
-	$(BIN)/python research/benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
-	$(BIN)/python research/benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python research/benchmarks/indexing.py bundles/bench --rounds 8
-	$(BIN)/python research/benchmarks/gallery.py --output runs/gallery
-	$(BIN)/python research/benchmarks/gallery.py --output runs/gallery --grow
+	$(BIN)/python -m research.benchmarks.trainers --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
+	$(BIN)/python -m research.benchmarks.decisions runs/grocery-benchmark/Smooth-AP-0 bundles/bench
+	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
+	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
+	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
-	$(BIN)/python research/benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
 # hostile input, kills, overload, swaps, damage: in minutes; FULL=1 for the hours that a release deserves
 reliability: export RETRIEVAL_FUZZ := 10000
