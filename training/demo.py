@@ -21,7 +21,7 @@ from training.loop.trainer import train
 from .config import Settings
 
 TARGET_FPIR = 0.05
-SEED = 2  # a plain threshold misses its target clearly there, by one thread and by two (BENCHMARKS.md)
+SEED = 2  # a plain threshold misses its target clearly there, by one thread and by two (docs/tables/demo.md)
 
 
 def demo_settings(catalogue: Path, *, epochs: int = 12, seed: int = SEED) -> Settings:

@@ -91,7 +91,7 @@ def consistency_figures(scene: Scene, vectors: np.ndarray, labels: np.ndarray) -
 
 
 def decision_figures(rates: IdentificationRates) -> dict[str, float]:
-    """Return the rates of one threshold under their names in DESIGN.md."""
+    """Return the rates of one threshold under their names in docs/architecture.md."""
     return {
         "FPIR": rates.fpir,
         "TPIR": rates.tpir,
