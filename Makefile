@@ -8,12 +8,12 @@ WORKERS ?= 2
 DATA = $(or $(RETRIEVAL_TEST_DATA),../shared)
 export GRADIO_ANALYTICS_ENABLED := 0
 
-.PHONY: demo test test-fast lint audit bench reliability
+.PHONY: demo test test-fast lint audit bench mutants reliability
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,milvus,ray,client,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,compare,sign,milvus,ray,client,dev]'
 	touch $@
 
 demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
@@ -67,6 +67,10 @@ bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TES
 	$(BIN)/python research/benchmarks/gallery.py --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python research/benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+
+# faults in the modules that decide: MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
+mutants: $(VENV)/.installed
+	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)')
 
 # hostile input, kills, overload, swaps, damage: in minutes; FULL=1 for the hours that a release deserves
 reliability: export RETRIEVAL_FUZZ := 10000

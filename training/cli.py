@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, TypeVar
 
 import click
 
+from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
 
@@ -79,9 +82,9 @@ def train(
 ) -> None:
     """Train an embedder on labelled photos.
 
-    CATALOGUE is a folder with a sub-folder an item, or a CSV or parquet file with the columns `path` and
-    `item_id` (or `label`). Arguments of the loss and of the regularizer are given as --loss.NAME VALUE and
-    --regularizer.NAME VALUE.
+    CATALOGUE is a folder in which each folder with photos is an item, or a CSV or parquet file with the columns
+    `path` and `item_id` (or `label`); `retrieval data check` says what a training will find in it. Arguments of the
+    loss and of the regularizer are given as --loss.NAME VALUE and --regularizer.NAME VALUE.
 
     \b
     Example:
@@ -98,7 +101,7 @@ def train(
     fnir = best["figures"].get("validation FNIR")
     told = "" if fnir is None else f", FNIR {fnir:.3f} on validation items"
     click.echo(f"Wrote {output}: epoch {best['epoch']} is kept{told}.")
-    click.echo(f"Next: retrieval evaluate {output}")
+    click.echo(f"Next: {command('evaluate', output)}")
 
 
 @click.command()
@@ -119,7 +122,8 @@ def losses(names: Sequence[str], as_json: bool) -> None:
     rows = describe(names)
     click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))
     if not as_json:
-        click.echo("\nNext: retrieval train CATALOGUE --loss NAME [--loss.ARGUMENT VALUE] [--regularizer tcm] -o RUN")
+        name = next((row["name"] for row in rows if row["name"] != "tcm"), "contrastive")
+        click.echo(f"\nNext: {command('train', 'CATALOGUE', '--loss', name, '--regularizer', 'tcm', '-o', 'RUN')}")
 
 
 @click.command()
@@ -143,7 +147,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
     if not as_json:
         click.echo(f"\nWrote {run / 'evaluation.json'}.")
-        click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
+        click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
 @click.command()
@@ -161,6 +165,9 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
     "--precision", type=click.Choice(PRECISIONS), default=FP32, help="Of the model: fewer bits, more photos/s."
 )
 @_of_context("--provider", type=click.Choice(list(PROVIDERS)), default=CPU, help="What will run the model, only it.")
+@_of_context(
+    "--sign", type=click.Path(path_type=Path), help="Sign it with this private key (retrieval keys new-signing)."
+)
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV, parquet).")
 @click.option("--gallery-output", type=click.Path(path_type=Path), help="Where.  [default: galleries/BUNDLE]")
 def export(
@@ -189,6 +196,7 @@ def export(
     from training.export.variants import Variant
 
     chosen = click.get_current_context().meta
+    key = read_key(chosen["sign"])
     photos = read_catalogue(gallery) if gallery else None
     bundle = export_run(
         open_run(run),
@@ -202,15 +210,16 @@ def export(
     )
     if bundle.manifest["evidence"]["beside_fp32"]:
         click.echo(_beside(bundle.manifest["evidence"]))
+    say_signed(bundle, key)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
     if photos is None:
-        click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
+        click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
         return
     where = gallery_output or Path("galleries") / output.name
     _index(bundle, photos, where)
-    click.echo(f"Next: retrieval serve {output} {where}")
+    click.echo(f"Next: {command('serve', output, where)}")
 
 
 def gather_settings(
@@ -247,6 +256,9 @@ def _index(bundle: Any, photos: Sequence[Photo], where: Path) -> None:
 
     report = index_catalogue(bundle, photos, where)
     click.echo(f"Wrote {where}: {report.added} photos added, {len(report.refused)} refused.")
+    if report.refused and not report.added and not report.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -254,7 +266,7 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 

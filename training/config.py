@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 
 NOT_NEGATIVE = (
@@ -44,8 +45,8 @@ class Settings:
     epochs: int = setting(8, "passes over as many photos as the training set has")
     epoch_steps: int = setting(0, "batches of an epoch (0 = as many as the photos fill)")
     chunk: int = setting(0, "photos in the network at a time, for batches beyond the memory (0 = the whole batch)")
-    items_per_batch: int = setting(16, "items of a batch (P)")
-    photos_per_item: int = setting(4, "photos of each (K)")
+    items_per_batch: int = setting(ITEMS_PER_BATCH, "items of a batch (P)")
+    photos_per_item: int = setting(PHOTOS_PER_ITEM, "photos of each (K)")
     sampler: str = setting("items", "'items' (P×K), 'groups' (half a batch a group), 'hard' (items alike) or 'random'")
     sampler_group: str = setting("group", "column that names the groups of the sampler 'groups'")
     proxy_sample: float = setting(1.0, "share of the proxies that a step compares with; below 1 for very many items")

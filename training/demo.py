@@ -9,7 +9,9 @@ from typing import Any
 
 import click
 
+from index.shell import command
 from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.byte_ranges import write_file
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
 from retrieval.indexing.pipeline import index_catalogue
@@ -91,7 +93,13 @@ def explain(report: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
-@click.option("--seed", type=int, default=SEED, show_default=True, help="Another catalogue and another training.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=SEED,
+    show_default=True,
+    help="Another catalogue and another training.",
+)
 @click.option("--keep", is_flag=True, help="Keep a finished demo, print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
     """Draw a catalogue, train, evaluate, export and index it: everything `retrieval serve` needs.
@@ -109,10 +117,11 @@ def demo(output: Path, seed: int, keep: bool) -> None:
         _clear(output)
     report = run_demo(output, seed=seed)
     table = f"{render(report)}\n\n{explain(report)}\n"
-    (output / "table.txt").write_text(table)
+    write_file(output / "table.txt", table)
     click.echo(f"\n{table}")
     click.echo(f"Wrote {output}/bundle and {output}/gallery in {time.perf_counter() - started:.0f} s.")
-    click.echo(f"Next: retrieval serve {output}/bundle {output}/gallery --examples {output}/examples")
+    examples = ("--examples", output / "examples")
+    click.echo(f"Next: {command('serve', output / 'bundle', output / 'gallery', *examples)}")
 
 
 def _clear(output: Path) -> None:

@@ -30,11 +30,11 @@ from retrieval.metrics.identification import threshold_at_fpir
 from retrieval.retriever import Retriever
 from serving.api.routes import create_app
 from training.data.reader import PhotoReader
+from training.data.splits import protocol_photos
 from training.evaluation.distance_selection import Whitening, choose_distance
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import make_scene, score_scene
 from training.export.onnx_embedding import embed_with_onnx
-from training.loop.recipe import protocol_photos
 from training.loop.run import Run
 
 CLOSE = 1e-4  # to the threshold: rounding may decide there

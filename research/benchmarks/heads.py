@@ -35,7 +35,7 @@ from retrieval.metrics.identification import identification_rates, threshold_at_
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
 from training.data.samplers import ItemSampler
-from training.data.splits import Splits, make_protocol, make_splits
+from training.data.splits import Splits, make_protocol, make_splits, protocol_photos
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import (
     consistency_figures,
@@ -47,7 +47,6 @@ from training.evaluation.evaluate import (
     score_scene,
 )
 from training.loop.optimizer import learned_by, learning_rate_factor
-from training.loop.recipe import protocol_photos
 from training.losses import Regularized, make_loss
 from training.model import backbone_preprocessing, load_backbone
 

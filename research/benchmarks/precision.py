@@ -25,12 +25,12 @@ from retrieval.bundle.providers import CPU
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from training.data.splits import protocol_photos
 from training.evaluation.evaluate import item_labels, make_scene, score_scene
 from training.export.comparison import images_per_second, medians
 from training.export.forms import Form, Forms, embed_with_torch
 from training.export.onnx_embedding import embed_with_onnx
 from training.export.variants import Variant
-from training.loop.recipe import protocol_photos
 from training.loop.run import Run
 
 TARGET, DRAWS = 0.05, 2000

@@ -39,11 +39,10 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.calibrate import calibrate, size_model
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
-from training.data.splits import Splits, make_protocol, make_splits
+from training.data.splits import Splits, make_protocol, make_splits, protocol_photos
 from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
 from training.evaluation.embedding import embed_photos, to_device
 from training.evaluation.evaluate import item_labels, make_scene, open_set_figures, rank_figures, score_scene
-from training.loop.recipe import protocol_photos
 from training.loop.run import Run
 from training.loop.trainer import train
 from training.model import backbone_preprocessing, load_backbone

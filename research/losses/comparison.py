@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pytorch_metric_learning import losses
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 from training.losses.base import Loss, check_labels
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
+from training.losses.library import library
 from training.losses.pairs import pair_masks
 from training.losses.proxies import Proxies
 
@@ -29,7 +29,7 @@ class FastAP(Loss):
         super().__init__()
         if bins < 1:
             raise InvalidParameter("bins", "be at least 1", bins)
-        self.inner = losses.FastAPLoss(num_bins=bins)
+        self.inner = library("losses").FastAPLoss(num_bins=bins)
 
     def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -112,7 +112,7 @@ class Margin(Loss):
             raise InvalidParameter("cutoff", "lie between 0 and 2, a distance of unit vectors", cutoff)
         if not reach > cutoff:
             raise InvalidParameter("reach", f"be above the cutoff of {cutoff}", reach)
-        self.inner = losses.MarginLoss(margin=margin, beta=beta)
+        self.inner = library("losses").MarginLoss(margin=margin, beta=beta)
         self.cutoff, self.reach = cutoff, reach
 
     def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:

@@ -5,11 +5,11 @@ Symbols: n = batch size, d = embedding size, C = classes. Both sides normalise; 
 
 from __future__ import annotations
 
-from pytorch_metric_learning import losses, miners
 from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 from training.losses.base import Loss, check_labels, check_shape
+from training.losses.library import library
 
 
 class _Classifier(Loss):
@@ -35,7 +35,7 @@ class CosFace(_Classifier):
         _check_scale(scale)
         if not 0 <= margin <= 2:
             raise InvalidParameter("margin", "lie in [0, 2], a difference of cosines", margin)
-        super().__init__(classes, losses.CosFaceLoss(classes, dim, margin=margin, scale=scale))
+        super().__init__(classes, library("losses").CosFaceLoss(classes, dim, margin=margin, scale=scale))
 
 
 class NormalizedSoftmax(_Classifier):
@@ -45,7 +45,7 @@ class NormalizedSoftmax(_Classifier):
         check_shape(classes, dim)
         if not temperature > 0:
             raise InvalidParameter("temperature", "be positive", temperature)
-        super().__init__(classes, losses.NormalizedSoftmaxLoss(classes, dim, temperature=temperature))
+        super().__init__(classes, library("losses").NormalizedSoftmaxLoss(classes, dim, temperature=temperature))
 
 
 class MultiSimilarity(Loss):
@@ -56,8 +56,8 @@ class MultiSimilarity(Loss):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not value > 0:
                 raise InvalidParameter(name, "be positive", value)
-        self.inner = losses.MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
-        self.miner = miners.MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
+        self.inner = library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
+        self.miner = library("miners").MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
 
     def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -78,8 +78,8 @@ class Triplet(Loss):
             raise InvalidParameter("margin", "be zero or more", margin)
         if mining not in ("all", "semihard", "hard"):
             raise InvalidParameter("mining", "be one of all, semihard, hard", mining)
-        self.inner = losses.TripletMarginLoss(margin=margin)
-        self.miner = miners.TripletMarginMiner(margin=margin, type_of_triplets=mining)
+        self.inner = library("losses").TripletMarginLoss(margin=margin)
+        self.miner = library("miners").TripletMarginMiner(margin=margin, type_of_triplets=mining)
 
     def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from index.shell import command
 from retrieval.errors import InvalidParameter
 
 
@@ -48,7 +49,7 @@ def list_(as_json: bool, markdown: bool) -> None:
             click.echo(f"  {entry.name:<22} {', '.join(entry.items)}: {entry.shows}")
         for item, reason in paper.nothing_to_run.items():
             click.echo(f"  {'-':<22} {item}: {reason}")
-    click.echo("\nNext: retrieval benchmark show NAME")
+    click.echo(f"\nNext: {command('benchmark', 'show', 'NAME')}")
 
 
 @benchmark.command()
@@ -82,7 +83,7 @@ def show(name: str) -> None:
     for key, text in facts.items():
         if text:
             click.echo(f"  {key}: {text}")
-    click.echo(f"\nNext: retrieval benchmark run {entry.name} --data DATA -o benchmarks")
+    click.echo(f"\nNext: {command('benchmark', 'run', entry.name, '--data', 'DATA', '-o', 'benchmarks')}")
 
 
 @benchmark.command()

@@ -59,7 +59,7 @@ def _distances(jobs: Gallery) -> Figure:
         for values, label in ((within, "within classes"), (between, "between classes")):
             panel.hist(values, bins=80, range=(0, 2), density=True, alpha=0.6, label=label)
         panel.set_xlabel("distance")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper right")
 
     return _panels(jobs, draw)
 
@@ -104,7 +104,7 @@ def _norms(jobs: Gallery) -> Figure:
             if chosen.any():
                 panel.hist(norms[chosen], bins=bins, density=True, alpha=0.6, label=label)
         panel.set_xlabel("norm")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper right")
 
     return _panels(jobs, draw)
 

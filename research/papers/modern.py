@@ -29,7 +29,6 @@ from .runs import Options, Worlds, embedded, settings_of
 FOLDS, TRIALS = 4, 50
 SMALL_FOLDS, SMALL_TRIALS = 2, 2
 CONCATENATED = "concatenated "
-ABOUT = "modern"
 
 
 def modern(
@@ -47,7 +46,7 @@ def modern(
             models = []
             for fit, validation in folds:
                 splits = Splits(fit=fit, validation=validation, calibration=(), test=world.test)
-                models.append(embedded(worlds.prepare(dataset, world, splits, best, seed, about=ABOUT)))
+                models.append(embedded(worlds.prepare(dataset, world, splits, best, seed, about=configuration.split)))
             for metric in configuration.metrics:
                 row[metric].append(_value(metric, models))
         rows[name] = row
@@ -74,7 +73,7 @@ def _tuned(
         return settings
     world = worlds.get(dataset, "classes")
     splits = Splits(fit=world.train, validation=world.test, calibration=(), test=world.test)
-    job = worlds.prepare(dataset, world, splits, settings, 0, about=ABOUT)
+    job = worlds.prepare(dataset, world, splits, settings, 0, about="classes")
     axes = {name: Range(low, high, log=True) for name, (low, high) in variant.space.items()}
     trials = SMALL_TRIALS if options.miniature else TRIALS
     plan = Plan(job.settings, make_space(axes, job.settings), ("map@r",), tuple(folds), trials, "none")

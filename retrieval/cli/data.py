@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
-from retrieval.catalogue.read import CatalogueReport, check_catalogue, read_catalogue
+from index.shell import command
+from retrieval.catalogue.read import CatalogueReport, check_catalogue, describe_catalogue, read_catalogue
+from retrieval.catalogue.readiness import readiness
 from training.data.datasets import DATASETS, PROTOCOLS, read_dataset, set_aside, write_catalogue
 
 from .commands import show_lines
@@ -28,19 +32,54 @@ def data() -> None:
 
 @data.command()
 @click.argument("catalogue", type=Folder)
-def check(catalogue: Path) -> None:
-    """Report unreadable photos, duplicates, items with one photo, and items in more than one partition.
+@click.option("--report", type=Folder, help="Write everything that is wrong with the photos as JSON.")
+def check(catalogue: Path, report: Path | None) -> None:
+    """Report how a catalogue is read, what is wrong with its photos, and what training will find in it.
+
+    Told are unreadable photos, duplicates, items with one photo, items in more than one partition, the items of each
+    part of a training, and what there is too little of. Exits with 1 where training would refuse the catalogue.
 
     \b
     Example:
       retrieval data check photos.csv
     """
-    report = check_catalogue(read_catalogue(catalogue))
-    _show(report)
-    if not report.usable:
+    photos = read_catalogue(catalogue)
+    click.echo(f"{describe_catalogue(catalogue, photos)}.")
+    checked = check_catalogue(photos)
+    _show(checked)
+    if report is not None:
+        report.write_text(json.dumps(asdict(checked), indent=2) + "\n")
+    if not checked.usable:
         click.echo("Mend the unreadable photos and the items in several partitions before training.")
         sys.exit(1)
-    click.echo(f"Next: retrieval train {catalogue} -o runs/{catalogue.stem}")
+    found = readiness(photos)
+    if found.problem is not None:
+        click.echo(f"Training refuses this catalogue: {found.problem}.")
+        click.echo(f"A gallery takes it: {command('index', 'BUNDLE', catalogue, '-o', 'GALLERY')}")
+        sys.exit(1)
+    click.echo(f"{found.parts}.")
+    for warning in found.warnings:
+        click.echo(f"Warning: {warning}.")
+    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
+
+
+@data.command()
+@click.argument("catalogue", type=Folder)
+@click.option("-o", "--output", required=True, type=Folder, help="The CSV to write.")
+@click.option("--no-groups", is_flag=True, help="Leave the groups out: parts of a training may then divide them.")
+def table(catalogue: Path, output: Path, no_groups: bool) -> None:
+    """Write a catalogue as a CSV, one line per photo, to look at or to edit; its photos stay where they are.
+
+    \b
+    Example:
+      retrieval data table PHOTOS -o photos.csv --no-groups
+    """
+    photos = read_catalogue(catalogue)
+    if no_groups:
+        photos = [replace(photo, group="") for photo in photos]
+    write_catalogue(photos, output)
+    click.echo(f"Wrote {output}: {describe_catalogue(output, photos)}.")
+    click.echo(f"Next: {command('data', 'check', output)}")
 
 
 @data.command()
@@ -57,7 +96,7 @@ def check(catalogue: Path) -> None:
     show_default=True,
     help="Share of training items to calibrate on.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the items set aside.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the items set aside.")
 def convert(name: str, root: Path, output: Path, protocol: str, calibration: float, seed: int) -> None:
     """Write a benchmark set with its official split as a catalogue; its photos stay where they are.
 
@@ -77,7 +116,7 @@ def convert(name: str, root: Path, output: Path, protocol: str, calibration: flo
         return
     if not calibration:
         click.echo("Note: the official split has no calibration items, which `evaluate` and `export` need.")
-    click.echo(f"Next: retrieval train {output} -o runs/{output.stem}")
+    click.echo(f"Next: {command('train', output, '-o', f'runs/{output.stem}')}")
 
 
 def _parts(photos: list[tuple[str, str]]) -> str:
@@ -87,7 +126,6 @@ def _parts(photos: list[tuple[str, str]]) -> str:
 
 
 def _show(report: CatalogueReport) -> None:
-    click.echo(f"{report.photos} photos of {report.items} items.")
     show_lines("unreadable", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
     show_lines("with the same content", [" = ".join(ids) for ids in report.duplicates])
     show_lines("items with one photo", report.single_photo_items)

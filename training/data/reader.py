@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from tqdm import tqdm
 
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import Preprocessing, crop, open_image, see
@@ -22,10 +25,14 @@ from .augmentation import NUMBERS, Augmentation
 from .cache import Decoded, PixelCache, photo_key
 from .prefetch import ahead, core_threads, shared_ahead
 
-__all__ = ["Augmentation", "PhotoReader", "ahead", "evaluation_batches", "training_batches"]
+__all__ = ["Augmentation", "PhotoReader", "ahead", "evaluation_batches", "require_readable", "training_batches"]
 
 CACHE_BYTES = 4 * 2**30
 PREFETCH = 3  # batches made ahead of the step
+NAMED = 3  # photos that an error names
+REMEDY = (
+    f"Mend or remove them; `{command('data', 'check', 'CATALOGUE', '--report', 'check.json')}` lists all such photos"
+)
 SHARE = 4  # photos that a thread takes at a time, at most
 
 
@@ -122,8 +129,34 @@ class PhotoReader:
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
-                remedy="`retrieval data check` lists every such photo; mend or remove them",
+                remedy=REMEDY,
             ) from error
+
+
+def require_readable(
+    photos: Sequence[Photo], preprocessing: Preprocessing, *, cache_dir: str = "", threads: int = 0
+) -> None:
+    """Open every photo as training does, and raise a DataError that counts those that cannot be used."""
+    reader = PhotoReader(photos, preprocessing, cache_bytes=0, cache_dir=cache_dir)
+
+    def refusal(position: int) -> str:
+        try:
+            reader[position]
+        except DataError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(core_threads(threads)) as pool:
+        told = pool.map(refusal, range(len(photos)))
+        refusals = [text for text in tqdm(told, desc="checking", unit="photo", total=len(photos)) if text]
+    reader.publish()
+    if refusals:
+        more = f"; and {len(refusals) - NAMED} more" if len(refusals) > NAMED else ""
+        raise DataError(
+            f"{len(refusals)} of the {len(photos)} photos to train on cannot be used: "
+            f"{'; '.join(refusals[:NAMED])}{more}",
+            remedy=REMEDY,
+        )
 
 
 def training_batches(

@@ -14,7 +14,6 @@ import numpy as np
 
 from index.distance import PLAIN, Measure
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
     IdentificationRates,
@@ -24,7 +23,7 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
-from training.data.splits import Protocol, side
+from training.data.splits import Protocol, scene_sides, side
 
 from .pair_counts import pair_counter
 
@@ -40,15 +39,7 @@ class Scene:
 
 def make_scene(name: str, photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> Scene:
     """Return who asks whom among the photos of some items."""
-    wanted = set(items)
-    inside = [i for i, photo in enumerate(photos) if photo.item_id in wanted]
-    queries = [i for i in inside if side(photos[i]) == protocol.query_source]
-    gallery = [i for i in inside if side(photos[i]) == protocol.gallery_source]
-    if not queries or not gallery:
-        raise DataError(
-            f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",
-            remedy="Name sources that the photos have with --gallery-source and --query-source",
-        )
+    queries, gallery = scene_sides(name, photos, items, protocol)
     return Scene(name, np.array(queries), np.array(gallery))
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from index.shell import command
+from retrieval.catalogue.byte_ranges import check_place, write_file
 from retrieval.errors import InvalidParameter
 from training.cli import open_run
 
@@ -50,17 +52,16 @@ def explain(run: Path, output: Path | None, scene: str, distance: str, worst: in
     target = output or run / PAGE
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameter("output", "name a file in a folder that exists", str(target))
+    check_place(target)
     explained = explain_run(opened, scene=scene, worst=worst, distance=distance)
     page = explain_page(explained).encode()
-    aside = target.with_name(target.name + ".partial")
-    aside.write_bytes(page)
-    aside.replace(target)
+    write_file(target, page)
     if as_json:
         click.echo(json.dumps(figures(explained) | {"page": str(target)}, indent=2))
         return
     click.echo(render(explained))
     click.echo(f"\nWrote {target}, {len(page) / 2**20:.1f} MiB: open it in a browser.")
-    click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
+    click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
 __all__ = ["explain"]

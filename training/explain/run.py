@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from index.distance import PLAIN, Measure
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.metrics.identification import threshold_at_fpir
@@ -143,7 +144,7 @@ def _without(scene: Scene, gone: np.ndarray) -> Scene:
     if not len(queries) or not len(gallery):
         raise DataError(
             f"no photo of the {scene.name} items can be read, of the {'gallery' if len(queries) else 'queries'}",
-            remedy="`retrieval data check` lists every such photo; mend or remove them",
+            remedy=f"`{command('data', 'check', 'CATALOGUE')}` lists every such photo; mend or remove them",
         )
     return Scene(scene.name, queries, gallery)
 
@@ -160,7 +161,7 @@ def _measured(run: Run, distance: str) -> dict[str, Any] | None:
             float(chosen["threshold"]), float(chosen["target_fpir"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} cannot be used: {error!r}", remedy=f"`retrieval evaluate {run.path}` writes it anew"
+            f"{path} cannot be used: {error!r}", remedy=f"`{command('evaluate', run.path)}` writes it anew"
         ) from error
     return chosen
 
@@ -179,7 +180,7 @@ def _notes(found: Explanation, scene: str, measured: Mapping[str, Any] | None) -
         if differing:
             told.append(
                 f"{MEASURED} was made of other photos or another checkpoint ({'; '.join(differing)}): "
-                "run `retrieval evaluate` again"
+                f"run `{command('evaluate', 'RUN')}` again"
             )
     if not found.rates.mated_queries:
         told.append("no query's item has a photo in the gallery: nothing can be said about misses")

@@ -12,6 +12,7 @@ import numpy as np
 
 from retrieval.bundle.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_bundle
 from retrieval.bundle.golden import pack_golden
+from retrieval.catalogue.byte_ranges import check_place
 from retrieval.catalogue.read import Photo
 from retrieval.errors import BundleError, InvalidParameter, RunError
 from retrieval.images import open_image, thumbnail, to_tensor
@@ -23,9 +24,9 @@ from retrieval.threshold.pair_protocol import calibrate_pairs
 from retrieval.threshold.recalibrate import Searches, pack_searches
 from retrieval.threshold.report import ReportData, render_report
 from retrieval.threshold.targets import Target
+from training.data.splits import protocol_photos
 from training.evaluation.distance_selection import validation_scene
 from training.evaluation.evaluate import Scene, item_labels, make_scene, score_scene
-from training.loop.recipe import protocol_photos
 from training.loop.run import Run
 
 from .comparison import Figures, images_per_second, medians
@@ -63,6 +64,7 @@ def export(
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
     if pairs_far_range is not None and (target is not None or gallery_size is not None or reject_uncertain):
         raise InvalidParameter("protocol pairs", "stand without options of searches", pairs_far_range)
     if target is not None and target.fpir is not None:

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
-from training.data.splits import Protocol, Splits, side
+from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
 from training.losses.sampled import SampledClasses
@@ -60,7 +61,7 @@ def check_recipe(settings: Settings, splits: Splits) -> None:
                 "photos_per_item",
                 f"be at least 2 for {name}, which compares photos of one item within a batch",
                 settings.photos_per_item if settings.sampler != "random" else "any photos (sampler random)",
-                remedy="4 is usual; a loss with proxies does with 1 (`retrieval losses`)",
+                remedy=f"4 is usual; a loss with proxies does with 1 (`{command('losses')}`)",
             )
     if settings.items_per_batch * settings.photos_per_item < settings.devices:
         raise InvalidParameter("devices", "be at most the photos of a batch", settings.devices)
@@ -78,12 +79,6 @@ def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
         return GroupItemSampler(labels, groups, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
     kind = HardItemSampler if settings.sampler == "hard" else ItemSampler
     return kind(labels, items_per_batch=items, photos_per_item=each, seed=seed, steps=steps)
-
-
-def protocol_photos(photos: Sequence[Photo], items: Sequence[str], protocol: Protocol) -> list[Photo]:
-    """Return the photos of some items whose source takes part in the protocol: what the loss sees of its items."""
-    wanted = set(items)
-    return [p for p in photos if p.item_id in wanted and side(p) in protocol.sources]
 
 
 def _column(photo: Photo, name: str) -> str:

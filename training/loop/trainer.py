@@ -14,19 +14,20 @@ from tqdm import tqdm
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
 from training.config import Settings
+from training.data.reader import require_readable
 from training.data.samplers import HardItemSampler
 from training.data.sources import FeatureSource, PixelSource, Source
-from training.data.splits import Protocol, Splits, make_protocol, make_splits
+from training.data.splits import Protocol, Splits, make_protocol, make_splits, protocol_photos, require_mates
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_scene, open_set_figures, rank_figures, score_scene
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
 
-from .distributed import Team, launch, launched
+from .distributed import ProcessEnded, Team, launch, launched
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
-from .recipe import build_loss, check_recipe, initial_model, make_sampler, protocol_photos
-from .run import BEST, LAST, Run
+from .recipe import build_loss, check_recipe, initial_model, make_sampler
+from .run import BEST, LAST, Run, Traces
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # of items, in a checkpoint
@@ -45,9 +46,12 @@ def train(
     resume: bool = False,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
+    unguarded: bool = False,
 ) -> Run:
     """Train, or continue, a run at `path`, and return it.
 
+    Every photo is opened before anything is written, and a training that fails before its first epoch is finished
+    leaves nothing behind: the corrected one may take the same path. One that is interrupted or killed can be resumed.
     The result depends on the settings alone: an interrupted and resumed run ends with the same weights as an
     uninterrupted one on the same machine, because every random choice is drawn from (seed, epoch).
 
@@ -61,35 +65,69 @@ def train(
     on_epoch:
         Called after each epoch with the number of epochs done and their figures; what it raises ends the run there, to
         be resumed. For a run of one process.
+    unguarded:
+        Do not open the photos first, and let a failed training be: for one run of many on the same photos, whose
+        caller looks after its directory.
+
+    Raises
+    ------
+    DataError
+        Where the labels or the photos cannot be used.
+    InvalidParameter
+        For settings that cannot be trained.
+    RunError
+        Where `path` holds a run already, or none to resume.
     """
     settings = Run.open(path).settings if resume else settings
     several = settings.devices > 1 and not launched()
     if several and on_epoch is not None:
         raise InvalidParameter("devices", "be 1 where epochs are watched", settings.devices)
     team = Team(torch.device("cpu")) if several else Team.join(settings.device)
+    traces = Traces(path)
     photos, model = None, None
     if not resume:
-        photos, model = begin_run(settings, path, splits=splits, team=team)
-    if several:
-        launch(_train_in_team, (path,), processes=settings.devices)
-        return Run.open(path)
-    return Trainer(Run.open(path), photos=photos, model=model, team=team, on_epoch=on_epoch).run_epochs()
+        photos, model = begin_run(settings, path, splits=splits, team=team, unguarded=unguarded)
+    try:
+        if several:
+            launch(_train_in_team, (path,), processes=settings.devices)
+            return Run.open(path)
+        return Trainer(Run.open(path), photos=photos, model=model, team=team, on_epoch=on_epoch).run_epochs()
+    except ProcessEnded:  # as if this one had been killed: it can be resumed
+        raise
+    except Exception:
+        if team.leads and not (resume or unguarded or Run(path).has(LAST)):
+            traces.remove()
+        raise
 
 
 def begin_run(
-    settings: Settings, path: Path, *, splits: Splits | None = None, team: Team | None = None
+    settings: Settings,
+    path: Path,
+    *,
+    splits: Splits | None = None,
+    team: Team | None = None,
+    unguarded: bool = False,
 ) -> tuple[list[Photo], EmbeddingModel]:
-    """Check that a run can be trained and write its directory, without a step; return its photos and first model."""
+    """Check that a run can be trained and write its directory, without a step; return its photos and first model.
+
+    The photos are opened, too, unless it is `unguarded` (`train`).
+    """
     team = team or Team.join(settings.device)
     photos = read_catalogue(Path(settings.catalogue))
     splits = splits or make_splits(photos, seed=settings.split_seed)
     protocol = make_protocol(photos, gallery_source=settings.gallery_source, query_source=settings.query_source)
     if splits.validation:
-        make_scene("validation", photos, splits.validation, protocol)
+        require_mates("validation", photos, splits.validation, protocol)
     check_recipe(settings, splits)
-    make_sampler(settings, protocol_photos(photos, splits.fit, protocol))
+    fit = protocol_photos(photos, splits.fit, protocol)
+    make_sampler(settings, fit)
     model, config = initial_model(settings)
     preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+    if not unguarded:
+        wanted = set(splits.validation)
+        seen = [*fit, *(photo for photo in photos if photo.item_id in wanted)]
+        folder, threads = settings.cache_dir, settings.decoders
+        team.lead(lambda: require_readable(seen, preprocessing, cache_dir=folder, threads=threads))
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from index.shell import command
 from research.losses.comparison import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
 from research.losses.comparison_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
 from research.losses.pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
@@ -97,7 +98,7 @@ def check_name(name: str) -> None:
     """Refuse an unknown loss, with the valid names and the nearest."""
     if name not in LOSSES:
         near = difflib.get_close_matches(name, LOSSES, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else "`retrieval losses` describes them"
+        remedy = f"Did you mean {near[0]}?" if near else f"`{command('losses')}` describes them"
         raise InvalidParameter("loss", f"be one of {', '.join(LOSSES)}", name, remedy=remedy)
 
 

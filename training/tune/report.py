@@ -15,7 +15,7 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
-from retrieval.html import document, drawn
+from retrieval.html import document, drawn, legend_above
 from retrieval.threshold.report import BLUE, GREY, ORANGE, RED, STYLE
 
 from .results import Outcome, number, reason, short, summary
@@ -138,7 +138,7 @@ def _history(axes: Axes, outcome: Outcome, place: int) -> None:
         axes.plot([order[outcome.best.number]], [value], "o", color=RED, label=f"chosen: {number(value, figure)}")
     axes.set(xlabel="trial", ylabel=figure)
     axes.locator_params(axis="x", integer=True)
-    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    legend_above(axes)
 
 
 def _last(trial: FrozenTrial) -> float:
@@ -161,7 +161,7 @@ def _front(axes: Axes, outcome: Outcome) -> None:
         if trial is not None:
             axes.plot([trial.values[0]], [trial.values[1]], "o", color=color, label=name)
     axes.set(xlabel=outcome.plan.figures[0], ylabel=outcome.plan.figures[1])
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _curves(axes: Axes, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
+from index.shell import command
 from training.config import Settings
 
 from .plan import Plan
@@ -185,7 +186,9 @@ def summary(outcome: Outcome) -> str:
         )
     elif outcome.best is not None and outcome.best is outcome.default:
         words.append("No trial did better than the settings as given.")
-    words.append("The best of many trials looks better than it is: `retrieval evaluate` on test items decides.")
+    words.append(
+        f"The best of many trials looks better than it is: `{command('evaluate', 'RUN')}` on test items decides."
+    )
     return " ".join(words)
 
 

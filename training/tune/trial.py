@@ -105,7 +105,7 @@ def fold_figures(
     Only the log of figures is left, as PLACE.jsonl, and features of a frozen backbone, in `keep`.
     """
     try:
-        run = train(settings, place, splits=fold_splits(fold), on_epoch=on_epoch)
+        run = train(settings, place, splits=fold_splits(fold), on_epoch=on_epoch, unguarded=True)
         best = run.progress["best"]["figures"]
         figures = {name.removeprefix(PREFIX): value for name, value in best.items() if name.startswith(PREFIX)}
         if not set(wanted) <= set(figures):

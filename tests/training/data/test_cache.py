@@ -19,7 +19,7 @@ from ...world import draw
 
 WRITER = """
 import sys
-from training.cache import Decoded, PixelCache
+from training.data.cache import Decoded, PixelCache
 from tests.world import draw
 cache = PixelCache(sys.argv[1], min_side=32, pack_bytes=40_000)
 first, last = int(sys.argv[2]), int(sys.argv[3])

@@ -40,11 +40,11 @@ RATES = parse_searches(["learning_rate=1e-4..1e-1:log"])
 FAKE = """
 import sys, time
 from pathlib import Path
-from training.tuning import trial as trial_module
-from training.tuning.search_space import parse_searches
-from training.settings import Settings
-from training.tuning.tune import tune, resume_tuning
-from training.tuning.plan import TuneOptions
+from training.tune import trial as trial_module
+from training.tune.search_space import parse_searches
+from training.config import Settings
+from training.tune.tune import tune, resume_tuning
+from training.tune.plan import TuneOptions
 
 def figures(settings, place, fold, wanted, **rest):
     number = int(place.parent.name)
