@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs tables hooks audit bench reliability
+.PHONY: help demo test test-fast lint docs tables hooks audit bench mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ help:  ## list the targets
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,milvus,ray,client,dev,docs]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,sign,milvus,ray,client,dev,docs]'
 	touch $@
 
 demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
@@ -83,6 +83,10 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+
+# MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
+mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each
+	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)')
 
 reliability: export RETRIEVAL_FUZZ := 10000
 reliability: export RETRIEVAL_FLIPS := 1000

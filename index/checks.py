@@ -17,6 +17,7 @@ from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 from .store import Store
 
 LENGTH_TOLERANCE = 1e-3  # by which the length of a vector may differ from one
+LONGEST_ACTOR = 200  # characters
 ROUNDING = 1e-6  # by which it does for float32 alone; FlatCandidates.slack counts on it
 
 JSON_TYPES = {TEXT: ("text", "null"), NUMBER: ("integer", "real", "null"), BOOLEAN: ("true", "false", "null")}
@@ -34,6 +35,13 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
         except UnicodeEncodeError as error:
             raise InvalidParameter(name, "be valid Unicode", value, remedy="Rename the file or the id") from error
     return list(ids)
+
+
+def check_actor(actor: str, *, parameter: str = "actor") -> str:
+    """Return who makes a change: one line of text for the log of changes."""
+    if not isinstance(actor, str) or not actor.strip() or not actor.isprintable() or len(actor) > LONGEST_ACTOR:
+        raise InvalidParameter(parameter, f"be 1 to {LONGEST_ACTOR} printable characters", actor)
+    return actor
 
 
 def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:

@@ -6,10 +6,11 @@ Every change is one transaction (write-ahead log, full sync).
 from __future__ import annotations
 
 import getpass
+import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from index.ann.kinds import AUTO
 
 from .errors import GalleryCorrupt, GalleryError
+from .shell import command
 
 FORMAT = 2
 RESTORE = "Restore the gallery from a copy, or index the photos again"
@@ -50,7 +52,7 @@ class Change:
 
     version: int
     time: str  # ISO 8601, UTC
-    author: str
+    actor: str  # who made it
     action: str
     photos: int
 
@@ -60,7 +62,10 @@ class Database:
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
-            raise GalleryError(f"{path.parent} is not a gallery", remedy="`retrieval index` makes one")
+            raise GalleryError(
+                f"{path.parent} is not a gallery",
+                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', path.parent)}` makes one",
+            )
         self._path = path
         self._connect(path, read_only=read_only)
         try:
@@ -79,6 +84,7 @@ class Database:
         """Write an empty database."""
         connection = sqlite3.connect(path)
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
+        start["live_seqs"] = 0
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -118,13 +124,27 @@ class Database:
         """Turn what SQLite says into an error of ours: what fails now and may work later, or damage."""
         try:
             yield
-        except sqlite3.OperationalError as error:  # locked, full, not readable
+        except sqlite3.OperationalError as error:
+            if "malformed JSON" in str(error):
+                raise GalleryCorrupt(
+                    f"the database {self._path} holds metadata that is not JSON", remedy=RESTORE
+                ) from error
+            # locked, full, not readable
             raise GalleryError(
                 f"the database {self._path} cannot be used: {error}",
                 remedy="Check disk space and permissions, and that no other program holds it; then try again",
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise GalleryCorrupt(f"the database {self._path} is damaged: {error}", remedy=RESTORE) from error
+
+    def _json(self, text: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise GalleryCorrupt(
+                f"the database {self._path} holds {text[:60]!r}, which is not JSON", remedy=RESTORE
+            ) from error
+        return found
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._explained():
@@ -167,19 +187,25 @@ class Database:
         """Add to a fact that is a number."""
         self._connection.execute("UPDATE facts SET value = value + ? WHERE key = ?", (by, key))
 
-    def log(self, action: str, photos: int) -> None:
+    def log(self, action: str, photos: int, *, actor: str) -> None:
         """Count a change and write it down; readers see from it that they must look again."""
         self.increase("version")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._connection.execute(
             "INSERT INTO changes SELECT value, ?, ?, ?, ? FROM facts WHERE key = 'version'",
-            (now, _author(), action, photos),
+            (now, actor, action, photos),
         )
 
     def changes(self, limit: int) -> list[Change]:
-        """Return the newest changes, newest first."""
+        """Return the newest changes, newest first; all of them with a limit of -1."""
         rows = self._query("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
         return [Change(*row) for row in rows]
+
+    def restore_changes(self, changes: Sequence[Change]) -> None:
+        """Insert changes of another gallery, in ascending order of version, and go on from the last version."""
+        self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", [astuple(c) for c in changes])
+        if changes:
+            self.set_fact("version", changes[-1].version)
 
     def _each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
         for start in range(0, len(values), 500):
@@ -188,7 +214,8 @@ class Database:
             yield from self._query(f"{query} ({marks})", chunk)  # marks only
 
 
-def _author() -> str:
+def system_user() -> str:
+    """Return the name of the user that this process runs as."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a user database

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -51,16 +52,12 @@ class Densities:
         rows = len(segment.seqs)
         path = self._folder / f"{segment.name}-{hashlib.sha256(measure.key.encode()).hexdigest()[:16]}.npy"
         if rows >= KEPT_FROM:
-            try:
-                kept = np.load(path, allow_pickle=False)
-                if kept.shape == (rows,) and kept.dtype == np.float64 and np.isfinite(kept).all():
-                    return np.asarray(kept)
-            except (OSError, ValueError):
-                pass
+            kept = _kept(path, rows)
+            if kept is not None:
+                return kept
+        segment.check(np.arange(rows))
         blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
-        made = np.concatenate(
-            [np.zeros(0), *(measure.densities(np.asarray(segment.vectors[block])) for block in blocks)]
-        )
+        made = np.concatenate([np.zeros(0), *(measure.densities(segment.read(block)) for block in blocks)])
         if rows >= KEPT_FROM:
             self._keep(path, made)
         return made
@@ -71,6 +68,23 @@ class Densities:
             path.parent.mkdir(exist_ok=True)
             with aside.open("wb") as file:
                 np.save(file, densities, allow_pickle=False)
+                file.write(_checksum(densities))
             aside.replace(path)
         except OSError:  # a gallery that may only be read: they are worked out at each start
             aside.unlink(missing_ok=True)
+
+
+def _kept(path: Path, rows: int) -> Floats | None:
+    """Return densities that were written, None where they are not there or not what was written."""
+    try:
+        with path.open("rb") as file:
+            kept = np.load(file, allow_pickle=False)
+            checksum = file.read()
+    except (OSError, ValueError, EOFError):
+        return None
+    whole = kept.shape == (rows,) and kept.dtype == np.float64 and checksum == _checksum(kept)
+    return np.asarray(kept) if whole else None
+
+
+def _checksum(densities: Floats) -> bytes:
+    return zlib.crc32(densities.tobytes()).to_bytes(4, "little")

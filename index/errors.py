@@ -12,6 +12,7 @@ RetrievalError
 ├── CalibrationError          no threshold can keep the promise with these photos
 ├── BundleError               a bundle is missing, damaged or of another format
 │   ├── BundleCorrupt         a file is not what the manifest says
+│   ├── BundleUntrusted       no key that is trusted signed it
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row is not what was written
@@ -22,6 +23,8 @@ public name.
 """
 
 from __future__ import annotations
+
+LONGEST_VALUE = 300  # characters of a value in a message
 
 
 class RetrievalError(Exception):
@@ -37,12 +40,28 @@ class InvalidParameter(RetrievalError, ValueError):
     """An argument or a setting breaks its rule; the message names parameter, rule and value."""
 
     def __init__(self, parameter: str, rule: str, value: object, *, remedy: str = "") -> None:
-        super().__init__(f"{parameter} must {rule}, got {value!r}", remedy=remedy)
+        super().__init__(f"{parameter} must {rule}, got {_shown(value)}", remedy=remedy)
         self.parameter = parameter
 
 
 class MissingDependency(RetrievalError, ImportError):
     """An optional package is not installed."""
+
+    @classmethod
+    def of_extra(cls, package: str, extra: str) -> MissingDependency:
+        """Return the error that says that a package is not installed, and which command installs it."""
+        return cls(f"{package} is not installed", remedy=f"In the project's checkout: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra. The project is in no package index, so it is run in a checkout."""
+    return f"pip install -c constraints.txt '.[{extra}]'"
+
+
+def _shown(value: object) -> str:
+    """Return a value as it is written in Python, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class DataError(RetrievalError):
@@ -79,6 +98,10 @@ class BundleError(RetrievalError):
 
 class BundleCorrupt(BundleError):
     """A file is not what the manifest says."""
+
+
+class BundleUntrusted(BundleError):
+    """No key that is trusted signed it."""
 
 
 class BundleMismatch(BundleError):

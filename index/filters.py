@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .errors import InvalidParameter
+from .shell import command
 
 TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
 KINDS = (TEXT, NUMBER, BOOLEAN)
@@ -239,7 +240,7 @@ class _Parser:
                 "where",
                 f"name declared columns ({', '.join(sorted(self._columns)) or 'there are none'})",
                 name,
-                remedy=f"Declare it: retrieval gallery declare GALLERY {name}",
+                remedy=f"Declare it: {command('gallery', 'declare', 'GALLERY', name)}",
             )
         self._next += 1
         if self._take("is"):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,36 +15,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from index.ann.kinds import FLAT, Choice, choose_kind
-from index.ann.recall import Probe, Recall
+from index.ann.kinds import FLAT, choose_kind
+from index.ann.recall import Probe
 
-from .checks import check_additions, check_ids, check_stored, check_values, refuse_present
+from .checks import check_actor, check_additions, check_ids, check_stored, check_values, refuse_present
+from .creation import ASIDE, LEFTOVERS, LOCK, is_vacant
+from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
-from .merging import build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
-from .reader import DATABASE, INDEXES, SEGMENTS, Reader, StoredPhoto
+from .merging import Merged, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
+from .reader import DATABASE, INDEXES, SEGMENTS, Reader
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
-from .snapshot import Neighbour
+from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
-ASIDE = f"{DATABASE}.partial"
-LOCK = "writer.lock"
-LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}  # of a `create` that was interrupted
 MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
 UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
-
-
-@dataclass(frozen=True)
-class Merged:
-    """What a merge made."""
-
-    choice: Choice
-    recall: Recall | None  # of an approximate kind
-    dropped: int  # vectors of removed photos
 
 
 class Gallery(Reader):
@@ -53,22 +42,29 @@ class Gallery(Reader):
 
     @classmethod
     def create(
-        cls, path: str | Path, *, dim: int, embedding_id: str, columns: Mapping[str, str] | None = None
+        cls,
+        path: str | Path,
+        *,
+        dim: int,
+        embedding_id: str,
+        columns: Mapping[str, str] | None = None,
+        actor: str | None = None,
     ) -> Gallery:
         """Make an empty gallery for vectors (n, dim) of one embedder; GalleryError where something is already.
 
-        `columns` are metadata keys that filters may use, each text, number or boolean.
+        `columns` are metadata keys that filters may use, each text, number or boolean. `actor` is who makes changes,
+        as in `open`.
         """
         path = Path(path)
         if dim < 1:
             raise InvalidParameter("dim", "be at least 1", dim)
         check_columns(columns or {})
-        if path.exists() and not _is_vacant(path):
+        if path.exists() and not is_vacant(path):
             raise GalleryError(f"{path} exists and is not empty", remedy="Open it, or choose another directory")
         (path / SEGMENTS).mkdir(parents=True, exist_ok=True)
         lock = take_lock(path / LOCK)
         try:
-            if not _is_vacant(path):  # somebody else was faster
+            if not is_vacant(path):  # somebody else was faster
                 raise GalleryError(f"{path} has just been made by another process", remedy="Open it")
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
@@ -77,15 +73,18 @@ class Gallery(Reader):
             (path / ASIDE).replace(path / DATABASE)  # its presence makes the directory a gallery
             sync_folder(path)
         finally:
+            for name in LEFTOVERS:
+                (path / name).unlink(missing_ok=True)
             os.close(lock)
-        gallery = cls(path, read_only=False)
+        gallery = cls(path, read_only=False, actor=actor)
         if columns:
             gallery.declare(columns)
         return gallery
 
-    def declare(self, columns: Mapping[str, str]) -> None:
+    def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
         """Let filters use metadata keys, each text, number or boolean; those declared already stay as they are."""
         check_columns(columns)
+        actor = self._actor(actor)
         with self._guard:
             self._start_writing()
             known = self._store.columns()
@@ -98,7 +97,16 @@ class Gallery(Reader):
                 with self._store.transaction():
                     for name, kind in new.items():
                         self._store.declare(name, kind)
-                    self._store.log(f"declare {', '.join(sorted(new))}", 0)
+                    self._store.log(f"declare {', '.join(sorted(new))}", 0, actor=actor)
+
+    def restore_log(self, changes: Sequence[Change]) -> None:
+        """Begin with the log of another gallery, oldest first; GalleryError where this one has changed already."""
+        with self._guard:
+            self._start_writing()
+            with self._store.transaction():
+                if self._store.number("version"):
+                    raise GalleryError(f"{self.path} has a log of its own", remedy="Restore it into a new gallery")
+                self._store.restore_changes(changes)
 
     def add(
         self,
@@ -109,6 +117,7 @@ class Gallery(Reader):
         metadata: Sequence[Mapping[str, Any]] | None = None,
         thumbnails: Sequence[bytes | None] | None = None,
         upsert: bool = False,
+        actor: str | None = None,
     ) -> int:
         """Add photos in one transaction and return how many; on an error nothing is added.
 
@@ -120,7 +129,10 @@ class Gallery(Reader):
             Vectors (n, d) of length 1 within 1e-3; they are scaled to it.
         metadata, thumbnails:
             One mapping of JSON values, and one JPEG (or None), a photo. Values of declared columns are of their kind.
+        actor:
+            Who adds them, for the log of changes. By default the gallery's own actor.
         """
+        actor = self._actor(actor)
         new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
         count = len(new.photo_ids)
         if not count:
@@ -146,12 +158,15 @@ class Gallery(Reader):
                 self._store.add_segment(name, count, first, digest)
                 pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
-                self._store.log(f"add, {len(present)} of them replaced" if present else "add", count)
+                self._store.log(f"add, {len(present)} of them replaced" if present else "add", count, actor=actor)
             self._compact()
         return count
 
-    def remove(self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None) -> int:
+    def remove(
+        self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
+    ) -> int:
         """Remove photos, or all photos of items, in one transaction; return how many were there."""
+        actor = self._actor(actor)
         if photo_ids is None and item_ids is None:
             raise InvalidParameter("photo_ids or item_ids", "be given", None)
         photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
@@ -161,7 +176,7 @@ class Gallery(Reader):
                 gone = self._store.existing(photo_ids) | self._store.photos_of_items(item_ids)
                 if gone:
                     self._store.remove_photos(sorted(gone))
-                    self._store.log("remove", len(gone))
+                    self._store.log("remove", len(gone), actor=actor)
         return len(gone)
 
     def merge(
@@ -173,6 +188,7 @@ class Gallery(Reader):
         min_recall: float = MIN_RECALL,
         purge: bool = True,
         threads: int | None = None,
+        actor: str | None = None,
     ) -> Merged:
         """Write live vectors together, drop those of removed photos, and build the index anew, while searches go on.
 
@@ -187,10 +203,11 @@ class Gallery(Reader):
         purge:
             Rewrite every segment that holds a removed photo; else only those that hold many.
         """
+        actor = self._actor(actor)
         with explained(self.path), self._merging:
             with self._guard:
                 self._start_writing()
-                now = self._current()
+                now = self._current(indexed=False)
                 told = self._store.facts()
             kind = kind or told["kind"]
             if max_memory is None and "max_memory" in told:
@@ -215,15 +232,16 @@ class Gallery(Reader):
                         if rewritten.segment is not None:
                             self._store.add_segment(*rewritten.segment)
                     self._store.set_index(index)
+                    self._store.sum_live()
                     self._store.set_fact("kind", kind)
                     if max_memory is not None:
                         self._store.set_fact("max_memory", max_memory)
                     self._store.increase("layout")
-                    self._store.log(f"merge as {choice.kind}", now.photos)
+                    self._store.log(f"merge as {choice.kind}", now.photos, actor=actor)
                 self._clear()
         return Merged(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
 
-    def merge_if_due(self, *, probe: Probe | None = None) -> Merged | None:
+    def merge_if_due(self, *, probe: Probe | None = None, actor: str | None = None) -> Merged | None:
         """Merge where the usual kind of index for this size is another one, or does not cover enough of the photos."""
         now, told, index = self._current(), self.facts(), self.index()
         most = int(told["max_memory"]) if "max_memory" in told else None
@@ -231,7 +249,10 @@ class Gallery(Reader):
         covered = index["scanned_photos"] <= max(TAIL, UNINDEXED * now.photos)
         if usual.kind == index["kind"] and (covered or usual.kind == FLAT):
             return None
-        return self.merge(probe=probe, purge=False)
+        return self.merge(probe=probe, purge=False, actor=actor)
+
+    def _actor(self, actor: str | None) -> str:
+        return self.actor if actor is None else check_actor(actor)
 
     def _start_writing(self) -> None:
         """Become the one writer until `close`, and clear what an interrupted write left."""
@@ -270,12 +291,3 @@ class Gallery(Reader):
             # a full disk: what was asked for is committed, and the next addition tries again
         finally:
             self._merging.release()
-
-
-def _is_vacant(path: Path) -> bool:
-    """Return whether a directory holds nothing but what an interrupted `create` leaves."""
-    if not path.is_dir():
-        return False
-    names = {entry.name for entry in path.iterdir()}
-    segments = path / SEGMENTS
-    return names <= LEFTOVERS | {SEGMENTS, LOCK} and not (segments.exists() and any(segments.iterdir()))

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from .gallery import Gallery
 from .reader import DATABASE
 
@@ -17,32 +15,27 @@ if TYPE_CHECKING:
 SCHEME = "milvus+"
 
 
-class Place(click.ParamType["Path | str"]):
-    """A gallery on the command line."""
-
-    name = "gallery"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
-        """Return a path, or an address as it is."""
-        return value if isinstance(value, str) and value.startswith(SCHEME) else Path(value)
+def is_address(place: str | Path) -> bool:
+    """Return whether a place is the address of a gallery on a Milvus cluster."""
+    return isinstance(place, str) and place.startswith(SCHEME)
 
 
 def open_gallery(place: str | Path, *, read_only: bool = False) -> Gallery | MilvusGallery:
-    """Open a gallery; GalleryError where there is none."""
-    if isinstance(place, str) and place.startswith(SCHEME):
+    """Open a gallery; raise GalleryError where there is none."""
+    if is_address(place):
         from .milvus import MilvusGallery
 
-        return MilvusGallery.open(place)
+        return MilvusGallery.open(str(place))
     return Gallery.open(place, read_only=read_only)
 
 
 def open_or_create(
     place: str | Path, *, dim: int, embedding_id: str, columns: Mapping[str, str] | None = None
 ) -> Gallery | MilvusGallery:
-    """Open a gallery, making it where there is none."""
+    """Open a gallery, or create it where there is none."""
     facts: Any = {"dim": dim, "embedding_id": embedding_id, "columns": columns}
-    if isinstance(place, str) and place.startswith(SCHEME):
+    if is_address(place):
         from .milvus import MilvusGallery, exists
 
-        return MilvusGallery.open(place) if exists(place) else MilvusGallery.create(place, **facts)
+        return MilvusGallery.open(str(place)) if exists(str(place)) else MilvusGallery.create(str(place), **facts)
     return Gallery.open(place) if (Path(place) / DATABASE).exists() else Gallery.create(place, **facts)

@@ -40,6 +40,15 @@ class Rewritten:
     dropped: list[int]  # seqs whose vectors are gone
 
 
+@dataclass(frozen=True)
+class Merged:
+    """What a merge made."""
+
+    choice: Choice
+    recall: Recall | None  # of an approximate kind
+    dropped: int  # vectors of removed photos
+
+
 def crowded(segments: Sequence[Segment]) -> list[Segment]:
     """Return the newest segments that should be written as one: sizes stay powers of sixteen apart."""
     found: list[Segment] = []

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import check_additions, check_ids, check_values, check_vectors, refuse_present
+from .checks import check_actor, check_additions, check_ids, check_values, check_vectors, refuse_present
+from .database import system_user
 from .distance import PLAIN, Measure, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
 from .filters import check_columns, parse_where, to_milvus
+from .shell import command
 from .snapshot import FIRST_FETCH, Neighbour
 from .store import encode_metadata
 
@@ -96,7 +98,10 @@ class MilvusGallery:
         """Open a gallery at an address; GalleryError where there is none."""
         client, name = _connect(address, token)
         if not client.has_collection(name) or not client.has_collection(name + FACTS):
-            raise GalleryError(f"{address} is not a gallery", remedy="`retrieval index` makes one")
+            raise GalleryError(
+                f"{address} is not a gallery",
+                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', address)}` makes one",
+            )
         client.load_collection(name)
         client.load_collection(name + FACTS)
         return cls(client, name, address)
@@ -188,8 +193,13 @@ class MilvusGallery:
         metadata: Sequence[Mapping[str, Any]] | None = None,
         thumbnails: Sequence[bytes | None] | None = None,
         upsert: bool = False,
+        actor: str | None = None,
     ) -> int:
-        """Add photos and return how many; see `Gallery.add`. Batches are whole, all of them together are not."""
+        """Add photos and return how many; see `Gallery.add`. Batches are whole, all of them together are not.
+
+        There is no log: only the `actor` of the newest change is kept, in the fact `changed_by`.
+        """
+        actor = system_user() if actor is None else check_actor(actor)
         new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
         count = len(new.photo_ids)
         for text in (*new.photo_ids, *new.item_ids):
@@ -214,11 +224,18 @@ class MilvusGallery:
             for start in range(0, count, BATCH):
                 self._client.upsert(self._name, rows[start : start + BATCH])
             if count:
-                self._set({"version": self.version + 1})
+                self._set({"version": self.version + 1, "changed_by": actor})
         return count
 
-    def remove(self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None) -> int:
+    def remove(
+        self,
+        *,
+        photo_ids: Sequence[str] | None = None,
+        item_ids: Sequence[str] | None = None,
+        actor: str | None = None,
+    ) -> int:
         """Remove photos, or all photos of items; return how many were there."""
+        actor = system_user() if actor is None else check_actor(actor)
         if photo_ids is None and item_ids is None:
             raise InvalidParameter("photo_ids or item_ids", "be given", None)
         photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
@@ -231,7 +248,7 @@ class MilvusGallery:
             for start in range(0, len(doomed), BATCH):
                 self._client.delete(self._name, ids=doomed[start : start + BATCH])
             if gone:
-                self._set({"version": self.version + 1})
+                self._set({"version": self.version + 1, "changed_by": actor})
         return len(gone)
 
     def search(
@@ -358,7 +375,7 @@ def _connect(address: str, token: str) -> tuple[MilvusClient, str]:
     try:
         from pymilvus import MilvusClient, MilvusException
     except ImportError as error:
-        raise MissingDependency("pymilvus is not installed", remedy="pip install 'retrieval[milvus]'") from error
+        raise MissingDependency.of_extra("pymilvus", "milvus") from error
     try:
         return MilvusClient(server, token=token), name
     except (MilvusException, OSError) as error:

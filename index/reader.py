@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import check_vectors
-from .database import Change
+from .checks import check_actor, check_vectors
+from .database import RESTORE, Change, system_user
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
-from .snapshot import Filter, Neighbour, Snapshot
-from .store import Store
-from .verification import check_files, check_rows
+from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
+from .store import Store, encode_metadata
+from .verification import check_beside, check_files, check_rows
 from .versions import read_snapshot
 
 DATABASE = "gallery.sqlite"
@@ -32,37 +32,31 @@ BLOCK = 4096  # photos read at a time
 ATTEMPTS = 5  # at a filter while others write
 
 
-@dataclass(frozen=True)
-class StoredPhoto:
-    """A photo as the gallery holds it."""
-
-    photo_id: str
-    item_id: str
-    metadata: dict[str, Any]
-    vector: NDArray[np.float32]  # (d,)
-
-
 class Reader:
     """What a gallery offers to those who read it."""
 
-    def __init__(self, path: Path, *, read_only: bool) -> None:
+    def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
         path = path.resolve()  # a link may lead elsewhere tomorrow
         self.path = path
         self.read_only = read_only
+        self.actor = system_user() if actor is None else check_actor(actor)
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
         self._merging = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
         self._densities = Densities(path / DENSITIES)
-        self.damage: list[str] = []  # what `check_in_background` found
+        self.damage: list[str] = []  # what a search or `check_in_background` found
         self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
 
     @classmethod
-    def open(cls, path: str | Path, *, read_only: bool = False) -> Self:
-        """Open a gallery; GalleryError where there is none."""
-        return cls(Path(path), read_only=read_only)
+    def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
+        """Open a gallery; GalleryError where there is none.
+
+        `actor` is who makes changes, for the log: the user of this process unless it is given, here or with a change.
+        """
+        return cls(Path(path), read_only=read_only, actor=actor)
 
     def __enter__(self) -> Self:
         return self
@@ -115,7 +109,7 @@ class Reader:
             return self._store.columns()
 
     def changes(self, limit: int = 20) -> list[Change]:
-        """Return the newest changes, newest first."""
+        """Return the newest changes, newest first; all of them with a limit of -1."""
         with self._guard:
             return self._store.changes(limit)
 
@@ -135,9 +129,9 @@ class Reader:
         vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
         return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
 
-    def walk(self, count: int) -> Iterator[list[StoredPhoto]]:
-        """Yield all live photos of one version in the order of adding, `count` at a time."""
-        now = self._current()
+    def walk(self, count: int, *, snapshot: Snapshot | None = None) -> Iterator[list[StoredPhoto]]:
+        """Yield all live photos of one version, by default the newest, in the order of adding, `count` at a time."""
+        now = snapshot or self._current()
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]
@@ -202,10 +196,18 @@ class Reader:
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
-        now, only = self._filtered(where) if where is not None else (self._current(), None)
-        densities = now.densities(measure, self._densities)
-        found = now.nearest(unit, k, measure, densities, only=only, within=within)
-        return now.version, [[now.neighbour(position, distance) for position, distance in best] for best in found]
+        try:
+            now, only = self._filtered(where) if where is not None else (self._current(), None)
+            densities = now.densities(measure, self._densities)
+            found = now.nearest(unit, k, measure, densities, only=only, within=within)
+            answers = [[now.neighbour(position, distance) for position, distance in best] for best in found]
+            if only is not None:
+                positions = (position for best in found for position, _ in best)
+                self._confirm(only, dict(zip(positions, chain.from_iterable(answers), strict=True)))
+        except GalleryCorrupt as error:
+            self._remember([error.message])
+            raise
+        return now.version, answers
 
     def snapshot(self) -> Snapshot:
         """Return the newest version, ready to search."""
@@ -229,26 +231,30 @@ class Reader:
                     return problems
 
     def check_in_background(self) -> threading.Thread:
-        """Compare all files with their hashes, beside the searches; `damage` holds what is wrong once it is known."""
+        """Check database and files, beside the searches; `damage` holds what is wrong once it is known."""
         thread = threading.Thread(target=self._check, name="gallery-check", daemon=True)
         thread.start()
         return thread
 
     def _check(self) -> None:
-        try:
-            store = Store(self.path / DATABASE, read_only=True)  # a connection of its own: searches do not wait
-        except GalleryError as error:
-            self.damage = [error.message]
-            return
-        try:
-            state = store.state()
-            found = check_files(store, self.path / SEGMENTS, self.path / INDEXES)
-            if store.state() == state:  # else a merge took files away meanwhile: what it wrote, it has just hashed
-                self.damage = found
-        except GalleryError as error:
-            self.damage = [error.message]
-        finally:
-            store.close()
+        self._remember(check_beside(self.path / DATABASE, self.path / SEGMENTS, self.path / INDEXES))
+
+    def _remember(self, problems: list[str]) -> None:
+        with self._guard:
+            self.damage = list(dict.fromkeys([*self.damage, *problems]))
+
+    def _confirm(self, only: Filter, answers: Mapping[int, Neighbour]) -> None:
+        """Raise GalleryCorrupt where a photo passes a filter in the database, and by its own checked metadata not."""
+        new = {position: found for position, found in answers.items() if position not in only.confirmed}
+        with self._guard:
+            wrong = self._store.failing(*only.sql, {p: encode_metadata(found.metadata) for p, found in new.items()})
+        if wrong:
+            raise GalleryCorrupt(
+                f"photo {new[wrong[0]].photo_id} passes the filter in the database {self.path / DATABASE}, and not by "
+                "what was written of it",
+                remedy=RESTORE,
+            )
+        only.confirmed.update(new)
 
     def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
         """Return a snapshot, and the filter over its photos: both of one version."""
@@ -260,12 +266,13 @@ class Reader:
             with self._guard, self._store.transaction("DEFERRED"):
                 if self._store.state() != (now.version, now.layout):
                     continue
-                passing = self._store.passing(*to_sql(parse_where(where, self._store.columns())))
-            return now, now.filter(where, passing)
+                sql = to_sql(parse_where(where, self._store.columns()))
+                passing = self._store.passing(*sql)
+            return now, now.filter(where, passing, sql)
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def _current(self) -> Snapshot:
-        """Return the newest version, reading it when it is not the one at hand."""
+    def _current(self, *, indexed: bool = True) -> Snapshot:
+        """Return the newest version, reading it when it is not the one at hand; `indexed` refuses a damaged index."""
         with self._guard:
             while True:
                 state = self._store.state()
@@ -273,9 +280,13 @@ class Reader:
                 if last is not None and state == (last.version, last.layout):
                     return last
                 try:
-                    self._snapshot = read_snapshot(
-                        self._store, self.path / SEGMENTS, self.path / INDEXES, dim=self.dim, last=last
-                    )
+                    self._snapshot = self._read(last)
                 except GalleryCorrupt:
                     if self._store.state() == state:  # else a merge took a file away while it was read
-                        raise
+                        if indexed:
+                            raise
+                        return self._read(last, indexed=False)
+
+    def _read(self, last: Snapshot | None, *, indexed: bool = True) -> Snapshot:
+        folders = self.path / SEGMENTS, self.path / INDEXES
+        return read_snapshot(self._store, *folders, dim=self.dim, last=last, indexed=indexed)

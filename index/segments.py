@@ -5,7 +5,11 @@ holds a checksum of both. They are written aside, synced, renamed and hashed, an
 store names them. A file that no transaction names is rubbish of an interrupted write.
 
 NAME.rows: the texts (JSON lists of photo_id, item_id and metadata), padded to eight bytes; seq (n, int64), start of
-each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (int64).
+each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (uint32), CRC-32 of
+the four arrays (uint32; 0 in files of earlier releases, where it is not checked).
+
+What is read is checked first, once: the arrays when a segment is opened; vector and text of a row by its checksum; the
+whole segment by its sha256 where much of it is read.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ from .errors import GalleryCorrupt, GalleryError
 from .store import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
+WHOLE = 0.25  # share of a segment's rows from which hashing all of it is faster than row by row
+BLOCK = 2**20  # bytes hashed at a time
 
 Vectors = NDArray[np.float32]
 
@@ -55,6 +61,34 @@ class OpenSegment:
     checksums: NDArray[np.uint32]  # (n,)
     starts: NDArray[np.int64]  # (n + 1,) of the texts
     text: NDArray[np.uint8]
+    files: tuple[NDArray[np.uint8], ...]  # as they are on the disk
+    sha256: str  # of both
+    checked: NDArray[np.bool_]  # (n,) rows that are known to be what was written
+
+    def read(self, rows: NDArray[np.integer] | slice) -> Vectors:
+        """Return the vectors (r, d) of some rows, which are checked at their first use."""
+        if not self.checked[rows].all():
+            self.check(np.arange(len(self.checked))[rows])
+        return np.asarray(self.vectors[rows])
+
+    def check(self, rows: NDArray[np.integer]) -> None:
+        """Raise GalleryCorrupt where one of the rows, or with many of them any other, is not what was written."""
+        new = rows[~self.checked[rows]]
+        if len(new) >= WHOLE * len(self.checked):
+            self._check_whole()
+            return
+        for row in new.tolist():
+            self.text_of(row)
+        self.checked[new] = True
+
+    def _check_whole(self) -> None:
+        found = hashlib.sha256()
+        for file in self.files:
+            for start in range(0, len(file), BLOCK):
+                found.update(file[start : start + BLOCK].data)
+        if found.hexdigest() != self.sha256:
+            raise GalleryCorrupt(f"segment {self.name} is not what was written: its sha256 differs", remedy=RESTORE)
+        self.checked[:] = True
 
     def text_of(self, row: int) -> bytes:
         """Return the JSON of a row; GalleryCorrupt where it or the vector is not what was written."""
@@ -114,8 +148,8 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
             start = mine.stop
         starts = np.concatenate([[0], np.cumsum(lengths)])
         second.write(bytes(-int(starts[-1]) % 8))
-        for array in (seqs, starts, items, checksums, np.array([rows], dtype=np.int64)):
-            second.write(array.tobytes())
+        arrays = b"".join(array.tobytes() for array in (seqs, starts, items, checksums))
+        second.write(arrays + np.array([rows, zlib.crc32(arrays)], dtype=np.uint32).tobytes())
         for file in (first, second):
             file.flush()
             os.fsync(file.fileno())
@@ -129,29 +163,48 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
 def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
     """Map a segment; GalleryCorrupt when it is missing or not of the shape that was written."""
     rows = segment.rows
+    paths = [folder / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
     try:
-        vectors: Vectors = np.load(folder / f"{segment.name}{VECTORS}", mmap_mode="r", allow_pickle=False)
-        raw = np.memmap(folder / f"{segment.name}{ROWS}", dtype=np.uint8, mode="r")
+        vectors: Vectors = np.load(paths[0], mmap_mode="r", allow_pickle=False)
+        raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error
     if vectors.shape != (rows, dim) or vectors.dtype != np.float32:
         raise GalleryCorrupt(
             f"segment {segment.name} holds {vectors.shape} {vectors.dtype}, not ({rows}, {dim}) float32", remedy=RESTORE
         )
-    end = len(raw) - 8
+    found = _arrays(raw[1], segment)
+    return OpenSegment(
+        segment.id,
+        segment.name,
+        np.asarray(vectors),
+        files=raw,
+        sha256=segment.sha256,
+        checked=np.zeros(rows, dtype=bool),
+        **found,
+    )
+
+
+def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
+    """Return what NAME.rows says of each row; GalleryCorrupt where it is not what was written."""
+    rows, end = segment.rows, len(raw) - 8
     sizes = {"checksums": 4 * rows, "items": 4 * rows, "starts": 8 * (rows + 1), "seqs": 8 * rows}
+    first = end - sum(sizes.values())
     found: dict[str, Any] = {}
-    whole = end >= sum(sizes.values()) and len(raw) % 8 == 0 and int(raw[end:].view(np.int64)[0]) == rows
+    whole = first >= 0 and len(raw) % 8 == 0
+    if whole:
+        count, checksum = raw[end:].view(np.uint32).tolist()
+        whole = count == rows and checksum in (0, zlib.crc32(raw[first:end].data))
     if whole:
         for name, size in sizes.items():
             kind = {"checksums": np.uint32, "items": np.int32}.get(name, np.int64)
-            found[name] = np.asarray(raw[end - size : end]).view(kind)
+            found[name] = raw[end - size : end].view(kind)
             end -= size
         starts = found["starts"]
         whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and found["seqs"][0] == segment.first
     if not whole:
-        raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos", remedy=RESTORE)
-    return OpenSegment(segment.id, segment.name, np.asarray(vectors), text=np.asarray(raw[:end]), **found)
+        raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos as written", remedy=RESTORE)
+    return {**found, "text": raw[:first]}
 
 
 def remove_strangers(folder: Path, named: set[str]) -> None:

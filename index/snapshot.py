@@ -23,6 +23,7 @@ from index.ann.kinds import APPROXIMATE
 
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
+from .filters import Value
 from .segments import OpenSegment
 
 FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have
@@ -46,6 +47,16 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
+class StoredPhoto:
+    """A photo as the gallery holds it."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+    vector: NDArray[np.float32]  # (d,)
+
+
+@dataclass(frozen=True)
 class Base:
     """An index over photos, by their numbers."""
 
@@ -62,6 +73,8 @@ class Filter:
     few: Rows | None  # their positions, where they are few
     base: Any  # what confines a search of the base to them
     tail: Any
+    sql: tuple[str, list[Value]]  # what is true of their metadata
+    confirmed: set[int] = field(default_factory=set)  # positions whose own metadata has been asked, too
 
 
 @dataclass(frozen=True)
@@ -97,8 +110,8 @@ class Snapshot:
                 self._densities[measure.key] = made, float(made.min(initial=np.inf))
             return self._densities[measure.key]
 
-    def filter(self, key: str, passing: Rows) -> Filter:
-        """Return the filter for live photos whose seqs are `passing`; it is kept under `key`."""
+    def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
+        """Return the filter for live photos whose seqs are `passing`, by `sql`; it is kept under `key`."""
         mask = np.zeros(len(self.seqs), dtype=bool)
         mask[np.searchsorted(self.seqs, passing)] = True
         mask &= self.live
@@ -107,7 +120,8 @@ class Snapshot:
         if few is None and self.base is not None:
             known = self.base_positions >= 0
             base = self.base.candidates.selection(np.where(known, mask[self.base_positions], False))
-        made = Filter(mask, few, base, None if few is not None else self.tail.selection(mask[self.tail_start :]))
+        tail = None if few is not None else self.tail.selection(mask[self.tail_start :])
+        made = Filter(mask, few, base, tail, sql)
         with self._guard:
             self._filters[key] = made
             while len(self._filters) > FILTERS:
@@ -120,15 +134,20 @@ class Snapshot:
             return self._filters.get(key)
 
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
-        """Return the vectors (p, d) at some positions."""
+        """Return the vectors (p, d) at some positions; GalleryCorrupt where one is not what was written."""
         if len(self.segments) == 1:
-            return np.asarray(self.segments[0].vectors[positions])
+            return self.segments[0].read(positions)
         found = np.empty((len(positions), self.tail.dim), dtype=np.float32)
+        for segment, rows, mine in self._by_segment(positions):
+            found[mine] = segment.read(rows)
+        return found
+
+    def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
+        """Yield each segment that some positions are of, its rows, and which of the positions these are."""
         of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in set(of.tolist()):
             mine = of == number
-            found[mine] = self.segments[number].vectors[positions[mine] - self._starts[number]]
-        return found
+            yield self.segments[number], positions[mine] - self._starts[number], mine
 
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a position."""
@@ -142,6 +161,8 @@ class Snapshot:
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, a block at a time."""
+        for segment, rows, _ in self._by_segment(positions):
+            segment.check(rows)  # together: many of them are hashed faster than block by block
         for start in range(0, len(positions), BLOCK):
             yield self.vectors(positions[start : start + BLOCK])
 

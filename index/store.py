@@ -8,6 +8,7 @@ its vector.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .database import Database
-from .errors import GalleryError, InvalidParameter
+from .database import RESTORE, Database
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import Value, column_sql
 
+CHECKSUM = "checksum"  # key of an index's settings
+MAX_METADATA = 64 * 1024  # bytes of a photo's metadata as JSON: each search reads and returns those of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -88,6 +91,7 @@ class Store(Database):
         )
         self.increase("next_seq", len(entries))
         self.increase("photos", len(entries))
+        self.increase("live_seqs", sum(range(first, first + len(entries))))
         self.increase("items", sum(photos == 0 for _, photos in known.values()))
         return first, items
 
@@ -105,6 +109,7 @@ class Store(Database):
         ]
         run("DELETE FROM items WHERE number = ?", empty)
         self.increase("photos", -len(found))
+        self.increase("live_seqs", -sum(seq for seq, _ in found))
         self.increase("items", -len(empty))
 
     def existing(self, photo_ids: Sequence[str]) -> set[str]:
@@ -140,7 +145,7 @@ class Store(Database):
     def _facts_of(self, condition: str, value: str) -> list[tuple[str, str, dict[str, Any]]]:
         query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608
         rows = self._query(f"{query} ORDER BY seq", (value,))
-        return [(photo_id, item_id, json.loads(metadata)) for photo_id, item_id, metadata in rows]
+        return [(photo_id, item_id, self._json(metadata)) for photo_id, item_id, metadata in rows]
 
     def item_ids(self, after: str, limit: int) -> list[str]:
         """Return ids of items that follow one in alphabetical order."""
@@ -158,10 +163,27 @@ class Store(Database):
         rows = self._query(f"SELECT seq FROM photos WHERE {condition} ORDER BY seq", values)  # noqa: S608 (marks only)
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
+    def failing(self, condition: str, values: Sequence[Value], metadata: Mapping[int, str]) -> list[int]:
+        """Return the keys of JSON texts for which a condition of `where.to_sql` does not hold."""
+        query = f"SELECT ({condition}) IS TRUE FROM (SELECT ? AS metadata)"  # noqa: S608 (marks only)
+        return [key for key, text in metadata.items() if self._query(query, [*values, text]) != [(1,)]]
+
     def removed(self) -> NDArray[np.int64]:
         """Return the seqs whose vectors are no longer in force, ascending."""
         rows = self._query("SELECT seq FROM removed ORDER BY seq")
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+
+    def live_seqs(self) -> int | None:
+        """Return the sum of the numbers of all live photos, None in a gallery of an earlier release.
+
+        It ties what is removed to the segments: damage to either changes the sum.
+        """
+        known = self.facts().get("live_seqs")
+        return None if known is None else self.number("live_seqs")
+
+    def sum_live(self) -> None:
+        """Write the sum of the numbers of all live photos where an earlier release did not."""
+        self._connection.execute("INSERT OR IGNORE INTO facts SELECT 'live_seqs', coalesce(sum(seq), 0) FROM photos")
 
     def forget_removed(self, seqs: Iterable[int]) -> None:
         """Forget that some photos were removed: their vectors are gone."""
@@ -217,13 +239,20 @@ class Store(Database):
     def index(self) -> IndexFile | None:
         """Return the candidate index in force."""
         rows = self._query("SELECT name, kind, settings, sha256 FROM indexes")
-        return IndexFile(rows[0][0], rows[0][1], json.loads(rows[0][2]), rows[0][3]) if rows else None
+        if not rows:
+            return None
+        name, kind, text, digest = rows[0]
+        settings = self._json(text)
+        written = settings.pop(CHECKSUM, None)  # earlier releases wrote none
+        if written not in (None, _checksum(settings)):
+            raise GalleryCorrupt(f"the settings of the index {name} are not what was written", remedy=RESTORE)
+        return IndexFile(name, kind, settings, digest)
 
     def set_index(self, index: IndexFile | None) -> None:
         """Put a candidate index in force, or none."""
         self._connection.execute("DELETE FROM indexes")
         if index is not None:
-            settings = json.dumps(dict(index.settings))
+            settings = json.dumps({**index.settings, CHECKSUM: _checksum(index.settings)})
             self._connection.execute(
                 "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
             )
@@ -231,24 +260,36 @@ class Store(Database):
     def integrity(self) -> list[str]:
         """Return what is wrong inside the database."""
         try:
-            problems = [str(row[0]) for row in self._query("PRAGMA integrity_check") if row[0] != "ok"]
-            for what, query in CHECKS.items():
-                ((count,),) = self._query(query)
-                problems += [f"{count} {what}"] if count else []
-            for fact in ("photos", "items"):
-                ((count,),) = self._query(f"SELECT count(*) FROM {fact}")  # noqa: S608 (two names)
-                if count != self.number(fact):
-                    problems.append(f"there are {count} {fact}, the facts say {self.fact(fact)}")
+            with self.transaction("DEFERRED"):  # one view, while others write
+                problems = [str(row[0]) for row in self._query("PRAGMA integrity_check") if row[0] != "ok"]
+                for what, query in CHECKS.items():
+                    ((count,),) = self._query(query)
+                    problems += [f"{count} {what}"] if count else []
+                for fact in ("photos", "items"):
+                    ((count,),) = self._query(f"SELECT count(*) FROM {fact}")  # noqa: S608 (two names)
+                    if count != self.number(fact):
+                        problems.append(f"there are {count} {fact}, the facts say {self.fact(fact)}")
         except GalleryError as error:
             return [error.message]
         return [f"database: {problem}" for problem in problems]
 
 
+def _checksum(settings: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(dict(settings), sort_keys=True).encode())
+
+
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text with sorted keys."""
+    """Return metadata as JSON text with sorted keys; InvalidParameter where it is none, or too long."""
     try:
         text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
-        text.encode()
-    except (TypeError, ValueError) as error:
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
+    if size > MAX_METADATA:
+        raise InvalidParameter(
+            "metadata",
+            f"have at most {MAX_METADATA:,} bytes as JSON",
+            size,
+            remedy="Keep long texts elsewhere, under the photo's id",
+        )
     return text

@@ -1,31 +1,71 @@
-"""A gallery's photos as a parquet file, and back: for backups, other programs, and moving between machines."""
+"""A gallery's photos and log as a parquet file, and back: for backups, other programs, and moving between machines."""
 
 from __future__ import annotations
 
+import base64
 import json
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .errors import DataError, GalleryError
+from .database import Change
+from .errors import DataError, GalleryError, InvalidParameter
 from .gallery import Gallery
 from .reader import DATABASE
+from .segments import explained, sync_folder
+from .shell import command
+from .tables import write_table
 
 BATCH = 5000  # photos written or read at a time
+PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
+CHANGES = b"retrieval.gallery.changes"  # key of the log: JSON, compressed, in base64
+NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writes one"
 
 
 def export_photos(gallery: Gallery, path: Path) -> int:
-    """Write all live photos of one version and return how many; GalleryError where the file exists."""
+    """Write all live photos of one version and return how many; GalleryError where the file exists.
+
+    A name that ends in .parquet gets everything, the log of changes too. One that ends in .csv gets a table for
+    spreadsheets: ids and metadata, without vectors and thumbnails, so that no gallery can be made of it.
+    """
+    if path.suffix.lower() not in (*PARQUET, TABLE):
+        raise InvalidParameter("output", "end in .parquet or .csv", str(path))
+    if path.exists():
+        raise GalleryError(f"{path} exists", remedy="Choose a new name")
+    with explained(path), _written(path) as aside:
+        return write_table(gallery, aside) if path.suffix.lower() == TABLE else _write_parquet(gallery, aside)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; what is written has its name, and is on the disk, once nothing has failed."""
+    aside = path.with_name(f"{path.name}.partial")
+    try:
+        yield aside
+        with aside.open("rb+") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+        sync_folder(path.parent)
+    finally:
+        with suppress(OSError):
+            aside.unlink()
+
+
+def _write_parquet(gallery: Gallery, path: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    if path.exists():
-        raise GalleryError(f"{path} exists", remedy="Choose a new name")
+    now = gallery.snapshot()
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
+    log = [astuple(change) for change in reversed(gallery.changes(-1)) if change.version <= now.version]
     schema = pa.schema(
         [
             ("photo_id", pa.string()),
@@ -34,43 +74,46 @@ def export_photos(gallery: Gallery, path: Path) -> int:
             ("metadata", pa.string()),
             ("thumbnail", pa.binary()),
         ],
-        metadata={FACTS: json.dumps(facts).encode()},
+        metadata={
+            FACTS: json.dumps(facts).encode(),
+            CHANGES: base64.b64encode(zlib.compress(json.dumps(log).encode())),
+        },
     )
-    aside, count = path.with_name(f"{path.name}.partial"), 0
-    try:
-        with pq.ParquetWriter(aside, schema) as writer:
-            for photos in gallery.walk(BATCH):
-                columns = {
-                    "photo_id": [photo.photo_id for photo in photos],
-                    "item_id": [photo.item_id for photo in photos],
-                    "vector": pa.FixedSizeListArray.from_arrays(
-                        pa.array(np.concatenate([photo.vector for photo in photos])), gallery.dim
-                    ),
-                    "metadata": [json.dumps(photo.metadata, ensure_ascii=False) for photo in photos],
-                    "thumbnail": [gallery.thumbnail(photo.photo_id) for photo in photos],
-                }
-                writer.write_table(pa.table(columns, schema=schema))
-                count += len(photos)
-        with aside.open("rb+") as file:
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
+    count = 0
+    with pq.ParquetWriter(path, schema) as writer:
+        for photos in gallery.walk(BATCH, snapshot=now):
+            columns = {
+                "photo_id": [photo.photo_id for photo in photos],
+                "item_id": [photo.item_id for photo in photos],
+                "vector": pa.FixedSizeListArray.from_arrays(
+                    pa.array(np.concatenate([photo.vector for photo in photos])), gallery.dim
+                ),
+                "metadata": [json.dumps(photo.metadata, ensure_ascii=False) for photo in photos],
+                "thumbnail": [gallery.thumbnail(photo.photo_id) for photo in photos],
+            }
+            writer.write_table(pa.table(columns, schema=schema))
+            count += len(photos)
     return count
 
 
 def import_photos(path: Path, gallery_path: Path) -> int:
-    """Add the photos of an exported file to a gallery, making it where there is none; return how many."""
-    facts = _facts(path)
+    """Add the photos of an exported file to a gallery, making it where there is none; return how many.
+
+    A new gallery begins with the log of the exported one. One that exists keeps its own.
+    """
+    facts, log = _facts(path)
     if (gallery_path / DATABASE).exists():
         gallery = Gallery.open(gallery_path)
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]):
             gallery.close()
             raise GalleryError(f"{gallery_path} was made by another model than {path}", remedy="Import into a new one")
+        log = []
     else:
         gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"])
     count = 0
     with gallery:
+        if log:
+            gallery.restore_log(log)
         gallery.declare(facts["columns"])
         for rows in _batches(path):
             vectors = np.asarray(rows["vector"].combine_chunks().flatten()).reshape(-1, facts["dim"])
@@ -86,15 +129,37 @@ def import_photos(path: Path, gallery_path: Path) -> int:
     return count
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _facts(path: Path) -> tuple[dict[str, Any], list[Change]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    if path.suffix.lower() == TABLE:
+        raise DataError(
+            f"{path} is a table without vectors, so that no gallery can be made of it",
+            remedy=f"Import a parquet file ({NOT_EXPORTED}), or index the photos again: `retrieval index`",
+        )
     try:
-        written = (pq.read_schema(path).metadata or {})[FACTS]
-        return dict(json.loads(written))
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} is not an exported gallery", remedy="`retrieval gallery export` writes one") from error
+        written = pq.read_schema(path).metadata or {}
+        facts = dict(json.loads(written[FACTS]))
+        log = json.loads(zlib.decompress(base64.b64decode(written[CHANGES]))) if CHANGES in written else []
+        return facts, _changes(log)
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
+        raise DataError(f"{path} is not an exported gallery", remedy=NOT_EXPORTED) from error
+
+
+def _changes(log: Sequence[Any]) -> list[Change]:
+    """Return the log of changes that was exported; ValueError or TypeError where it is none."""
+    changes = [Change(*line) for line in log]
+    for change in changes:
+        numbers, texts = (change.version, change.photos), (change.time, change.actor, change.action)
+        if not all(type(n) is int and 0 <= n < 2**53 for n in numbers) or not all(
+            isinstance(text, str) for text in texts
+        ):
+            raise TypeError(f"a change has other kinds of values: {change}")
+    versions = [0, *(change.version for change in changes)]
+    if any(later <= earlier for earlier, later in pairwise(versions)):
+        raise ValueError("the changes are not in ascending order")
+    return changes
 
 
 def _batches(path: Path) -> Iterator[Any]:

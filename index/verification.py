@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .errors import GalleryCorrupt
+from .errors import GalleryCorrupt, GalleryError
 from .segments import ROWS, VECTORS, encode_row, open_segment, sha256
 from .store import Store
 
@@ -23,6 +23,25 @@ def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
         paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
         problems += _check_file(f"index {index.name}", paths, index.sha256)
     return problems
+
+
+def check_beside(database: Path, segments: Path, indexes: Path) -> list[str]:
+    """Return what is wrong with the database and the files in force, over a connection of its own."""
+    try:
+        store = Store(database, read_only=True)
+    except GalleryError as error:
+        return [error.message]
+    try:
+        problems = store.integrity()
+        if problems:  # what such a database says of its files means little
+            return problems
+        state = store.state()
+        problems = check_files(store, segments, indexes)
+        return problems if store.state() == state else []  # else a merge took files away, and has just hashed its own
+    except GalleryError as error:
+        return [error.message]
+    finally:
+        store.close()
 
 
 def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.ann.candidates import Candidates
-from index.ann.kinds import FLAT
+from index.ann.candidates import REBUILD, Candidates
+from index.ann.kinds import DISK, FLAT
 
 from .database import RESTORE
 from .errors import GalleryCorrupt
-from .segments import OpenSegment, open_segment
+from .segments import OpenSegment, open_segment, sha256
 from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store
 
@@ -22,14 +22,17 @@ TAIL = 8192  # photos that are scanned without a base
 GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
 
 
-def read_snapshot(store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None) -> Snapshot:
-    """Read the newest version, keeping what the last one has open.
+def read_snapshot(
+    store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None, indexed: bool = True
+) -> Snapshot:
+    """Read the newest version, keeping what the last one has open, and without its index file if that is not wanted.
 
     GalleryCorrupt also when a merge takes a listed file away meanwhile.
     """
     with store.transaction("DEFERRED"):
-        (version, layout), listed, index = store.state(), store.segments(), store.index()
+        (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
+        expected = store.live_seqs()
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
     segments = [opened.get(s.id) or open_segment(folder, s, dim=dim) for s in listed]
     if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
@@ -42,9 +45,10 @@ def read_snapshot(store: Store, folder: Path, indexes: Path, *, dim: int, last: 
     inside = places < len(seqs)
     places = places[inside][seqs[places[inside]] == removed[inside]]
     live[places] = False
-    if int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
+    same = expected is None or int(seqs.sum() - seqs[~live].sum()) == expected
+    if not same or int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
         raise GalleryCorrupt(
-            f"the segments hold {int(live.sum())} live photos, the database says {photos}", remedy=RESTORE
+            f"the {int(live.sum())} live photos of the segments are not the {photos} of the database", remedy=RESTORE
         )
     base = _base(last, index, indexes)
     if base is None or _is_worn(base, seqs, live):
@@ -61,11 +65,14 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
         return last.base if last is not None and last.base is not None and not last.base.name else None
     if last is not None and last.base is not None and last.base.name == index.name:
         return last.base
+    paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
     try:
-        seqs = np.load(indexes / f"{index.name}.npy", mmap_mode="r", allow_pickle=False)
+        if index.kind != DISK and sha256(*paths) != index.sha256:  # the others are read as a whole anyway
+            raise GalleryCorrupt(f"index {index.name} is not what was written: its sha256 differs", remedy=REBUILD)
+        seqs = np.load(paths[1], mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
-    candidates = Candidates.read(indexes / f"{index.name}.faiss", index.kind, index.settings, count=len(seqs))
+    candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))
     return Base(candidates, seqs, index.name)
 
 
@@ -85,8 +92,9 @@ def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_],
     def blocks() -> Iterator[NDArray[np.float32]]:
         place = 0
         for segment in segments:
+            segment.check(np.arange(len(segment.seqs)))
             for start in range(0, len(segment.seqs), BLOCK):
-                block = np.asarray(segment.vectors[start : start + BLOCK])
+                block = segment.read(slice(start, start + BLOCK))
                 chosen = live[place + start : place + start + len(block)]
                 yield block if chosen.all() else block[chosen]
             place += len(segment.seqs)
@@ -120,6 +128,6 @@ def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDA
         rows = len(segment.seqs)
         first, last = max(start, place), min(stop, place + rows)
         if first < last:
-            found[first - start : last - start] = segment.vectors[first - place : last - place]
+            found[first - start : last - start] = segment.read(slice(first - place, last - place))
         place += rows
     return found

@@ -4,6 +4,7 @@ from index.errors import (
     BundleCorrupt,
     BundleError,
     BundleMismatch,
+    BundleUntrusted,
     CalibrationError,
     DataError,
     GalleryCorrupt,
@@ -17,12 +18,14 @@ from index.errors import (
     MissingDependency,
     RetrievalError,
     RunError,
+    install_command,
 )
 
 __all__ = [
     "BundleCorrupt",
     "BundleError",
     "BundleMismatch",
+    "BundleUntrusted",
     "CalibrationError",
     "DataError",
     "GalleryCorrupt",
@@ -36,4 +39,5 @@ __all__ = [
     "MissingDependency",
     "RetrievalError",
     "RunError",
+    "install_command",
 ]

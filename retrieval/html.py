@@ -39,7 +39,7 @@ def drawn(draw: Callable[[Axes], None]) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependency("matplotlib is not installed", remedy="pip install 'retrieval[train]'") from error
+        raise MissingDependency.of_extra("matplotlib", "train") from error
     figure = Figure(figsize=(5.6, 3.5), layout="constrained")
     axes = figure.subplots()
     axes.spines[["top", "right"]].set_visible(False)
@@ -47,3 +47,8 @@ def drawn(draw: Callable[[Axes], None]) -> str:
     file = io.StringIO()
     figure.savefig(file, format="svg", dpi=150, metadata={"Date": None, "Creator": None})
     return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def legend_above(axes: Axes) -> None:
+    """Add a legend above the axes: matplotlib's search for a free corner takes long where there are many points."""
+    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import math
+import os
+import stat
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,12 +28,14 @@ MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 25_000_000
 MIN_SIDE = 8
 MAX_ASPECT = 50
+CHUNK = 2**16  # bytes read at a time where a file reports no size
 THUMBNAIL_SIDE = 256
 BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # our own limit is stricter, and refuses
 
-Source = bytes | str | Path | Image.Image
+Source = bytes | io.BytesIO | str | Path | Image.Image | NDArray[np.uint8]
+ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RGB array, uint8 (height, width, 3)"
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     Parameters
     ----------
     source:
-        Encoded bytes, a path, or a PIL image that somebody opened already.
+        Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
     min_side:
         The side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least
         twice that (0: at full size).
@@ -85,11 +89,16 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     Raises
     ------
     ImageUnreadable, ImageTooLarge, ImageUnsupported
+        Where the photo cannot be used.
+    InvalidParameter
+        For anything that is no source.
     """
+    source = plain_source(source)
     if isinstance(source, Image.Image):
         _check_shape(source)
+        _load(source)
         return _upright_rgb(source)
-    data = source if isinstance(source, bytes) else _read(Path(source))
+    data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
         raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
     try:
@@ -107,6 +116,21 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         raise ImageUnreadable("this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these") from error
     except Exception as error:  # Pillow's decoders raise many types on damaged files
         raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
+
+
+def plain_source(source: Source) -> bytes | Path | Image.Image:
+    """Return a source as bytes, a path or a PIL image; InvalidParameter, which says what is accepted, for others."""
+    if isinstance(source, bytes | Image.Image):
+        return source
+    if isinstance(source, str | Path):
+        return Path(source)
+    if isinstance(source, io.BytesIO):
+        return source.getvalue()
+    if not isinstance(source, np.ndarray):
+        raise InvalidParameter("image", ACCEPTED, None if source is None else type(source))
+    if source.dtype != np.uint8 or source.ndim != 3 or source.shape[2] != 3 or not source.size:
+        raise InvalidParameter("image", ACCEPTED, f"{source.dtype} {source.shape}")
+    return Image.fromarray(np.ascontiguousarray(source))
 
 
 def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> Image.Image:
@@ -172,13 +196,45 @@ def thumbnail(image: Image.Image) -> bytes:
     return out.getvalue()
 
 
-def _read(path: Path) -> bytes:
+def read_file(path: Path, *, follow_links: bool = True) -> bytes:
+    """Return the bytes of a regular file, at most `MAX_BYTES`.
+
+    Pipes, sockets and devices are refused without being opened, and so are links unless `follow_links`. At most
+    `MAX_BYTES` + 1 bytes are read, whatever size the file system reports.
+
+    Raises
+    ------
+    ImageUnreadable, ImageTooLarge
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
-        return path.read_bytes()
-    except OSError as error:
-        raise ImageUnreadable(f"{path} cannot be read: {error.strerror}") from error
+        if stat.S_ISREG(path.stat(follow_symlinks=follow_links).st_mode):
+            with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+                status = os.fstat(file.fileno())
+                if stat.S_ISREG(status.st_mode):  # still: the name may lead elsewhere by now
+                    return _read_limited(file, path, status.st_size)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ImageUnreadable(f"{path} cannot be read: {reason}") from error
+    raise ImageUnreadable(f"{path} is not a regular file", remedy="Give the path of a photo")
+
+
+def _read_limited(file: io.FileIO, path: Path, expected: int) -> bytes:
+    parts, left = [], MAX_BYTES + 1
+    while left and (part := file.read(min(left, max(expected + 1, CHUNK)))):
+        parts.append(part)
+        left -= len(part)
+    if not left:
+        raise ImageTooLarge(f"{path} has more than {MAX_BYTES:,} bytes")
+    return b"".join(parts)
+
+
+def _load(image: Image.Image) -> None:
+    """Decode a PIL image, which may have been opened without that."""
+    try:
+        image.load()
+    except Exception as error:  # Pillow's decoders raise many types on damaged files
+        raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
 
 
 def _check_shape(image: Image.Image) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from .images import Appearance
 
 MATCH, NO_MATCH = "match", "no_match"
+BEYOND_THRESHOLD = "beyond_threshold"
 LOW_CERTAINTY, OUT_OF_DOMAIN = "low_certainty", "out_of_domain"
 FILTERED_OUT, GALLERY_EMPTY = "filtered_out", "gallery_empty"
 
@@ -32,7 +33,7 @@ class SearchResult:
 
     matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
     decision: str  # "match" or "no_match"
-    reason: str  # why nothing is returned, one of the words above; "" for a match
+    reason: str  # why nothing is returned, one of the five words above; "" for a match
     threshold: float
     nearest_distance: float | None  # None: the gallery holds nothing to compare with
     certainty: float

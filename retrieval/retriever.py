@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +15,40 @@ from numpy.typing import NDArray
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
 from index.location import open_gallery
+from index.shell import command
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.threshold.recalibrate import Outlook, outlook
 
-from .errors import BundleMismatch, InvalidParameter
+from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from .images import Appearance, Source
-from .result import FILTERED_OUT, GALLERY_EMPTY, LOW_CERTAINTY, MATCH, NO_MATCH, OUT_OF_DOMAIN, Match, SearchResult
+from .result import (
+    BEYOND_THRESHOLD,
+    FILTERED_OUT,
+    GALLERY_EMPTY,
+    LOW_CERTAINTY,
+    MATCH,
+    NO_MATCH,
+    OUT_OF_DOMAIN,
+    Match,
+    SearchResult,
+)
 
 if TYPE_CHECKING:
     from index.milvus import MilvusGallery
 
 
+MOST_MATCHES = 100  # of one answer, here as over HTTP
+MOST_IMAGES = 64  # of one batch
+MOST_WHERE = 2000  # characters of a filter
+
+
 class Retriever:
-    """A bundle and a gallery that belong together, ready for any number of threads."""
+    """A bundle and a gallery that belong together, ready for any number of threads.
+
+    Used in a `with` statement it is closed at the end, with the gallery that `open` opened.
+    """
 
     def __init__(self, bundle: Bundle, gallery: Gallery | MilvusGallery, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
@@ -33,11 +56,42 @@ class Retriever:
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
         self._outlooks: dict[int, Outlook | None] = {}
+        self._owns_gallery = False
+        self._closed = False
 
     @classmethod
-    def open(cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1) -> Retriever:
-        """Open both directories; BundleMismatch when the gallery was made by another model."""
-        return cls(Bundle.open(bundle), open_gallery(gallery, read_only=True), threads=threads)
+    def open(
+        cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1, trust: Sequence[str | Path] = ()
+    ) -> Retriever:
+        """Open both directories; BundleMismatch when the gallery was made by another model.
+
+        With files of public keys as `trust` one of the keys must have signed the bundle, else BundleUntrusted.
+        """
+        opened = Bundle.open(bundle, trust=trust)
+        place = open_gallery(gallery, read_only=True)
+        try:
+            retriever = cls(opened, place, threads=threads)
+        except BaseException:
+            place.close()
+            raise
+        retriever._owns_gallery = True
+        return retriever
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self._closed else ""
+        return f"<Retriever {self.bundle.path} on {self.gallery.path}, threshold {self.bundle.threshold:.4f}{closed}>"
+
+    def close(self) -> None:
+        """Close the gallery, where `open` opened it; a search afterwards is a GalleryError."""
+        self._closed = True
+        if self._owns_gallery:
+            self.gallery.close()
 
     def search(
         self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
@@ -47,25 +101,86 @@ class Retriever:
         Parameters
         ----------
         image:
-            Encoded bytes, a path or a PIL image.
+            Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
         top_k:
-            Matches at most.
+            Matches at most, 1 to 100.
         where:
             A filter over the gallery's declared columns (`index.filters`).
         explain:
             Say how the answer came about, too: a second search, by the plain distance.
+
+        Raises
+        ------
+        ImageRefused
+            Where the photo cannot be used.
+        InvalidParameter
+            For an argument that breaks its rule.
         """
-        if not 1 <= top_k <= 1000:
-            raise InvalidParameter("top_k", "lie between 1 and 1000", top_k)
+        (answer,) = self.search_batch([image], top_k=top_k, where=where, explain=explain)
+        if isinstance(answer, ImageRefused):
+            raise answer
+        return answer
+
+    def search_batch(
+        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+    ) -> list[SearchResult | ImageRefused]:
+        """Return the answer to each photo, embedded together; a photo that cannot be used has its refusal in its place.
+
+        The arguments are those of `search`, for 64 photos at most; the times of an answer are its share of the batch's.
+        """
+        self._check(images, top_k, where)
         started = time.perf_counter()
-        pixels = self.embedder.read([image])
+        squares = [self._square(image) for image in images]
+        read = [square for square in squares if not isinstance(square, ImageRefused)]
+        if not read:
+            return [square for square in squares if isinstance(square, ImageRefused)]
+        pixels = np.concatenate(read)
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
-        version, (neighbours,) = self.gallery.search_version(
+        version, found = self.gallery.search_version(
             made.vectors, top_k, where=where, measure=self.bundle.measure, within=self.bundle.threshold
         )
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
+        shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
+        answers = iter(
+            self._answer(
+                Embeddings(made.vectors[[row]], made.certainties[[row]]), neighbours, where, version, explain=explain
+            )
+            for row, neighbours in enumerate(found)
+        )
+        return [
+            square
+            if isinstance(square, ImageRefused)
+            else replace(next(answers), timings_ms=dict(shares), appearance=Appearance.of(square[0]))
+            for square in squares
+        ]
+
+    def _check(self, images: Sequence[Source], top_k: int, where: str | None) -> None:
+        """Refuse arguments that break their rules: the same here as over HTTP."""
+        if self._closed:
+            raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
+        if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
+            raise InvalidParameter("images", "be a sequence of images", type(images), remedy="Use `search` for one")
+        if len(images) > MOST_IMAGES:
+            raise InvalidParameter("images", f"be at most {MOST_IMAGES} in a batch", len(images))
+        if not isinstance(top_k, Integral) or not 1 <= top_k <= MOST_MATCHES:
+            raise InvalidParameter("top_k", f"be a whole number between 1 and {MOST_MATCHES}", top_k)
+        if where is not None and (not isinstance(where, str) or len(where) > MOST_WHERE):
+            told = f"{len(where)} characters" if isinstance(where, str) else where
+            raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
+
+    def _square(self, image: Source) -> NDArray[np.uint8] | ImageRefused:
+        """Return what the model sees of an image, uint8 (1, size, size, 3), or why it cannot be used."""
+        try:
+            return self.embedder.read([image])
+        except ImageRefused as refusal:
+            return refusal
+
+    def _answer(
+        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, version: int, *, explain: bool
+    ) -> SearchResult:
+        """Return the answer to one photo, whose vector is (1, d), by what is near it in a version of the gallery."""
         certainty = float(made.certainties[0])
         sure = certainty >= self.bundle.operating_point.min_certainty
         matches = [_match(n) for n in neighbours if sure and bool(accepts(n.distance, self.bundle.threshold))]
@@ -79,8 +194,6 @@ class Retriever:
             nearest=_match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=version,
-            timings_ms={name: round(1e3 * seconds, 3) for name, seconds in stages.items()},
-            appearance=Appearance.of(pixels[0]),
             explanation=self._explanation(made.vectors, where) if explain else None,
         )
 
@@ -107,7 +220,7 @@ class Retriever:
         measure = self.bundle.measure
         if isinstance(measure, LocalDensity) and measure.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
-        return NO_MATCH
+        return BEYOND_THRESHOLD
 
     def outlook(self) -> Outlook | None:
         """Return what the threshold does in a gallery as large as this one now, None where the bundle cannot tell."""
@@ -122,7 +235,7 @@ def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(
             f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
-            remedy=f"Index the photos again: retrieval index {bundle.path} PHOTOS -o NEW_GALLERY",
+            remedy=f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}",
         )
 
 

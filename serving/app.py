@@ -17,7 +17,7 @@ from serving.api.problems import problem_response
 from serving.api.routes import create_api
 from serving.http.guard import ENDPOINT, PROBES, Guard
 from serving.http.keys import KeyRing
-from serving.http.limits import AGAIN, BodyLimit, Busy
+from serving.http.limits import AGAIN, BodyLimit, Busy, Rates
 
 from .config import ServeSettings
 from .service import Service
@@ -97,16 +97,17 @@ def create_app(
     settings = settings or ServeSettings()
     service = Service(retriever, settings, reopen=reopen)
     keys = None if settings.keys is None else KeyRing(settings.keys)
+    rates = Rates.of(settings.rate)
     load = None
     if page:
 
         def load() -> Any:
             from serving.ui.page import load_page
 
-            return load_page(service, examples)
+            return load_page(service, examples, rates=rates)
 
     front = Front(service, create_api(service), load)
     limited = BodyLimit(
         front, max_bytes=settings.max_bytes, max_batch_bytes=settings.max_batch_bytes, seconds=settings.body_s
     )
-    return Guard(limited, telemetry=service.telemetry, keys=keys, rate=settings.rate, local=settings.local)
+    return Guard(limited, telemetry=service.telemetry, keys=keys, rates=rates, local=settings.local)

@@ -5,23 +5,32 @@ from __future__ import annotations
 import ipaddress
 import logging
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from index.location import Place
+from index.shell import command
+from retrieval.cli.options import Place
+from retrieval.cli.signing import new_signing, sign
+from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
+from serving.http.listening import bind, port_of
 
 from .config import ServeSettings
 from .config_options import settings_options
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # shown on the page at most
-BACKLOG, GRACE_S = 512, 10
+BACKLOG = 512
 Folder = click.Path(path_type=Path)
 
 
@@ -29,15 +38,17 @@ Folder = click.Path(path_type=Path)
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=int, default=7860, show_default=True)
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0 takes a free one.")
 @settings_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without keys.")
 @click.option("--page/--no-page", default=None, help="Serve the page at /.  [default: on this machine only]")
 @click.option("--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to click on the page.")
+@trust_option
 def serve(
     bundle: Path,
     gallery: Path | str,
     *,
+    trust: Sequence[Path],
     host: str,
     port: int,
     settings: ServeSettings,
@@ -47,7 +58,8 @@ def serve(
 ) -> None:
     """Answer searches: POST /v1/search, and a page at /.
 
-    The threshold is the bundle's; nothing here changes it.
+    The threshold is the bundle's; nothing here changes it. With --trust only a bundle that one of the keys signed is
+    served, after a reload too.
 
     \b
     Example:
@@ -55,10 +67,7 @@ def serve(
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
     check_exposure(host, settings.keys, insecure=insecure)
-    import uvicorn
-
     from retrieval.retriever import Retriever
-    from serving.http.protocol import PunctualProtocol
     from serving.ops.logs import Lines
 
     from .app import create_app
@@ -68,7 +77,7 @@ def serve(
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
 
     def reopen() -> Retriever:
-        return Retriever.open(bundle, gallery)  # the names may lead elsewhere by then
+        return Retriever.open(bundle, gallery, trust=trust)  # the names may lead elsewhere by then
 
     retriever = reopen()
     point = retriever.bundle.operating_point
@@ -78,19 +87,28 @@ def serve(
     )
     view = retriever.outlook()
     if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning()}.")
+        click.echo(f"Warning: {view.warning(bundle)}.")
     page = is_loopback(host) if page is None else page
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    listeners = bind(host, port)
+    address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listeners)}"
     click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
     logging.basicConfig(level=logging.INFO, handlers=[Lines()], force=True)
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn hands back once it has finished
-    uvicorn.run(
+    _run(app, listeners)
+
+
+def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
+    """Answer on bound sockets until the process is told to end."""
+    import uvicorn
+
+    from serving.http.protocol import PunctualProtocol
+    from serving.http.server import GRACE_S, run
+
+    config = uvicorn.Config(
         app,
-        host=host,
-        port=port,
         http=PunctualProtocol,
         ws="none",
         backlog=BACKLOG,
@@ -101,18 +119,19 @@ def serve(
         server_header=False,
         proxy_headers=False,
     )
+    run(config, listeners)
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
     """Refuse to listen beyond this machine without keys."""
     if keys is not None and not len(KeyRing(keys)):
-        raise InvalidParameter("--keys", "hold a key", str(keys), remedy=f"retrieval keys add {keys} NAME")
+        raise InvalidParameter("--keys", "hold a key", str(keys), remedy=command("keys", "add", keys, "NAME"))
     if keys is None and not insecure and not is_loopback(host):
         raise InvalidParameter(
             "--host",
             "be of this machine where there are no keys",
             host,
-            remedy="retrieval keys add keys.json NAME, then --keys keys.json; or --insecure",
+            remedy=f"{command('keys', 'add', 'keys.json', 'NAME')}, then --keys keys.json; or --insecure",
         )
 
 
@@ -139,7 +158,7 @@ def example_files(places: Sequence[Path]) -> list[Path]:
 
 @click.group()
 def keys() -> None:
-    """Make, list and withdraw API keys; a running server follows.
+    """Make, list and withdraw API keys, which a running server follows; make keys that sign bundles.
 
     \b
     Example:
@@ -188,4 +207,11 @@ def remove(file: Path, name: str, keep_newest: bool) -> None:
     Example:
       retrieval keys remove keys.json shop --keep-newest
     """
+    names = sorted({key.name for key in read_keys(file)})
+    if name not in names:
+        raise InvalidParameter("NAME", f"be one of {', '.join(names)}" if names else "be in the file", name)
     click.echo(f"{remove_keys(file, name, keep_newest=keep_newest)} keys removed.")
+
+
+keys.add_command(new_signing)
+keys.add_command(sign)

@@ -7,7 +7,6 @@ when its last request has ended.
 from __future__ import annotations
 
 import io
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,19 +18,22 @@ from PIL import Image
 
 from index.gallery import Gallery
 from index.location import open_gallery
-from retrieval.errors import GalleryLocked, InvalidParameter, RetrievalError
+from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source, open_image, thumbnail
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
-from serving.http.limits import Busy, SearchPool
+from serving.http.callers import CALLER
+from serving.http.limits import Busy
 from serving.ops.drift_monitor import Monitor
+from serving.ops.readiness import Readiness
 from serving.ops.telemetry import Telemetry
 
+from .answers import Answers
 from .batching import BatchingEmbedder
 from .config import ServeSettings
+from .pool import SearchPool
 
-REMEMBERED = 4096  # newest answers that feedback may be about
 GPU_BATCH = 16
 COMPARED = 10  # matches that a decision diff looks at
 
@@ -70,9 +72,11 @@ class Service:
         self.telemetry = Telemetry()
         self.telemetry.watch(self)
         self.ready = False
-        self._reopen = reopen or (lambda: Retriever.open(retriever.bundle.path, retriever.gallery.path))
-        self._reloading, self._writing, self._guard = Lock(), Lock(), Lock()
-        self._answers: OrderedDict[str, SearchResult] = OrderedDict()
+        self.readiness = Readiness(self)
+        bundle, gallery = retriever.bundle, retriever.gallery
+        self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
+        self._reloading, self._writing = Lock(), Lock()
+        self._answers = Answers()
 
     def start(self) -> None:
         """Answer one search, so that the first client does not wait for what is made once; then be ready."""
@@ -81,9 +85,10 @@ class Service:
         self.ready = True
 
     def stop(self) -> None:
-        """Finish what was taken, and take nothing more."""
+        """Take nothing more, and wait a moment for what is under way."""
         self.ready = False
         self.pool.close()
+        self.readiness.close()
 
     # searches
 
@@ -108,25 +113,35 @@ class Service:
         self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:
-            with self._guard:
-                self._answers[request_id] = result
-                while len(self._answers) > REMEMBERED:
-                    self._answers.popitem(last=False)
+            self._answers.note(CALLER.get(), request_id, result)
         return result
 
     def feedback(self, request_id: str, verdict: str) -> None:
-        """Write down what somebody says of an answer."""
-        with self._guard:
-            result = self._answers.get(request_id)
+        """Write down what the caller says of one of its answers; an admin may judge those of others."""
         if self.settings.feedback is None:
-            raise InvalidParameter("feedback", "be taken", None, remedy="Start the server with --feedback FILE")
-        if result is None:
-            raise NoSuchThing("no such answer", remedy="Feedback is about one of the newest answers")
-        retriever = self.retriever
-        if result.bundle_id != retriever.bundle.bundle_id:
+            raise NoSuchThing("this server takes no feedback", remedy="Start it with --feedback FILE")
+        caller, retriever = CALLER.get(), self.retriever
+        answered = self._answers.find(caller, request_id)
+        if answered is None:
+            raise NoSuchThing(
+                "this request id is unknown, or its answer is no longer kept",
+                remedy="Judge an answer soon after the search, and with the key that asked for it",
+            )
+        if answered.result.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from another bundle than serves now", remedy="Search again")
-        made = feedback_on(result, verdict, retriever.bundle, gallery_items=retriever.gallery.items)
+        if answered.verdicts.get(caller.key) == verdict:  # it is written
+            return
+        made = feedback_on(
+            answered.result,
+            verdict,
+            retriever.bundle,
+            gallery_items=retriever.gallery.items,
+            request_id=request_id,
+            key=caller.key,
+            asked_by=answered.asked_by,
+        )
         append_feedback(self.settings.feedback, made)
+        answered.verdicts[caller.key] = verdict
 
     def info(self) -> dict[str, Any]:
         """Return which bundle and gallery answer, what the threshold promises, and whether live photos fit it."""
@@ -161,7 +176,7 @@ class Service:
     @contextmanager
     def _writer(self) -> Iterator[Gallery | Any]:
         """Open the gallery to write, one at a time; another process may have it."""
-        if not self._writing.acquire(timeout=self.settings.deadline_s):
+        if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing", remedy="Try again in a second")
         try:
             place = self.retriever.gallery.path
@@ -179,13 +194,21 @@ class Service:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
             replaced = gallery.photo(photo_id) is not None
-            gallery.add([photo_id], [item_id], made.vectors, metadata=[metadata], thumbnails=[small], upsert=True)
+            gallery.add(
+                [photo_id],
+                [item_id],
+                made.vectors,
+                metadata=[metadata],
+                thumbnails=[small],
+                upsert=True,
+                actor=CALLER.get().actor,
+            )
             return replaced, gallery.version
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
         """Remove photos or all photos of items; return how many, and the gallery's version."""
         with self._writer() as gallery:
-            count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids)
+            count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("nothing of that is in the gallery")
             return count, gallery.version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -113,6 +114,17 @@ def test_documented_commands_exist_with_their_options() -> None:
             assert command is not None, line
             known = {option for parameter in command.params for option in parameter.opts}
             assert {word for word in words if word.startswith("-")} <= known, line
+
+
+def test_every_legend_has_a_place() -> None:
+    """Without one matplotlib looks for a free corner, and warns on a slow machine that this takes long."""
+    for path in tracked():
+        if path.suffix != ".py":
+            continue
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "legend":
+                places = [ast.unparse(word.value) for word in call.keywords if word.arg == "loc"]
+                assert places not in ([], ["'best'"]), f"{path.name}:{call.lineno}"
 
 
 def test_no_path_of_one_machine_is_in_the_tree() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,8 +11,10 @@ from typing import Any, ClassVar, TypeVar
 
 import click
 
+from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
 
@@ -84,9 +87,9 @@ def train(
 ) -> None:
     """Train an embedder on labelled photos.
 
-    CATALOGUE is a folder with one sub-folder per item, or a CSV or parquet file with the columns `path` and
-    `item_id` (or `label`). Pass arguments of the loss and of the regularizer as --loss.NAME VALUE and
-    --regularizer.NAME VALUE.
+    CATALOGUE is a folder in which each folder with photos is an item, or a CSV or parquet file with the columns
+    `path` and `item_id` (or `label`). `retrieval data check` shows what training will find in it. Pass arguments of
+    the loss and of the regularizer as --loss.NAME VALUE and --regularizer.NAME VALUE.
 
     \b
     Example:
@@ -103,7 +106,7 @@ def train(
     fnir = best["metrics"].get("validation FNIR")
     result = "" if fnir is None else f" (FNIR {fnir:.3f} on the validation items)"
     click.echo(f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}.")
-    click.echo(f"Next: retrieval evaluate {output}")
+    click.echo(f"Next: {command('evaluate', output)}")
 
 
 @click.command()
@@ -124,7 +127,8 @@ def losses(names: Sequence[str], as_json: bool) -> None:
     rows = describe(names)
     click.echo(json.dumps(rows, indent=2) if as_json else render_losses(rows, summaries=bool(names)))
     if not as_json:
-        click.echo("\nNext: retrieval train CATALOGUE --loss NAME [--loss.ARGUMENT VALUE] [--regularizer tcm] -o RUN")
+        name = next((row["name"] for row in rows if row["name"] != "tcm"), "contrastive")
+        click.echo(f"\nNext: {command('train', 'CATALOGUE', '--loss', name, '--regularizer', 'tcm', '-o', 'RUN')}")
 
 
 @click.command(cls=EvaluateCommand)
@@ -154,7 +158,7 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
     click.echo(json.dumps(report, indent=2) if as_json else render(report))
     if not as_json:
         click.echo(f"\nWrote {run / 'evaluation.json'}.")
-        click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
+        click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
 @click.command(cls=ExportCommand)
@@ -202,6 +206,11 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
     type=click.Path(path_type=Path),
     help="Directory to write the gallery to, with --gallery.  [default: galleries/BUNDLE]",
 )
+@_of_context(
+    "--sign",
+    type=click.Path(path_type=Path),
+    help="Sign the bundle with this private key (made by `retrieval keys new-signing`).",
+)
 def export(
     run: Path,
     output: Path,
@@ -228,6 +237,7 @@ def export(
     from training.export.variants import Variant
 
     meta = click.get_current_context().meta
+    key = read_key(meta["sign"])
     photos = read_catalogue(gallery) if gallery else None
     bundle = export_run(
         open_run(run),
@@ -241,15 +251,16 @@ def export(
     )
     if bundle.manifest["evidence"]["beside_fp32"]:
         click.echo(_comparison(bundle.manifest["evidence"]))
+    say_signed(bundle, key)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
     if photos is None:
-        click.echo(f"Next: retrieval index {output} PHOTOS -o galleries/{output.name}")
+        click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
         return
     gallery_path = gallery_output or Path("galleries") / output.name
     _index(bundle, photos, gallery_path)
-    click.echo(f"Next: retrieval serve {output} {gallery_path}")
+    click.echo(f"Next: {command('serve', output, gallery_path)}")
 
 
 def gather_settings(
@@ -286,6 +297,9 @@ def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
 
     report = index_catalogue(bundle, photos, path)
     click.echo(f"Wrote {path}: {report.added} photos added, {len(report.refused)} refused.")
+    if report.refused and not report.added and not report.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -293,7 +307,7 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 

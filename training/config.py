@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 
 NOT_NEGATIVE = (
@@ -54,8 +55,8 @@ class Settings:
     micro_batch_size: int = setting(
         0, HARDWARE, "Photos that the network processes at a time, for batches too large for memory (0 = whole batch)."
     )
-    items_per_batch: int = setting(16, SAMPLING, "Items per batch (P).")
-    photos_per_item: int = setting(4, SAMPLING, "Photos per item in a batch (K).")
+    items_per_batch: int = setting(ITEMS_PER_BATCH, SAMPLING, "Items per batch (P).")
+    photos_per_item: int = setting(PHOTOS_PER_ITEM, SAMPLING, "Photos per item in a batch (K).")
     sampler: str = setting(
         "items",
         SAMPLING,

@@ -9,9 +9,11 @@ from typing import Any
 
 import click
 
+from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
+from retrieval.files import write_file
 from retrieval.indexing.pipeline import index_catalogue
 from training.data.synthetic import make_catalogue
 from training.evaluation.report import evaluate_run, render
@@ -97,7 +99,13 @@ def explain(report: dict[str, Any]) -> str:
     show_default=True,
     help="Directory to write to.",
 )
-@click.option("--seed", type=int, default=SEED, show_default=True, help="Seed of the catalogue and of the training.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=SEED,
+    show_default=True,
+    help="Seed of the catalogue and of the training.",
+)
 @click.option("--keep", is_flag=True, help="Keep a finished demo and print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
     """Draw a catalogue, train, evaluate, export and index it, ready for `retrieval serve`.
@@ -115,10 +123,11 @@ def demo(output: Path, seed: int, keep: bool) -> None:
         _clear(output)
     report = run_demo(output, seed=seed)
     table = f"{render(report)}\n\n{explain(report)}\n"
-    (output / "table.txt").write_text(table)
+    write_file(output / "table.txt", table)
     click.echo(f"\n{table}")
     click.echo(f"Wrote {output}/bundle and {output}/gallery in {time.perf_counter() - started:.0f} s.")
-    click.echo(f"Next: retrieval serve {output}/bundle {output}/gallery --examples {output}/examples")
+    examples = ("--examples", output / "examples")
+    click.echo(f"Next: {command('serve', output / 'bundle', output / 'gallery', *examples)}")
 
 
 def _clear(output: Path) -> None:

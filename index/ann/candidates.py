@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import GalleryCorrupt, InvalidParameter, MissingDependency
+from index.shell import command
 
 from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
 
@@ -28,7 +29,7 @@ PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
 FP16_SLACK = 2.0**-11  # |q · (v - fp16(v))| of unit vectors
 GPU_FROM, GPU_MOST = 20_000, 2048  # photos from which a GPU pays, and candidates that it returns at most
-REBUILD = "Build it again: retrieval gallery merge"
+REBUILD = f"Build it again: {command('gallery', 'merge', 'GALLERY')}"
 PQ_SAMPLE = 256  # vectors that tell how far PQ's cosines are off
 
 Vectors = NDArray[np.float32]
@@ -249,5 +250,5 @@ def _faiss() -> Any:
     try:
         import faiss
     except ImportError as error:
-        raise MissingDependency("faiss is not installed", remedy="pip install 'retrieval[serve]'") from error
+        raise MissingDependency.of_extra("faiss", "serve") from error
     return faiss

@@ -22,7 +22,7 @@ AUTO = "auto"
 KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
 APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
 FLAT_UP_TO, FP16_UP_TO = 100_000, 1_000_000
-ROW_BYTES = 24  # that a photo takes beside its index: numbers, item, density
+ROW_BYTES = 25  # that a photo takes beside its index: numbers, item, density, whether it has been checked
 REBUILD = 1.25  # of an index, while another one is made beside it: the vectors come from the disk, a block at a time
 
 

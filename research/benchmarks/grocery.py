@@ -91,12 +91,12 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
 
 def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
     """Record a table per evaluation split: mean ± standard deviation over seeds."""
-    for scene in results[next(iter(results))][0]["scenes"]:
+    for scene in results[next(iter(results))][0]["splits"]:
         record.table(scene, ("loss", *FIGURES))
         for name, reports in results.items():
             cells = []
             for figure in FIGURES:
-                values = np.array([report["scenes"][scene][figure] for report in reports])
+                values = np.array([report["splits"][scene][figure] for report in reports])
                 digits = 4 if figure == "OPIS" else 3
                 spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
                 cells.append(f"{values.mean():.{digits}f}{spread}")
@@ -107,7 +107,7 @@ def changes_by_tcm(results: dict[str, list[dict[str, Any]]], record: Recorder) -
     """Record what TCM changes on unseen items, paired by seed, with 95 % intervals (Student's t)."""
     record.table("what TCM changes", ("base loss", "OPIS", "R@1", "FPIR", "TPIR at exactly the target"))
     for name in BASES:
-        base, both = ([report["scenes"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
+        base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
         cells = []
         for figure in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
             one, two = (np.array([scene[figure] for scene in scenes]) for scenes in (base, both))

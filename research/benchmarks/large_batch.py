@@ -1,8 +1,8 @@
 """A step of thousands of photos on little memory: cached gradients, and what they cost.
 
-    python -m research.benchmarks.large_batch --batch 4000 --chunk 64
+    python -m research.benchmarks.large_batch --batch 4000 --micro-batch-size 64
 
-takes a step of a pretrained MobileNet at 160 px for each loss, chunk by chunk, and prints a table of the peak memory of
+takes a step of a pretrained MobileNet at 160 px for each loss, one micro-batch at a time, and prints a table of the peak memory of
 the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a peak never
 falls again.
 """
@@ -22,7 +22,7 @@ import torch
 from retrieval.images import Preprocessing
 from training.config import Settings
 from training.evaluation.embedding import to_device
-from training.loop.distributed import Team
+from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.memory import keep_freed_memory
 from training.loop.recipe import build_loss, initial_model
@@ -38,11 +38,16 @@ GIB = 2**30
 EACH = 4
 
 
-def measure(recipe: str, batch: int, chunk: int) -> None:
-    """Take one step to warm up on a chunk, then one of the batch; print its seconds and the peak in GiB."""
+def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
+    """Take one step to warm up on a micro-batch, then one of the batch; print its seconds and the peak in GiB."""
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings.from_dict(
-        {"catalogue": "none", "backbone": str(data / "weights/mobilenet_v1_0.75_224"), "chunk": chunk, "device": "cpu"}
+        {
+            "catalogue": "none",
+            "backbone": str(data / "weights/mobilenet_v1_0.75_224"),
+            "micro_batch_size": micro_batch_size,
+            "device": "cpu",
+        }
         | RECIPES[recipe]
     )
     keep_freed_memory()  # as training does
@@ -51,13 +56,18 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
     device = torch.device("cpu")
     loss = build_loss(settings, classes=batch // EACH)
     learner = Learner(
-        model, loss, settings, team=Team(device), steps=10, prepare=lambda pixels: to_device(pixels, sight, device)
+        model,
+        loss,
+        settings,
+        process_group=ProcessGroup(device),
+        steps=10,
+        prepare=lambda pixels: to_device(pixels, sight, device),
     )
     learner.begin(0)
     generator = np.random.default_rng(0)
     labels = torch.arange(batch // EACH).repeat_interleave(EACH)
     pixels = generator.integers(0, 256, size=(batch, settings.size, settings.size, 3), dtype=np.uint8)
-    learner.take(pixels[:chunk], labels[:chunk])
+    learner.take(pixels[:micro_batch_size], labels[:micro_batch_size])
     started = time.perf_counter()
     learner.take(pixels, labels)
     seconds = time.perf_counter() - started
@@ -67,25 +77,25 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--batch", type=int, default=4000)
-    parser.add_argument("--chunk", type=int, default=64)
+    parser.add_argument("--micro-batch-size", type=int, default=64)
     parser.add_argument("--measure", choices=RECIPES, help="Measure one recipe in this process.")
     arguments = parser.parse_args()
     if arguments.measure:
-        measure(arguments.measure, arguments.batch, arguments.chunk)
+        measure(arguments.measure, arguments.batch, arguments.micro_batch_size)
         return
     rows = []
     for recipe in RECIPES:
         found = {}
-        for batch in (arguments.chunk, arguments.batch):
+        for batch in (arguments.micro_batch_size, arguments.batch):
             words = [sys.executable, "-m", "research.benchmarks.large_batch", "--measure", recipe]
-            words += ["--batch", str(batch), "--chunk", str(arguments.chunk)]
+            words += ["--batch", str(batch), "--micro-batch-size", str(arguments.micro_batch_size)]
             told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
             found[batch] = float(told[0]), float(told[1])
-        (small, base), (seconds, peak) = found[arguments.chunk], found[arguments.batch]
-        rate, plain = arguments.batch / seconds, arguments.chunk / small
+        (small, base), (seconds, peak) = found[arguments.micro_batch_size], found[arguments.batch]
+        rate, plain = arguments.batch / seconds, arguments.micro_batch_size / small
         memory, rates = [f"{value:.2f} GiB" for value in (peak, base)], [f"{value:.0f}" for value in (rate, plain)]
         rows.append((recipe, memory[0], rates[0], memory[1], rates[1]))
-    one = f"one batch of {arguments.chunk}"
+    one = f"one batch of {arguments.micro_batch_size}"
     columns = ("loss", "peak memory", "photos per second", f"peak memory, {one}", f"photos per second, {one}")
     with Recorder("large_batch", arguments) as record:
         record.table("large batches", columns, rows)

@@ -24,12 +24,12 @@ from retrieval.bundle.providers import CPU
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from training.evaluation.evaluate import item_labels, make_scene, score_scene
+from training.data.splits import photos_in_protocol
+from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 from training.export.comparison import images_per_second, medians
-from training.export.forms import Form, Forms, embed_with_torch
+from training.export.exported_models import ExportedModel, ModelExporter, embed_with_torch
 from training.export.onnx_embedding import embed_with_onnx
 from training.export.variants import Variant
-from training.loop.recipe import protocol_photos
 from training.loop.run import Run
 
 from .tables import NONE, Recorder, Row, parser_of
@@ -56,10 +56,10 @@ def paired_interval(one: SearchScores, other: SearchScores, generator: np.random
     return float(low), float(high)
 
 
-def speed(forms: list[Form], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
-    """Return a row of photos a second of fp32 and the other form: of the clock on the wall, or of a CPU's own time."""
+def speed(models: list[ExportedModel], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
+    """Return a row of photos a second of fp32 and the other model: of the clock on the wall, or of a CPU's own time."""
     batch = len(tensor)
-    embedders = [form.variant.embedder(form.onnx, form.embedder.preprocessing, threads=threads) for form in forms]
+    embedders = [model.variant.embedder(model.onnx, model.embedder.preprocessing, threads=threads) for model in models]
     clock = time.process_time if cpu else time.perf_counter
     rates = images_per_second(embedders, tensor, rounds=rounds, repeat=max(1, 16 // batch), clock=clock)
     slow, fast = medians(rates)
@@ -87,14 +87,14 @@ def main() -> None:
 
 
 def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: int) -> list[Row]:
-    """Return the speed, fidelity and figures of a form of a run beside fp32."""
+    """Return the speed, fidelity and metrics of a variant of a run compared with fp32."""
     unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
-    photos = protocol_photos(run.photos(), unseen["test and calibration"], run.protocol)
-    scenes = {name: make_scene(name, photos, items, run.protocol) for name, items in unseen.items()}
+    photos = photos_in_protocol(run.photos(), unseen["test and calibration"], run.protocol)
+    scenes = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}
     labels = item_labels(photos)
     with tempfile.TemporaryDirectory() as folder:
-        forms = Forms(run, Path(folder), target_fpir=TARGET)
-        made = [forms.reference, forms.make(variant)]
+        exporter = ModelExporter(run, Path(folder), target_fpir=TARGET)
+        made = [exporter.reference, exporter.make(variant)]
         rows = []
         pixels = made[0].embedder.read([photo.read() for photo in photos[:32]])
         tensor = to_tensor(pixels, run.preprocessing)
@@ -102,16 +102,16 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
             rows += [speed(made, tensor[:n], threads=threads, rounds=rounds) for n in (1, 32)]
         if variant.provider in (CPU, "openvino"):
             rows += [speed(made, tensor[:n], threads=1, rounds=rounds, cpu=True) for n in (1, 32)]
-        vectors = [embed_with_onnx(form.embedder, photos)[0].vectors for form in made]
-        sizes = [form.onnx.stat().st_size / 2**20 for form in made]
-        trained = made[1].whitened(embed_with_torch(run, forms.model, photos).vectors)
+        vectors = [embed_with_onnx(model.embedder, photos)[0].vectors for model in made]
+        sizes = [model.onnx.stat().st_size / 2**20 for model in made]
+        trained = made[1].whitened(embed_with_torch(run, exporter.model, photos).vectors)
     cosines = (trained * vectors[1]).sum(axis=1)
     rows += [
         Row("cosine to fp32, mean", f"{cosines.mean():.4f}"),
         Row("cosine to fp32, 1st percentile", f"{np.percentile(cosines, 1):.4f}"),
     ]
     for name, scene in scenes.items():
-        scores = [score_scene(scene, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
+        scores = [score_split(scene, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
         low, high = paired_interval(scores[0], scores[1], np.random.default_rng(0))
         rates = [tpir(s) for s in scores]
         rows.append(
@@ -130,7 +130,7 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
     ]
     asked = f"{len(scene.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
     print(
-        f"\n{variant.describe()} ({made[1].made}) and fp32 on the CPU, {run.settings.backbone.split('/')[-1]}, {asked}"
+        f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {run.settings.backbone.split('/')[-1]}, {asked}"
     )
     for form in made:
         chosen = form.choice.tried[0]

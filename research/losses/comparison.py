@@ -15,9 +15,9 @@ from torch import Tensor
 from retrieval.errors import InvalidParameter
 from training.losses.base import Loss, check_labels
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
+from training.losses.library import library
 from training.losses.pair_masks import pair_masks
 from training.losses.proxies import Proxies
-from training.losses.pytorch_metric_learning import library
 
 TINY = 1e-6
 

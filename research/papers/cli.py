@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from index.shell import command
 from retrieval.errors import InvalidParameter
 
 
@@ -48,7 +49,7 @@ def list_(as_json: bool, markdown: bool) -> None:
             click.echo(f"  {entry.name:<22} {', '.join(entry.items)}: {entry.shows}")
         for item, reason in paper.nothing_to_run.items():
             click.echo(f"  {'-':<22} {item}: {reason}")
-    click.echo("\nNext: retrieval research show NAME")
+    click.echo(f"\nNext: {command('research', 'show', 'NAME')}")
 
 
 @research.command()
@@ -82,7 +83,7 @@ def show(name: str) -> None:
     for key, text in facts.items():
         if text:
             click.echo(f"  {key}: {text}")
-    click.echo(f"\nNext: retrieval research run {entry.name} --data DATA -o papers")
+    click.echo(f"\nNext: {command('research', 'run', entry.name, '--data', 'DATA', '-o', 'papers')}")
 
 
 @research.command()
@@ -97,7 +98,7 @@ def show(name: str) -> None:
 @click.option("--seeds", type=int, help="So many seeds a variant.  [default: the paper's]")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Another setting; may be given again.")
 @click.option("--strangers", type=click.Path(path_type=Path), help="Catalogue of strange photos, for image noise.")
-@click.option("--miniature", is_flag=True, help="Tiny model, one epoch, two seeds at most: does it run at all?")
+@click.option("--smoke_test", is_flag=True, help="Tiny model, one epoch, two seeds at most: does it run at all?")
 def run(
     name: str,
     data: Path,
@@ -108,7 +109,7 @@ def run(
     seeds: int | None,
     changes: Sequence[str],
     strangers: Path | None,
-    miniature: bool,
+    smoke_test: bool,
 ) -> None:
     """Train and measure every variant of a configuration, and write its table and pictures.
 
@@ -133,7 +134,7 @@ def run(
         output=output,
         changes=given,
         seeds=seeds,
-        miniature=miniature,
+        smoke_test=smoke_test,
         datasets=datasets,
         strangers=read_catalogue(strangers) if strangers else (),
     )

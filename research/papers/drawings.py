@@ -49,7 +49,7 @@ def gaussian_utility() -> tuple[Figure, Rows]:
         for name, values in curves.items():
             panel.plot(distances, values, label=f"utility of {name}")
         panel.set(xlabel="distance", title=f"within {near} ± {spread}, between {far} ± {width}")
-        panel.legend()
+        panel.legend(loc="upper right")
         rows[f"{near} ± {spread} | {far} ± {width}"] = {
             key: value
             for name, values in curves.items()
@@ -124,7 +124,7 @@ def normaliser() -> tuple[Figure, Rows]:
         error = np.abs(values - exact)
         rows[name] = {"greatest error, 10 to 50": float(error[inside].max()), "error at 200": float(error[-1])}
     panel.set(xlabel="concentration", ylabel="log C")
-    panel.legend()
+    panel.legend(loc="upper right")
     return figure, rows
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.images import Preprocessing, see
+from retrieval.images import Preprocessing
 from retrieval.metrics.consistency import utility_curves
 from training.data.reader import PhotoReader
 
@@ -59,7 +59,7 @@ def _distances(jobs: Gallery) -> Figure:
         for values, label in ((within, "within classes"), (between, "between classes")):
             panel.hist(values, bins=80, range=(0, 2), density=True, alpha=0.6, label=label)
         panel.set_xlabel("distance")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper right")
 
     return _panels(jobs, draw)
 
@@ -98,13 +98,13 @@ def _norms(jobs: Gallery) -> Figure:
 
     def draw(panel: Axes, part: Embedded) -> None:
         right = first[part.dataset]
-        norms = part.norms[part.scene.queries]
+        norms = part.norms[part.split.queries]
         bins = np.linspace(float(norms.min()), float(norms.max()) + 1e-6, 40).tolist()
         for chosen, label in ((right, "right"), (~right, "wrong")):
             if chosen.any():
                 panel.hist(norms[chosen], bins=bins, density=True, alpha=0.6, label=label)
         panel.set_xlabel("norm")
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper right")
 
     return _panels(jobs, draw)
 
@@ -136,7 +136,7 @@ def _sheet(part: Embedded, rows: Sequence[NDArray[np.int64]], size: int) -> Figu
     sheet = np.full((height, SHOWN * size, 3), 255, dtype=np.uint8)
     for number, row in enumerate(rows):
         for place, position in enumerate(row):
-            block = see(reader[int(position)], sight)
+            block = reader.pixels([int(position)])[0]
             sheet[number * size : (number + 1) * size, place * size : (place + 1) * size] = block
     figure, (panel,) = new_figure(1, width=10.0, height=1.4 * len(rows))
     panel.imshow(sheet)

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from index.shell import command
 from retrieval.errors import InvalidParameter
 
 from . import contextual, mean_field, tcm, vmf
@@ -46,6 +47,6 @@ def find(name: str) -> Configuration:
     known = configurations()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else "`retrieval research list` names them"
+        remedy = f"Did you mean {near[0]}?" if near else f"`{command('research', 'list')}` names them"
         raise InvalidParameter("NAME", "be a configuration", name, remedy=remedy)
     return known[name]

@@ -14,7 +14,7 @@ import json
 import numpy as np
 
 from training.config import Settings
-from training.data.folds import Fold, class_folds
+from training.data.folds import Fold, item_folds
 from training.data.splits import Splits
 from training.tune.plan import Plan
 from training.tune.search_space import Range
@@ -29,7 +29,6 @@ from .runs import Options, Worlds, embedded, settings_of
 FOLDS, TRIALS = 4, 50
 SMALL_FOLDS, SMALL_TRIALS = 2, 2
 CONCATENATED = "concatenated "
-ABOUT = "modern"
 
 
 def modern(
@@ -37,7 +36,7 @@ def modern(
 ) -> dict[str, dict[str, list[float]]]:
     """Return a value a repetition of each metric, for each variant."""
     world = worlds.get(dataset, configuration.split)
-    folds = class_folds(world.photos, world.train, folds=SMALL_FOLDS if options.miniature else FOLDS, seed=0)
+    folds = item_folds(world.photos, world.train, folds=SMALL_FOLDS if options.smoke_test else FOLDS, seed=0)
     rows = {}
     for name, variant in configuration.variants.items():
         settings = settings_of(configuration, variant, dataset, options)
@@ -47,7 +46,7 @@ def modern(
             models = []
             for fit, validation in folds:
                 splits = Splits(fit=fit, validation=validation, calibration=(), test=world.test)
-                models.append(embedded(worlds.prepare(dataset, world, splits, best, seed, about=ABOUT)))
+                models.append(embedded(worlds.prepare(dataset, world, splits, best, seed, about=configuration.split)))
             for metric in configuration.metrics:
                 row[metric].append(_value(metric, models))
         rows[name] = row
@@ -74,9 +73,9 @@ def _tuned(
         return settings
     world = worlds.get(dataset, "classes")
     splits = Splits(fit=world.train, validation=world.test, calibration=(), test=world.test)
-    job = worlds.prepare(dataset, world, splits, settings, 0, about=ABOUT)
+    job = worlds.prepare(dataset, world, splits, settings, 0, about="classes")
     axes = {name: Range(low, high, log=True) for name, (low, high) in variant.space.items()}
-    trials = SMALL_TRIALS if options.miniature else TRIALS
+    trials = SMALL_TRIALS if options.smoke_test else TRIALS
     plan = Plan(job.settings, make_space(axes, job.settings), ("map@r",), tuple(folds), trials, "none")
     key = json.dumps(plan.to_dict(), sort_keys=True)
     path = options.output / "studies" / hashlib.sha256(key.encode()).hexdigest()[:16]

@@ -61,7 +61,7 @@ def _lines(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -
         panel.errorbar(x, y, yerr=half, marker="o", markersize=3, capsize=2, label=series)
     panel.set_ylabel(metric)
     if curves:
-        panel.legend(fontsize=6)
+        panel.legend(fontsize=6, loc="upper right")
 
 
 def _scatter(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> None:
@@ -77,7 +77,7 @@ def _scatter(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> N
     panel.set_xlabel(first)
     panel.set_ylabel(second)
     if any(series):
-        panel.legend(fontsize=7)
+        panel.legend(fontsize=7, loc="upper right")
 
 
 def _bars(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -> None:
@@ -98,7 +98,7 @@ def _ranks(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> Non
         panel.plot(range(ranks.shape[1]), row, marker="o", label=name)
     panel.set_xticks(range(ranks.shape[1]), configuration.metrics, rotation=30, ha="right", fontsize=7)
     panel.set_ylabel("rank")
-    panel.legend(fontsize=6)
+    panel.legend(fontsize=6, loc="upper right")
 
 
 RESULT_PICTURES: Mapping[str, Callable[[Axes, Configuration, Rows, str], None]] = {
@@ -136,7 +136,7 @@ def _epochs(jobs: Gallery, name: str) -> Figure:
         )
     for panel in panels.values():
         panel.set(xlabel="epoch", ylabel=name)
-        panel.legend(fontsize=6)
+        panel.legend(fontsize=6, loc="upper right")
     return figure
 
 
@@ -149,5 +149,5 @@ def _loss_against(jobs: Gallery) -> Figure:
         panels[dataset].plot(x, [line["loss"] for line in lines], marker=".", label=variant)
     for panel in panels.values():
         panel.set(xlabel="1 - MAP@R", ylabel="loss")
-        panel.legend(fontsize=6)
+        panel.legend(fontsize=6, loc="upper right")
     return figure

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from retrieval.files import write_file
+
 from .configuration import Configuration
 
 Cells = dict[str, dict[str, dict[str, list[float]]]]  # data set, variant, metric: a value a seed, as it is printed
@@ -67,8 +69,8 @@ class Results:
     def write(self, folder: Path) -> None:
         """Write results.json and results.md."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "results.json").write_text(json.dumps(self.to_dict(), indent=2) + "\n")
-        (folder / "results.md").write_text(self.to_markdown(), encoding="utf-8")
+        write_file(folder / "results.json", json.dumps(self.to_dict(), indent=2) + "\n")
+        write_file(folder / "results.md", self.to_markdown())
 
 
 def half_width(values: Sequence[float]) -> float | None:

@@ -37,7 +37,7 @@ def run(configuration: Configuration, options: Options) -> Results:
         "datasets": datasets,
         "changes": dict(options.changes),
         "seeds": options.seeds_of(configuration),
-        "miniature": options.miniature,
+        "smoke_test": options.smoke_test,
     }
     check(configuration, options, datasets)
     folder.mkdir(parents=True, exist_ok=True)

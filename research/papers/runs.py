@@ -1,9 +1,9 @@
 """Runs of configurations: settings put together, trained once however many tables use them, and embedded.
 
-A run's folder is named after everything that decides it, so that what is finished is never done again, and two tables
-with the same run share it:
+A run's folder is named after everything that decides it, the photos' content too, so that what is finished is never
+done again, two tables with the same run share it, and other data of the same name are trained anew:
 
-    DIR/catalogues/…jsonl        the photos of each world and transformation
+    DIR/catalogues/…jsonl        the photos of each world and transformation, named after what they are
     DIR/runs/1f3a…/              a training run, with `finished`, and test.npz and train.npz once they were embedded
 """
 
@@ -24,17 +24,17 @@ from training.config import Settings
 from training.data.reader import PhotoReader
 from training.data.splits import Splits
 from training.evaluation.embedding import embed_with_norms
-from training.evaluation.evaluate import Scene, make_scene
+from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
 from training.loop.run import Run, choose_device
 from training.loop.trainer import train
 
 from .configuration import Configuration, Variant
 from .measure import Embedded
 from .transformations import transform
-from .worlds import World, read_world, write_world
+from .worlds import Contents, World, digest_of, read_world, write_world
 
-MINIATURE = {
-    "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "chunk": 0, "learning_rate": 1e-3, "colour": 0.0,
+SMOKE_TEST = {
+    "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "micro_batch_size": 0, "learning_rate": 1e-3, "colour": 0.0,
     "freeze_batch_norm": False, "precision": "fp32", "device": "cpu", "loggers": "", "patience": 0,
 }  # fmt: skip
 SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
@@ -48,16 +48,16 @@ class Options:
     output: Path
     changes: Mapping[str, Any] = field(default_factory=dict)  # settings that win over all others
     seeds: int | None = None
-    miniature: bool = False
+    smoke_test: bool = False
     datasets: Sequence[str] = ()  # those to run, () for all
     strangers: Sequence[Photo] = ()
 
     def seeds_of(self, configuration: Configuration) -> int:
-        """Return how many seeds each variant has: two at most in miniature."""
+        """Return how many seeds each variant has: two at most in a smoke test."""
         wanted = configuration.seeds if self.seeds is None else self.seeds
         if wanted < 1:
             raise InvalidParameter("seeds", "be at least 1", wanted)
-        return min(2, wanted) if self.miniature else wanted
+        return min(2, wanted) if self.smoke_test else wanted
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ def settings_of(
         if "loss" in layer and "loss_arguments" not in layer:
             values.pop("loss_arguments", None)  # they belonged to another loss
         values |= layer
-    return Settings.from_dict(_in_miniature(values) if options.miniature else values)
+    return Settings.from_dict(_as_smoke_test(values) if options.smoke_test else values)
 
 
-def _in_miniature(values: dict[str, Any]) -> dict[str, Any]:
-    small = values | MINIATURE
+def _as_smoke_test(values: dict[str, Any]) -> dict[str, Any]:
+    small = values | SMOKE_TEST
     several = values.get("photos_per_item", 4) > 1 and values.get("sampler") != "random"
     small["dim"] = min(SMALL_DIM, values.get("dim", SMALL_DIM))
     small["precompute"] = min(2, values.get("precompute", 0))
@@ -107,6 +107,8 @@ class Worlds:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._kept: dict[tuple[str, str], World] = {}
+        self._catalogues: dict[tuple[str, str], Path] = {}
+        self._contents = Contents()
 
     def get(self, dataset: str, split: str) -> World:
         """Return a data set as it is split."""
@@ -127,16 +129,21 @@ class Worlds:
         )  # fmt: skip
 
     def prepare(self, dataset: str, world: World, splits: Splits, settings: Settings, seed: int, *, about: Any) -> Job:
-        """Return a job with its catalogue written and its folder named."""
-        name = hashlib.sha256(json.dumps([dataset, about], default=str).encode()).hexdigest()[:8]
-        catalogue = self._options.output / "catalogues" / f"{dataset}-{name}.jsonl"
-        if not catalogue.exists():
-            write_world(world, catalogue)
+        """Return a job with its catalogue written and its folder named; `about` tells worlds of a data set apart."""
+        catalogue = self._catalogue(dataset, world, about)
         select = settings.select if splits.validation else "last"
         values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), "seed": seed, "select": select}
-        key = json.dumps([values, splits.to_dict(), name], sort_keys=True)
+        key = json.dumps([values, splits.to_dict()], sort_keys=True)
         path = self._options.output / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
         return Job(dataset, world, splits, Settings.from_dict(values), path)
+
+    def _catalogue(self, dataset: str, world: World, about: Any) -> Path:
+        """Return the catalogue of a world, named after its rows and its photos' content wherever they lie."""
+        place = (dataset, json.dumps(about, default=str))
+        if place not in self._catalogues:
+            name = f"{dataset}-{digest_of(world, self._contents)}.jsonl"
+            self._catalogues[place] = write_world(world, self._options.output / "catalogues" / name)
+        return self._catalogues[place]
 
 
 def trained(job: Job) -> Run:
@@ -144,7 +151,7 @@ def trained(job: Job) -> Run:
     if (job.path / "finished").exists():
         return Run.open(job.path)
     begun = (job.path / "settings.json").exists()
-    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits)
+    run = train(job.settings, job.path, resume=begun, splits=None if begun else job.splits, unguarded=True)
     (job.path / "finished").touch()
     return run
 
@@ -166,5 +173,9 @@ def embedded(job: Job, *, train_part: bool = False) -> Embedded:
     with np.load(file, allow_pickle=False) as kept:
         unit, norms = kept["unit"], kept["norms"]
     everyone = np.arange(len(photos))
-    scene = Scene("train", everyone, everyone) if train_part else make_scene("test", photos, items, run.protocol)
-    return Embedded(job.dataset, photos, unit, norms, scene)
+    split = (
+        EvaluationSplit("train", everyone, everyone)
+        if train_part
+        else make_evaluation_split("test", photos, items, run.protocol)
+    )
+    return Embedded(job.dataset, photos, unit, norms, split)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.catalogue.shards import SPAN
 from retrieval.errors import DataError
 from training.data.datasets import read_dataset
 from training.data.folds import share_of_items
+from training.data.prefetch import thread_count
 from training.data.splits import Splits, make_splits
 
 from .configuration import HELD_OUT, ON_TEST, SHARED
 
 OWN = "grocery"  # any catalogue of one's own
 VALIDATION_SHARE = 0.2
+MANY = 1000  # photos whose reading is shown
 
 
 @dataclass(frozen=True)
@@ -61,22 +68,56 @@ def read_world(name: str, data: Path, *, split: str) -> World:
 def write_world(world: World, path: Path) -> Path:
     """Write the photos as JSON lines that `read_catalogue` reads, with absolute paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8") as file:
+    aside = path.with_suffix(".partial")
+    with aside.open("w", encoding="utf-8") as file:
         for photo in world.photos:
-            row = {
-                **photo.metadata,
-                "photo_id": photo.photo_id,
-                "path": str(photo.path.resolve()),
-                "item_id": photo.item_id,
-                "group": photo.group,
-                "source": photo.source,
-                "role": photo.role,
-                "bbox": photo.bbox,
-            }
+            row = _row(photo) | {"path": str(photo.path.resolve())}
             if photo.span is not None:
                 row[SPAN] = photo.span
             file.write(json.dumps(row) + "\n")
+    aside.replace(path)
     return path
+
+
+class Contents:
+    """Hashes of the photos' bytes; each is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Path, tuple[int, int] | None], str] = {}
+
+    def of(self, photos: Sequence[Photo]) -> list[str]:
+        """Return the hash of each photo; ImageUnreadable where one is gone."""
+        fresh = list({_place(photo): photo for photo in photos if _place(photo) not in self._known}.values())
+        with ThreadPoolExecutor(thread_count(0)) as pool:
+            hashes = pool.map(lambda photo: hashlib.sha256(photo.read()).hexdigest(), fresh)
+            bar = tqdm(hashes, desc="reading photos", unit="photo", total=len(fresh), disable=len(fresh) < MANY)
+            self._known |= zip(map(_place, fresh), bar, strict=True)
+        return [self._known[_place(photo)] for photo in photos]
+
+
+def digest_of(world: World, contents: Contents) -> str:
+    """Return a hash of all that a catalogue of the world says and shows, wherever its photos lie."""
+    digest = hashlib.sha256(json.dumps([world.train, world.test]).encode())
+    for photo, content in zip(world.photos, contents.of(world.photos), strict=True):
+        digest.update(json.dumps([_row(photo), content]).encode())
+    return digest.hexdigest()[:16]
+
+
+def _row(photo: Photo) -> dict[str, Any]:
+    """Return what a catalogue says of a photo, but for where it lies."""
+    return {
+        **photo.metadata,
+        "photo_id": photo.photo_id,
+        "item_id": photo.item_id,
+        "group": photo.group,
+        "source": photo.source,
+        "role": photo.role,
+        "bbox": photo.bbox,
+    }
+
+
+def _place(photo: Photo) -> tuple[Path, tuple[int, int] | None]:
+    return (photo.path, photo.span)
 
 
 def _world(photos: Sequence[Photo], name: str) -> World:

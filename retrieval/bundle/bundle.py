@@ -7,6 +7,7 @@ bundle/
   calibration.npz the searches that the threshold was chosen on
   golden.npz      what the model made of a picture of numbers where it was exported
   report.html     pictures of what the threshold does, and how far to believe it
+  signature.json  where it is signed: by which key, and the signature of bundle_id
 
 Two ids. `embedding_id` is the hash of what decides a vector (model, preprocessing, precision, dimension, and the
 provider that runs it, where that is not the CPU): galleries carry it. `bundle_id` is the hash of all: it decides an
@@ -20,11 +21,12 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from index.distance import PLAIN, Measure
+from index.shell import command
 from retrieval.errors import BundleCorrupt, BundleError
 from retrieval.images import Preprocessing
 from retrieval.threshold.calibrate import OperatingPoint
@@ -33,6 +35,7 @@ from .embedder import Embedder
 from .golden import check_golden
 from .local_density import LocalDensity, pack_cohort, unpack_measure
 from .providers import CPU, FP32
+from .signing import SIGNATURE, check_signature
 
 FORMAT = 2
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
@@ -42,9 +45,18 @@ CALIBRATION, REPORT, GOLDEN = "calibration.npz", "report.html", "golden.npz"
 class Bundle:
     """An opened bundle. `Bundle.open` checks it; nothing of it can be changed."""
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        manifest: Mapping[str, Any],
+        *,
+        trust: Sequence[str | Path] = (),
+        signed_by: str | None = None,
+    ) -> None:
         self.path = path
         self.manifest = manifest
+        self.trust = tuple(trust)  # files of public keys
+        self.signed_by = signed_by  # fingerprint of the trusted key; None where no key was asked for
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])
@@ -53,23 +65,38 @@ class Bundle:
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
-        cohort = path / COHORT
-        self.measure = unpack_measure(
-            manifest["distance"], cohort.read_bytes() if COHORT in manifest["files"] else None
-        )
+        cohort = self.read(COHORT) if COHORT in manifest["files"] else None
+        self.measure = unpack_measure(manifest["distance"], cohort)
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
+    def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
         """Open a bundle and check the manifest, and with `verify` every file, against their hashes.
 
-        Raises BundleError where there is none or it has another format, BundleCorrupt where something changed.
+        With files of public keys as `trust` one of the keys must have signed it, too, and every file is checked.
+        Raises BundleError where there is none or it has another format, BundleCorrupt where something changed,
+        BundleUntrusted where none of the keys signed it.
         """
         path = Path(path).resolve()  # a link may lead elsewhere tomorrow
         manifest = _read_manifest(path)
-        if verify:
-            for name, digest in manifest["files"].items():
-                _check_file(path, name, digest)
-        return cls(path, manifest)
+        signer = check_signature(path, str(manifest["bundle_id"]), trust) if trust else None
+        bundle = cls(path, manifest, trust=trust, signed_by=None if signer is None else signer.fingerprint)
+        for name in manifest["files"] if verify or trust else ():
+            bundle.read(name)
+        return bundle
+
+    def read(self, name: str) -> bytes:
+        """Return a file of the bundle; BundleCorrupt where it is not the one that was written."""
+        try:
+            data = (self.path / name).read_bytes()
+        except OSError as error:
+            raise BundleCorrupt(
+                f"{self.path / name} cannot be read: {error.strerror}", remedy="Export it again"
+            ) from error
+        if _hash(data) != self.manifest["files"][name]:
+            raise BundleCorrupt(
+                f"{self.path / name} is not the file that was written", remedy="Export the bundle again"
+            )
+        return data
 
     @property
     def further_files(self) -> list[str]:
@@ -83,14 +110,14 @@ class Bundle:
         vectors than the one that exported it.
         """
         embedder = Embedder(
-            (self.path / MODEL).read_bytes(),
+            self.read(MODEL),
             self.preprocessing,
             threads=threads,
             provider=self.provider,
             precision=self.precision,
         )
         if GOLDEN in self.manifest["files"]:
-            check_golden(embedder, (self.path / GOLDEN).read_bytes())
+            check_golden(embedder, self.read(GOLDEN))
         return embedder
 
 
@@ -118,7 +145,7 @@ def write_bundle(
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
     for name in files or {}:
-        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT):
+        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, SIGNATURE):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
     contents = {MODEL: model.read_bytes(), **(files or {})}
     if isinstance(measure, LocalDensity):
@@ -147,6 +174,8 @@ def write_bundle(
                 file.flush()
                 os.fsync(file.fileno())
         aside.rename(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Bundle.open(path)
@@ -154,7 +183,9 @@ def write_bundle(
 
 def _read_manifest(path: Path) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
-        raise BundleError(f"{path} is not a bundle", remedy="`retrieval export RUN -o BUNDLE` makes one")
+        raise BundleError(
+            f"{path} is not a bundle", remedy=f"`{command('export', 'RUN', '-o', path, '--allow-estimate')}` makes one"
+        )
     try:
         manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
         version, claimed = manifest["format_version"], manifest["bundle_id"]
@@ -169,15 +200,6 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             remedy="Export the bundle again: a threshold is measured, never edited",
         )
     return manifest
-
-
-def _check_file(path: Path, name: str, digest: str) -> None:
-    try:
-        found = _hash((path / name).read_bytes())
-    except OSError as error:
-        raise BundleCorrupt(f"{path / name} cannot be read: {error.strerror}", remedy="Export it again") from error
-    if found != digest:
-        raise BundleCorrupt(f"{path / name} is not the file that was written", remedy="Export the bundle again")
 
 
 def _canonical(values: Mapping[str, Any]) -> bytes:

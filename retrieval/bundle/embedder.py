@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from index.shell import command
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError
 from retrieval.images import Preprocessing, Source, open_image, see, to_tensor
 
@@ -99,7 +100,7 @@ class Embedder:
         if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
             raise RetrievalError(
                 "the model gave a vector that is not finite and of length one",
-                remedy="`retrieval doctor` verifies the bundle",
+                remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle",
             )
         return Embeddings(vectors, certainties)
 

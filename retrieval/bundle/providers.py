@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter, MissingDependency, install_command
 
 CPU = "cpu"
 FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
 LARGEST_BATCH = 64  # that TensorRT makes its engine for
+
+
+UNINSTALL = "pip uninstall onnxruntime, then "  # two of its kinds overwrite each other
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class Provider:
 PROVIDERS: Mapping[str, Provider] = {
     provider.name: provider
     for provider in (
-        Provider(CPU, "CPUExecutionProvider", "pip install 'retrieval[serve]'"),
+        Provider(CPU, "CPUExecutionProvider", install_command("serve")),
         Provider(
             "openvino",
             "OpenVINOExecutionProvider",
-            "pip uninstall onnxruntime, then pip install 'retrieval[serve-openvino]'",
+            f"{UNINSTALL}{install_command('serve-openvino')}",
         ),
-        Provider("tensorrt", "TensorrtExecutionProvider", "pip install 'retrieval[serve-gpu]' tensorrt"),
-        Provider("cuda", "CUDAExecutionProvider", "pip install 'retrieval[serve-gpu]'"),
+        Provider("tensorrt", "TensorrtExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')} tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')}"),
     )
 }
 
@@ -48,7 +51,7 @@ def import_onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise MissingDependency("onnxruntime is not installed", remedy="pip install 'retrieval[serve]'") from error
+        raise MissingDependency.of_extra("onnxruntime", "serve") from error
     return onnxruntime
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import DataError, ImageUnreadable
+from retrieval.files import read_stretch
 from retrieval.images import MAX_BYTES
 
-from .byte_ranges import read_stretch
 from .shards import SPAN
 
+LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
 REPEATING = 100_000  # different texts that are looked up for one that was seen before
@@ -57,7 +58,7 @@ class PhotoMaker:
         self._photo_id, self._bbox, self._span = (place.get(name, none) for name in ("photo_id", "bbox", SPAN))
         self._optional = [place.get(name, none) for name in OPTIONAL]
         known = {"path", "photo_id", "bbox", SPAN, label, *OPTIONAL}
-        self._others = [(name, number) for name, number in place.items() if name not in known]
+        self._others = [(name, number) for name, number in place.items() if name and name not in known]
         self._texts: dict[str, str] = {}
         self._one_path: tuple[str, Path] = ("", self._folder)
         self._metadata: dict[str, Any] = {}

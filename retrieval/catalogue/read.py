@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gc
 import hashlib
 import json
@@ -16,14 +15,17 @@ from typing import Any
 from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused
-from retrieval.images import open_image
+from retrieval.images import crop, open_image
 
-from .photos import Photo, PhotoMaker
+from .folders import describe_folders, read_folder
+from .photos import LABELS, Photo, PhotoMaker
 from .shards import read_shard
+from .tables import columns_missing, no_columns, read_header
 
-__all__ = ["CatalogueReport", "Photo", "check_catalogue", "read_catalogue"]
+__all__ = ["CatalogueReport", "Photo", "check_catalogue", "describe_catalogue", "read_catalogue"]
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
+CSV = (".csv", ".tsv")
 
 
 @dataclass(frozen=True)
@@ -44,21 +46,22 @@ class CatalogueReport:
 
 
 def read_catalogue(path: str | Path) -> list[Photo]:
-    """Return the photos of a folder (one sub-folder an item), a CSV, parquet or JSON-lines file, or tar shards.
+    """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards.
 
-    Shards are a .tar file or a folder of them, photos beside their lines (`shards`). A file needs a column `path`
-    (relative to the file) and `item_id` or `label`; it may have `photo_id`, `group`, `source`, `partition`, `role`
-    (gallery or query), `bbox` ("left upper right lower") and any
-    other columns, which become metadata. Raises DataError.
+    Each folder that holds photos is an item, and the folders around it are its group (`folders`). Shards are a .tar
+    file or a folder of them, photos beside their lines (`shards`). A file needs a column `path` (relative to the file)
+    and `item_id` or `label`; it may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
+    ("left upper right lower") and any other columns, which become metadata. A CSV may separate its cells by commas,
+    semicolons, tabs or vertical bars (`tables`). Raises DataError.
     """
     path = Path(path)
     if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
         photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
     elif path.is_dir():
-        photos = _read_folder(path)
+        photos = read_folder(path, SUFFIXES)
     elif not path.exists():
         raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
-    elif path.suffix.lower() == ".csv":
+    elif path.suffix.lower() in CSV:
         photos = _read_csv(path)
     elif path.suffix.lower() in (".parquet", ".pq"):
         photos = _read_parquet(path)
@@ -72,6 +75,17 @@ def read_catalogue(path: str | Path) -> list[Photo]:
     return photos
 
 
+def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
+    """Say how the photos of a catalogue were read: "60 photos of 12 items, from a CSV with commas"."""
+    path = Path(path)
+    groups = {photo.group for photo in photos} - {""}
+    told = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
+    told += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
+    if path.is_dir() and not any(path.glob("*.tar")):
+        return f"{told}, from {describe_folders(photos)}"
+    return f"{told}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else told
+
+
 def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
     """Open every photo and look for what would spoil training or a gallery."""
     unreadable: list[tuple[str, str]] = []
@@ -83,7 +97,7 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
         partitions[photo.item_id].add(photo.partition)
         try:
             data = photo.read()
-            open_image(data, min_side=64)
+            crop(open_image(data, min_side=64 if photo.bbox is None else 0), photo.bbox)
             by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
         except ImageRefused as error:
             unreadable.append((photo.photo_id, error.message))
@@ -97,27 +111,9 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
     )
 
 
-def _read_folder(folder: Path) -> list[Photo]:
-    files = sorted(f for f in folder.glob("*/**/*") if f.is_file() and f.suffix.lower() in SUFFIXES)
-    loose = [f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES]
-    if loose and not files:
-        raise DataError(
-            f"{folder} holds photos, but no folder an item",
-            remedy=f"Move {loose[0].name} to ITEM/{loose[0].name}",
-        )
-    return [
-        Photo(photo_id=f.relative_to(folder).as_posix(), path=f, item_id=f.relative_to(folder).parts[0]) for f in files
-    ]
-
-
 def _read_csv(path: Path) -> list[Photo]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file, strict=True)
-            columns = next(lines, [])
-            return _photos(path, columns, (line for line in lines if line))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a UTF-8 CSV file: {error}") from error
+    table = read_header(path)
+    return _photos(path, table.columns, table.rows())
 
 
 def _read_parquet(path: Path) -> list[Photo]:
@@ -169,13 +165,9 @@ def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
 
 
 def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Photo]:
-    label = next((name for name in ("item_id", "label") if name in columns), None)
-    if "path" not in columns or label is None:
-        raise DataError(
-            f"{path} has the columns {', '.join(columns) or 'none'}",
-            remedy="It needs `path`, and `item_id` or `label`",
-        )
-    maker = PhotoMaker(path, columns, label)
+    if columns_missing(columns):
+        raise no_columns(path, columns)
+    maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns))
     with _no_collection():
         return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
 

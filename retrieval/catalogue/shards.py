@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.errors import DataError
-
-from .byte_ranges import read_stretch
+from retrieval.files import read_stretch
 
 SPAN = "_span"  # key of the offset and the size of a photo in its file
 LABEL = "cls"  # a file that holds nothing but the label

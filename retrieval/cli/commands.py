@@ -1,4 +1,4 @@
-"""The commands `retrieval index`, `recalibrate`, `search`, `audit`, `doctor` and `synthetic`."""
+"""The commands `retrieval index`, `recalibrate`, `search`, `audit` and `doctor`."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from index.ann.kinds import KINDS
-from index.location import Place, open_gallery
+from index.location import open_gallery
+from index.shell import command
 from retrieval.catalogue.read import read_catalogue
+from retrieval.files import check_place, write_file
 
 from .gallery import MEMORY, describe_index, describe_merge
+from .options import Place
+from .signing_options import read_key, say_signed, sign_option, trust_option
 from .target_options import target_options
 
 if TYPE_CHECKING:
@@ -30,7 +34,7 @@ Folder = click.Path(path_type=Path)
 @click.argument("bundle", type=Folder)
 @click.argument("photos", type=Folder)
 @click.option("-o", "--output", required=True, type=Place(), help="The gallery: a directory, or an address of Milvus.")
-@click.option("--threads", type=int, default=os.cpu_count(), show_default="all cores")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default="all cores")
 @click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
 @click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
@@ -61,6 +65,8 @@ def index(
     from retrieval.indexing.pipeline import index_catalogue
     from retrieval.threshold.recalibrate import outlook
 
+    if report is not None:
+        check_place(report)
     opened = Bundle.open(bundle)
     done = index_catalogue(
         opened,
@@ -80,7 +86,10 @@ def index(
     )
     if report is not None:
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
-        report.write_text(json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+        write_file(report, json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+    if done.refused and not done.added and not done.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
     with open_gallery(output, read_only=True) as gallery:
         if done.merged is not None:
             click.echo(describe_merge(done.merged))
@@ -88,57 +97,87 @@ def index(
             click.echo(describe_index(gallery))
         view = outlook(opened, gallery.items)
     if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning()}.")
-    click.echo(f"Next: retrieval serve {bundle} {output}")
+        click.echo(f"Warning: {view.warning(bundle)}.")
+    click.echo(f"Next: {command('serve', bundle, output)}")
 
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.option("-o", "--output", required=True, type=Folder, help="The new bundle's directory.")
+@click.option("-o", "--output", type=Folder, help="The new bundle's directory; needed but for --dry-run.")
 @target_options
 @click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
 @click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option(
+    "--trust-key",
+    multiple=True,
+    help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
+)
 @click.option("--accept-biased", is_flag=True, help="Let the feedback loosen it, too: it is estimated then.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@sign_option
 def recalibrate(
     bundle: Path,
-    output: Path,
+    output: Path | None,
     target: Target | None,
     gallery_size: int | None,
     allow_estimate: bool,
     feedback: Path | None,
+    trust_key: Sequence[str],
     accept_biased: bool,
+    dry_run: bool,
+    sign: Path | None,
 ) -> None:
     """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
 
-    The bundle keeps the searches that it was calibrated on. A new bundle is written; galleries stay valid.
+    The bundle keeps the searches that it was calibrated on. A new bundle is written, without the old one's signature;
+    galleries stay valid. A key may move the threshold only as far as the verdicts of others do, unless --trust-key
+    names it.
 
     \b
     Example:
       retrieval recalibrate bundles/shop -o bundles/shop-large --gallery-size 5000 --allow-estimate
+      retrieval recalibrate bundles/shop --feedback galleries/feedback.jsonl --dry-run
     """
     from retrieval.bundle.bundle import Bundle
     from retrieval.threshold.feedback import read_feedback
+    from retrieval.threshold.recalibrate import propose
     from retrieval.threshold.recalibrate import recalibrate as write
+    from retrieval.threshold.verdicts import weigh
 
+    if output is None and not dry_run:
+        raise click.UsageError("Missing option '-o' / '--output'.")
+    key = read_key(sign)
     opened = Bundle.open(bundle)
-    made = write(
-        opened,
-        output,
-        target=target,
-        gallery_size=gallery_size,
-        allow_estimate=allow_estimate,
-        feedback=read_feedback(feedback) if feedback else (),
-        accept_biased=accept_biased,
-    )
+    verdicts = read_feedback(feedback) if feedback else ()
     if feedback:
-        change = made.threshold - opened.threshold
-        done = "tightened" if change < 0 else "loosened" if change > 0 else "does not move"
-        click.echo(f"The feedback {done} the threshold, from {opened.threshold:.4f} to {made.threshold:.4f}.")
-    click.echo(f"Wrote {output}: {made.operating_point.describe()}")
-    for caveat in made.operating_point.caveats():
+        tally = weigh(opened, verdicts, trusted=trust_key)
+        click.echo(f"{len(verdicts)} verdicts, of which {len(tally.counted)} count:")
+        for line in tally.lines():
+            click.echo(f"  {line}")
+    wanted: dict[str, Any] = {
+        "target": target,
+        "gallery_size": gallery_size,
+        "allow_estimate": allow_estimate,
+        "feedback": verdicts,
+        "trusted": trust_key,
+        "accept_biased": accept_biased,
+    }
+    if output is None or dry_run:
+        point = propose(opened, **wanted).point
+    else:
+        made = write(opened, output, **wanted)
+        say_signed(made, key)
+        point = made.operating_point
+    if feedback:
+        change = point.threshold - opened.threshold
+        done = "tightens" if change < 0 else "loosens" if change > 0 else "does not move"
+        click.echo(f"The feedback {done} the threshold, from {opened.threshold:.4f} to {point.threshold:.4f}.")
+    click.echo(f"{'Nothing was written' if dry_run else f'Wrote {output}'}: {point.describe()}")
+    for caveat in point.caveats():
         click.echo(f"Note: {caveat}.")
-    click.echo(f"Next: retrieval serve {output} GALLERY")
+    if not dry_run:
+        click.echo(f"Next: {command('serve', output, 'GALLERY')}")
 
 
 @click.command()
@@ -194,10 +233,12 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
     from retrieval.inspect.audit import audit as look
     from retrieval.inspect.audit import audit_page, summary, table
 
+    if output is not None:
+        check_place(output)
     with Gallery.open(gallery, read_only=True) as opened:
         found = look(Bundle.open(bundle), opened)
         if output is not None:
-            output.write_text(audit_page(found, opened.thumbnail))
+            write_file(output, audit_page(found, opened.thumbnail))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2))
         return
@@ -206,7 +247,7 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
         if lines:
             click.echo(f"{title[0].upper()}{title[1:]}:")
             click.echo("\n".join(f"  {line}" for line in lines))
-    click.echo(f"Wrote {output}." if output else f"Next: retrieval audit {bundle} {gallery} -o audit.html")
+    click.echo(f"Wrote {output}." if output else f"Next: {command('audit', bundle, gallery, '-o', 'audit.html')}")
 
 
 @click.command()
@@ -215,17 +256,20 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 @click.option(
     "--probe", type=Folder, help="Ask these photos (a catalogue) of every kind of index, and list differences."
 )
-def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None) -> None:
+@trust_option
+def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
     """Say what is wrong with this installation, a bundle or a gallery, and how to mend it.
+
+    A bundle is intact where its files are what its manifest says, and verified where it is signed by a key of --trust.
 
     \b
     Example:
-      retrieval doctor bundles/shop galleries/shop
+      retrieval doctor bundles/shop galleries/shop --trust shop.pub
     """
     from retrieval.inspect.doctor import examine
 
     healthy = True
-    for finding in examine(bundle, gallery, probe):
+    for finding in examine(bundle, gallery, probe, trust=trust):
         healthy &= finding.good
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:
@@ -244,21 +288,3 @@ def show_lines(title: str, lines: Sequence[str]) -> None:
         click.echo(f"  {line}")
     if len(lines) > SHOWN:
         click.echo(f"  and {len(lines) - SHOWN} more")
-
-
-@click.command()
-@click.argument("output", type=Folder)
-@click.option("--items", type=int, default=300, show_default=True, help="Products to draw.")
-@click.option("--seed", type=int, default=0, show_default=True)
-def synthetic(output: Path, items: int, seed: int) -> None:
-    """Draw a procedural catalogue: products in many photos, with its CSV.
-
-    \b
-    Example:
-      retrieval synthetic demo/photos --seed 1
-    """
-    from training.data.synthetic import make_catalogue
-
-    catalogue = make_catalogue(output, items=items, seed=seed)
-    click.echo(f"Wrote {catalogue}.")
-    click.echo(f"Next: retrieval train {catalogue} -o runs/synthetic")

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from index.ann.kinds import KINDS
-from retrieval.errors import InvalidParameter
+from index.shell import command
+from retrieval.errors import GalleryError, InvalidParameter
 
 if TYPE_CHECKING:
     from index.gallery import Gallery, Merged
@@ -102,14 +103,15 @@ def info(path: Path) -> None:
         click.echo(f"Made {facts['created']} for the model {facts['embedding_id'][:12]}.")
         click.echo(describe_index(opened))
         columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
-        click.echo(f"Filters may use: {columns or 'nothing yet; retrieval gallery declare'}.")
+        declare = command("gallery", "declare", path, "NAME:KIND")
+        click.echo(f"Filters may use: {columns or f'nothing yet; {declare}'}.")
 
 
 @gallery.command()
 @click.argument("path", type=Folder)
 @click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
 def log(path: Path, limit: int) -> None:
-    """List the changes: version, time, author, what, how many photos.
+    """List the changes: version, time, who, what, how many photos.
 
     \b
     Example:
@@ -117,9 +119,7 @@ def log(path: Path, limit: int) -> None:
     """
     with _open(path, read_only=True) as opened:
         for change in opened.changes(limit):
-            click.echo(
-                f"{change.version:>8}  {change.time}  {change.author}  {change.action}  {change.photos:,} photos"
-            )
+            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {change.photos:,} photos")
 
 
 @gallery.command()
@@ -152,7 +152,10 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     if not photos and not items:
         raise InvalidParameter("--photo or --item", "be given", None)
     with _open(path) as opened:
-        click.echo(f"{opened.remove(photo_ids=photos, item_ids=items)} photos removed.")
+        removed = opened.remove(photo_ids=photos, item_ids=items)
+    if not removed:
+        raise GalleryError(f"nothing of that is in {path}", remedy="Nothing was removed: check the ids")
+    click.echo(f"{removed} photos removed.")
 
 
 @gallery.command()
@@ -200,11 +203,15 @@ def verify(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.argument("output", type=Folder)
 def export(path: Path, output: Path) -> None:
-    """Write all photos to a parquet file: ids, vectors, metadata, thumbnails.
+    """Write all photos to a file, by the ending of its name.
+
+    A .parquet file holds everything: ids, vectors, metadata, thumbnails, the log of changes; `retrieval gallery import`
+    reads it. A .csv file is a table for spreadsheets: ids and metadata, without vectors; it cannot be imported.
 
     \b
     Example:
       retrieval gallery export galleries/shop shop.parquet
+      retrieval gallery export galleries/shop shop.csv
     """
     from index.transfer import export_photos
 
@@ -217,6 +224,8 @@ def export(path: Path, output: Path) -> None:
 @click.argument("path", type=Folder)
 def import_(source: Path, path: Path) -> None:
     """Make a gallery from an exported parquet file, or add its photos to one of the same model.
+
+    A new gallery begins with the log of changes of the exported one; a gallery that exists keeps its own.
 
     \b
     Example:

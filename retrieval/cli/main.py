@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import sys
-from importlib import import_module
-from typing import NamedTuple
 
 import click
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import MissingDependency, RetrievalError
+from retrieval.extras import extra_of
+from retrieval.files import explain
 
-
-class Entry(NamedTuple):
-    """Where a command lives, and what `retrieval --help` says of it."""
-
-    module: str
-    attribute: str
-    summary: str
-
+from .lazy import Entry, LazyGroup
 
 COMMANDS = {
     "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
@@ -35,45 +29,14 @@ COMMANDS = {
     "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),
     "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
-    "keys": Entry("serving.cli", "keys", "Make, list and withdraw the API keys of `serve`."),
+    "keys": Entry("serving.cli", "keys", "Manage the API keys of `serve`, and keys that sign."),
     "audit": Entry("retrieval.cli.commands", "audit", "Find items that collide and photos that miss their item."),
     "doctor": Entry("retrieval.cli.commands", "doctor", "Say what is wrong with an installation, bundle or gallery."),
-    "synthetic": Entry("retrieval.cli.commands", "synthetic", "Draw a procedural catalogue."),
+    "synthetic": Entry("training.data.cli", "synthetic", "Draw a procedural catalogue."),
 }
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported one at a time, so that help is quick and torch stays out of serving."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names in the order of a catalogue's way."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
-        entry = COMMANDS.get(cmd_name)
-        if entry is None:
-            return None
-        try:
-            command: click.Command = getattr(import_module(entry.module), entry.attribute)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] == "research":
-                raise click.ClickException(
-                    "`retrieval research` needs a checkout of the repository: the installed package has no research/"
-                ) from error
-            extra = "train" if entry.module.startswith("training") else "serve"
-            raise click.ClickException(
-                f"{error.name} is not installed. pip install 'retrieval[{extra}]' brings what `{cmd_name}` needs"
-            ) from error
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in COMMANDS.items()])
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show where an error was raised.")
 @click.version_option(package_name="retrieval")
 @click.pass_context
@@ -95,10 +58,14 @@ def main() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine to the others
     try:
         group.main(standalone_mode=False)
-    except RetrievalError as error:
-        if "--debug" in sys.argv:
+        sys.stdout.flush()  # a full disk behind it is found here
+    except BrokenPipeError:  # who reads the output has enough of it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (RetrievalError, OSError, sqlite3.OperationalError, ModuleNotFoundError) as error:
+        if "--debug" in sys.argv or (isinstance(error, ModuleNotFoundError) and _is_ours(error)):
             raise
-        click.echo(f"error: {' '.join(str(error).split())}", err=True)
+        click.echo(f"error: {_one_line(error)}", err=True)
         sys.exit(1)
     except click.ClickException as error:
         error.show()
@@ -108,3 +75,22 @@ def main() -> None:
         sys.exit(130)
     except click.exceptions.Exit as done:
         sys.exit(done.exit_code)
+
+
+def _one_line(error: Exception) -> str:
+    """Return what is wrong, and what to do, without a line break."""
+    if isinstance(error, RetrievalError):
+        told = str(error)
+    elif isinstance(error, ModuleNotFoundError):
+        module = (error.name or "").partition(".")[0]
+        told = str(MissingDependency.of_extra(module, extra_of(module)))
+    elif isinstance(error, OSError):
+        told = explain(error)
+    else:
+        told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
+    return " ".join(told.split())
+
+
+def _is_ours(error: ModuleNotFoundError) -> bool:
+    """Return whether a module of this project is missing: a fault, and no extra that is not installed."""
+    return (error.name or "").partition(".")[0] in ("", "index", "retrieval", "serving", "training")

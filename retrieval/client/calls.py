@@ -15,7 +15,7 @@ from urllib.parse import quote
 from PIL import Image
 
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
-from retrieval.images import MAX_BYTES, Source, open_image
+from retrieval.images import MAX_BYTES, Source, open_image, plain_source
 
 from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable, decode
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Verdict = Literal["right", "wrong", "unknown"]
 JSON = "application/json"
+Query = Mapping[str, str | int | bool | list[str]]
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Call(Generic[T]):
     method: str
     path: str  # its ids percent-encoded
     read: Callable[[httpx.Response], T]
-    query: Mapping[str, str | int | bool] = field(default_factory=dict)
+    query: Query = field(default_factory=dict)
     body: bytes | None = None
     media_type: str = ""
     images: Sequence[bytes] = ()  # instead of a body: the files `images` of a form
@@ -70,26 +71,28 @@ class Call(Generic[T]):
             raise _problem({"title": "the answer is not one of this API", "detail": str(error)}, outcome) from error
 
 
-def search(image: Source, *, top_k: int, where: str | None, explain: bool) -> Call[Answer]:
+def search(
+    image: Source, *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
+) -> Call[Answer]:
     """Ask which item a photo shows."""
     data = image_bytes(image)
-    query = _search_query(top_k, where, explain=explain)
+    query = _search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search", _as(Answer), query=query, body=data, media_type=media_type(data))
 
 
 def search_batch(
-    images: Sequence[Source], *, top_k: int, where: str | None, explain: bool
+    images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
 ) -> Call[list[Answer | ApiError]]:
     """Ask it for several photos at once."""
     if not images:
         raise InvalidParameter("images", "hold at least one image", images)
-    query = _search_query(top_k, where, explain=explain)
+    query = _search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search/batch", _read_batch, query=query, images=[image_bytes(i) for i in images])
 
 
 def items(after: str | None, limit: int) -> Call[ItemPage]:
     """List item_ids."""
-    query: dict[str, str | int | bool] = {"limit": limit}
+    query: Query = {"limit": limit}
     return Call("GET", "/v1/items", _as(ItemPage), query=query if after is None else {"after": after, **query})
 
 
@@ -158,15 +161,16 @@ def ready() -> Call[bool]:
 
 
 def image_bytes(image: Source) -> bytes:
-    """Return an image as a file; a PIL image becomes the PNG of what a search would see of it."""
-    if isinstance(image, Image.Image):
+    """Return an image as a file; a PIL image or an array becomes the PNG of what a search would see of it."""
+    source = plain_source(image)
+    if isinstance(source, Image.Image):
         file = io.BytesIO()
-        open_image(image).save(file, "PNG")
+        open_image(source).save(file, "PNG")
         data = file.getvalue()
     else:
-        data = image if isinstance(image, bytes) else _read_file(Path(image))
+        data = source if isinstance(source, bytes) else _read_file(source)
     if len(data) > MAX_BYTES:
-        remedy = "Send the file that it came from, or a smaller image" if isinstance(image, Image.Image) else ""
+        remedy = "Send the file that it came from, or a smaller image" if isinstance(source, Image.Image) else ""
         raise ImageTooLarge(f"the image has {len(data):,} bytes as a file, the limit is {MAX_BYTES:,}", remedy=remedy)
     return data
 
@@ -178,15 +182,24 @@ def media_type(data: bytes) -> str:
     return "image/webp" if data[8:12] == b"WEBP" else "image/jpeg"
 
 
-def _search_query(top_k: int, where: str | None, *, explain: bool) -> dict[str, str | int | bool]:
-    query: dict[str, str | int | bool] = {"top_k": top_k, "explain": explain}
-    return query if where is None else {**query, "where": where}
+def _search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:
+    if isinstance(fields, str):
+        raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
+    query: dict[str, str | int | bool | list[str]] = {"top_k": top_k, "explain": explain}
+    if where is not None:
+        query["where"] = where
+    if fields is not None:
+        query["fields"] = list(fields) or [""]  # no key has that name: nothing comes back
+    return query
 
 
 def _path(collection: str, name: str) -> str:
-    if name in ("", ".", ".."):
-        raise InvalidParameter("id", "be a name that a path can end with", name)
-    return f"/v1/{collection}/{quote(name, safe='')}"
+    if not name:
+        raise InvalidParameter("id", "not be empty", name)
+    encoded = quote(name, safe="")
+    if name in (".", ".."):  # which a path would lose
+        encoded = name.replace(".", "%2E")
+    return f"/v1/{collection}/{encoded}"
 
 
 def _read_file(path: Path) -> bytes:

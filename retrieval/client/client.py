@@ -1,6 +1,6 @@
 """Asks a server of `retrieval serve` over HTTP: one client that waits, and one to be awaited.
 
-Both send what `client_calls` describes, again as `client_retries` allows. Needs httpx: pip install 'retrieval[client]'.
+Both send what `client_calls` describes, again as `client_retries` allows. Needs the extra `client`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from time import sleep
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from retrieval.errors import InvalidParameter, MissingDependency
 from retrieval.images import Source
 
 from . import calls
 from .calls import Call, Verdict
+from .connection import address, headers, require_httpx
 from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
 from .retries import Attempts, check_patience
 
@@ -58,11 +58,11 @@ class RetrievalClient:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         check_patience(timeout, retries)
-        _require_httpx()
+        require_httpx()
         import httpx
 
         self._timeout, self._retries = timeout, retries
-        self._http = httpx.Client(base_url=_address(base_url), headers=_headers(key), transport=transport)
+        self._http = httpx.Client(base_url=address(base_url), headers=headers(key), transport=transport)
 
     def __enter__(self) -> RetrievalClient:
         return self
@@ -76,15 +76,32 @@ class RetrievalClient:
         """Close the connections."""
         self._http.close()
 
-    def search(self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False) -> Answer:
-        """Return the catalogue items that a photo shows, or none; `where` filters by declared columns."""
-        return self._send(calls.search(image, top_k=top_k, where=where, explain=explain))
+    def search(
+        self,
+        image: Source,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> Answer:
+        """Return the catalogue items that a photo shows, or none.
+
+        `where` filters by declared columns; `fields` are the metadata keys that come back, all by default.
+        """
+        return self._send(calls.search(image, top_k=top_k, where=where, fields=fields, explain=explain))
 
     def search_batch(
-        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
     ) -> list[Answer | ApiError]:
         """Search with several photos; one that the server refuses has its error in that place."""
-        return self._send(calls.search_batch(images, top_k=top_k, where=where, explain=explain))
+        return self._send(calls.search_batch(images, top_k=top_k, where=where, fields=fields, explain=explain))
 
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
         """Return a page of item_ids, those that follow `after`."""
@@ -163,11 +180,11 @@ class AsyncRetrievalClient:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         check_patience(timeout, retries)
-        _require_httpx()
+        require_httpx()
         import httpx
 
         self._timeout, self._retries = timeout, retries
-        self._http = httpx.AsyncClient(base_url=_address(base_url), headers=_headers(key), transport=transport)
+        self._http = httpx.AsyncClient(base_url=address(base_url), headers=headers(key), transport=transport)
 
     async def __aenter__(self) -> AsyncRetrievalClient:
         return self
@@ -182,16 +199,33 @@ class AsyncRetrievalClient:
         await self._http.aclose()
 
     async def search(
-        self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
+        self,
+        image: Source,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
     ) -> Answer:
-        """Return the catalogue items that a photo shows, or none; `where` filters by declared columns."""
-        return await self._send(await to_thread(calls.search, image, top_k=top_k, where=where, explain=explain))
+        """Return the catalogue items that a photo shows, or none.
+
+        `where` filters by declared columns; `fields` are the metadata keys that come back, all by default.
+        """
+        call = await to_thread(calls.search, image, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
 
     async def search_batch(
-        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
     ) -> list[Answer | ApiError]:
         """Search with several photos; one that the server refuses has its error in that place."""
-        return await self._send(await to_thread(calls.search_batch, images, top_k=top_k, where=where, explain=explain))
+        call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
 
     async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
         """Return a page of item_ids, those that follow `after`."""
@@ -256,31 +290,3 @@ class AsyncRetrievalClient:
             if (pause := attempts.pause(outcome)) is None:
                 return call.result(outcome)
             await async_sleep(pause)
-
-
-def _require_httpx() -> None:
-    try:
-        import httpx  # noqa: F401
-    except ImportError as error:
-        raise MissingDependency("httpx is not installed", remedy="pip install 'retrieval[client]'") from error
-
-
-def _address(base_url: str) -> httpx.URL:
-    import httpx
-
-    try:
-        url = httpx.URL(base_url)
-    except httpx.InvalidURL as error:
-        raise InvalidParameter("base_url", "be an address", base_url) from error
-    if url.scheme not in ("http", "https") or not url.host:
-        raise InvalidParameter("base_url", "begin with http:// or https:// and a host", base_url)
-    return url
-
-
-def _headers(key: str | None) -> dict[str, str]:
-    secret = (key or "").strip()  # of a file's line end
-    if not secret:
-        return {}
-    if not (secret.isascii() and secret.isprintable()):
-        raise InvalidParameter("key", "be printable ASCII", "something else")
-    return {"Authorization": f"Bearer {secret}"}

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from index.filters import is_column, kind_of
 from index.gallery import Gallery, Merged
 from index.location import open_or_create
+from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
@@ -75,13 +76,15 @@ def index_catalogue(
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
     report = IndexReport()
     started = time.perf_counter()
-    bar = tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress)
-    with open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery, bar:
+    with (
+        open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
+        tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
+    ):
         require_match(bundle, gallery)
         known = gallery.values(CONTENT)
         declared = gallery.columns()
         gallery.declare({name: is_a for name, is_a in columns_of(photos).items() if name not in declared})
-        wrong = _of_other_kinds(photos, gallery.columns())
+        wrong = _unusable(photos, gallery.columns())
         report.refused += wrong.items()
         bar.update(len(wrong))
         usable = [photo for photo in photos if photo.photo_id not in wrong]
@@ -111,10 +114,14 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
     return {name: kind for name, kind in list(found.items())[:COLUMNS] if kind is not None}
 
 
-def _of_other_kinds(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return photo_id to the reason for photos whose metadata a declared column would refuse."""
+def _unusable(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return photo_id to the reason for photos whose metadata the gallery or a declared column would refuse."""
     found = {}
     for photo in photos:
+        try:
+            encode_metadata(_metadata(photo, "0" * 64))
+        except InvalidParameter as error:
+            found[photo.photo_id] = error.message
         for name, value in _named(photo).items():
             if name in columns and kind_of(value) != columns[name]:
                 found[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"

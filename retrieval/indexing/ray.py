@@ -63,7 +63,7 @@ def ray_batches(
     try:
         import ray
     except ImportError as error:
-        raise MissingDependency("ray is not installed", remedy="pip install 'retrieval[ray]'") from error
+        raise MissingDependency.of_extra("ray", "ray") from error
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     started = not ray.is_initialized()
     if started:

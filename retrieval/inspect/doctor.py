@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
 
-from retrieval.errors import RetrievalError
+from retrieval.errors import RetrievalError, install_command
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
@@ -27,14 +27,24 @@ class Finding:
     remedy: str = ""
 
 
-def examine(bundle: Path | None, gallery: Path | None, probe: Path | None = None) -> Iterator[Finding]:
-    """Yield what is found, as it is found; the photos of the catalogue `probe` are asked of every kind of index."""
+def examine(
+    bundle: Path | None, gallery: Path | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
+) -> Iterator[Finding]:
+    """Yield what is found, as it is found.
+
+    Parameters
+    ----------
+    probe:
+        A catalogue whose photos are asked of every kind of index.
+    trust:
+        Files of public keys, one of which must have signed the bundle.
+    """
     yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
         yield _package(name)
     yield _guarded("execution providers", _providers)
     if bundle is not None:
-        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle))
+        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle, trust))
     if gallery is not None:
         yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
     if bundle is not None and gallery is not None:
@@ -51,7 +61,7 @@ def _package(name: str) -> Finding:
             continue
     if name in OPTIONAL:
         return Finding(True, f"{name} is not installed; only the extra `{OPTIONAL[name]}` needs it")
-    return Finding(False, f"{name} is not installed", "pip install 'retrieval[serve]'")
+    return Finding(False, f"{name} is not installed", install_command("serve"))
 
 
 def _guarded(what: str, look: Callable[[], str]) -> Finding:
@@ -70,15 +80,16 @@ def _providers() -> str:
     return ", ".join(name for name, provider in PROVIDERS.items() if provider.engine in known)
 
 
-def _bundle(path: Path) -> str:
+def _bundle(path: Path, trust: Sequence[Path]) -> str:
     from retrieval.bundle.bundle import Bundle
 
-    bundle = Bundle.open(path)
+    bundle = Bundle.open(path, trust=trust)
+    state = "intact" if bundle.signed_by is None else f"verified (signed by {bundle.signed_by})"
     size = bundle.preprocessing.size
     made = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
     point = bundle.operating_point
     return (
-        f"verified, the model runs ({made.vectors.shape[1]} values, {bundle.precision}, "
+        f"{state}, the model runs ({made.vectors.shape[1]} values, {bundle.precision}, "
         f"{bundle.provider or 'any provider'}), threshold {point.threshold:.4f}, "
         f"FPIR {point.target_fpir:g} {point.status}"
     )
@@ -92,7 +103,7 @@ def _gallery(path: Path) -> str:
         problems = gallery.verify()
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
-        return f"verified, {len(gallery)} photos of {gallery.items} items"
+        return f"intact, {len(gallery)} photos of {gallery.items} items"
 
 
 def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:

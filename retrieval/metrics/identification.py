@@ -195,7 +195,7 @@ class DetCurve:
 
     def fnir_at(self, fpir: float) -> float:
         """Return the FNIR of the largest threshold whose FPIR is at most `fpir`; 1 where there is none."""
-        allowed = np.searchsorted(self.fpir, fpir + 1e-12, side="right")
+        allowed = np.searchsorted(self.fpir, fpir + 1e-12)
         return float(self.fnir[allowed - 1]) if allowed else 1.0
 
 
@@ -205,7 +205,7 @@ def det_curve(scores: SearchScores) -> DetCurve:
     impostors = np.sort(scores.impostor[np.isfinite(scores.impostor)])
     thresholds = np.unique(np.concatenate([correct, impostors]))
     fpir = np.searchsorted(impostors, thresholds, side="right") / len(scores.impostor)
-    mated = int(scores.mated.sum())
+    mated = scores.mated.sum()
     found = np.searchsorted(correct, thresholds, side="right")
     fnir = 1 - found / mated if mated else np.full(len(thresholds), np.nan)
     return DetCurve(thresholds, fpir, fnir)

@@ -34,27 +34,25 @@ def bound_p_value(means: Floats, target: float) -> float:
     count, observed = len(means), float(means.mean())
     if observed >= target:
         return 1.0
+    if target >= 1:
+        return 0.0
     hoeffding = math.exp(-count * _relative_entropy(observed, target))
     return min(hoeffding, math.e * _binomial_below(math.ceil(count * observed - 1e-9), count, target))
 
 
 def _relative_entropy(observed: float, target: float) -> float:
     one = observed * math.log(observed / target) if observed > 0 else 0.0
-    if target >= 1:
-        return math.inf
     return one + (1 - observed) * math.log((1 - observed) / (1 - target))
 
 
 def _binomial_below(hits: int, count: int, share: float) -> float:
     """Return P(Binomial(count, share) <= hits)."""
-    if share >= 1:
-        return 1.0 if hits >= count else 0.0
     logs = [
         math.lgamma(count + 1) - math.lgamma(i + 1) - math.lgamma(count - i + 1)
         + i * math.log(share) + (count - i) * math.log1p(-share)
         for i in range(hits + 1)
     ]  # fmt: skip
-    return min(1.0, math.fsum(math.exp(value) for value in logs))
+    return math.fsum(math.exp(value) for value in logs)
 
 
 def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:

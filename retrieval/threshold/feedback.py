@@ -1,29 +1,28 @@
-"""What people say of answers: a file of JSON lines that grows while a bundle serves, and what it may do to a threshold.
+"""What people say of answers: a file of JSON lines that grows while a bundle serves.
 
-A search is known to be of an unknown item where an answer was called "unknown", or a no-match "right". The largest
-threshold under which at most the promised share of those returns something caps the bundle's one. People tell
-what struck them, so that feedback is biased: it tightens a threshold, and never certifies or loosens one.
+Whoever may search may judge, so that every line names the answer and the key; `verdicts` says which of them count.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Sequence
+import stat
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.result import NO_MATCH, SearchResult
+from retrieval.result import MATCH, NO_MATCH, SearchResult
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 VERDICTS = (RIGHT, WRONG, UNKNOWN)
-FEWEST_ERRORS = 5  # that the promise would allow among the searches; fewer searches say nothing
+MAX_BYTES = 100 * 2**20  # of a file: some 200,000 verdicts
+MAX_LINE = 16 * 1024  # bytes of a line
+FARTHEST = 1e6  # distance of any form
+LATER = frozenset({"time", "request_id", "key", "asked_by"})  # fields that older files lack
 
 
 @dataclass(frozen=True)
@@ -39,6 +38,9 @@ class Feedback:
     measure: str
     bundle_id: str
     time: str = ""  # ISO 8601, UTC
+    request_id: str = ""  # of the answer; empty in files of older servers
+    key: str = ""  # name of the key that judges; empty where the server has no keys
+    asked_by: str = ""  # name of the key that searched
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -50,7 +52,16 @@ class Feedback:
         return self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH)
 
 
-def feedback_on(result: SearchResult, verdict: str, bundle: Bundle, *, gallery_items: int) -> Feedback:
+def feedback_on(
+    result: SearchResult,
+    verdict: str,
+    bundle: Bundle,
+    *,
+    gallery_items: int,
+    request_id: str = "",
+    key: str = "",
+    asked_by: str = "",
+) -> Feedback:
     """Return a verdict on an answer, dated now."""
     if result.nearest is None:
         raise InvalidParameter("feedback", "be about an answer that had a nearest item", None)
@@ -65,51 +76,86 @@ def feedback_on(result: SearchResult, verdict: str, bundle: Bundle, *, gallery_i
         measure=bundle.measure.key,
         bundle_id=bundle.bundle_id,
         time=now,
+        request_id=request_id,
+        key=key,
+        asked_by=asked_by,
     )
 
 
 def append_feedback(path: Path, feedback: Feedback) -> None:
     """Add a line, in one write and synced: two processes never mix their lines, and a kill loses none."""
-    line = json.dumps(vars(feedback)) + "\n"
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    line = (json.dumps(vars(feedback)) + "\n").encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     try:
-        os.write(file, line.encode())
+        if os.fstat(file).st_size + len(line) > MAX_BYTES:
+            raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
+        os.write(file, line)
         os.fsync(file)
     finally:
         os.close(file)
 
 
 def read_feedback(path: Path) -> list[Feedback]:
-    """Read a file of feedback; DataError names the line that is none."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    known = {field.name for field in fields(Feedback)}
+    """Read a file of feedback, whoever wrote it; DataError names the line that is none."""
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
+        if not line.strip():
+            continue
         try:
-            values = json.loads(line)
-            found.append(Feedback(**{name: values[name] for name in known}))
-        except (ValueError, KeyError, TypeError, InvalidParameter) as error:
+            found.append(_parsed(line))
+        except (ValueError, RecursionError) as error:  # InvalidParameter is a ValueError
             raise DataError(
                 f"{path}, line {number} is no feedback: {error}", remedy="Mend the line or take it out"
             ) from error
     return found
 
 
-def feedback_cap(bundle: Bundle, feedback: Sequence[Feedback], target_fpir: float) -> float:
-    """Return the largest threshold that keeps the target on searches known to be of unknown items.
+def _content(path: Path) -> bytes:
+    """Return the bytes of a regular file that is not too large."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would wait for a writer
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path} is no file", remedy="Name the file that `retrieval serve --feedback` writes")
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise DataError(f"{path} has more than {MAX_BYTES:,} bytes", remedy="Use a part of it: one verdict is one line")
+    return content
 
-    DataError where there are so few that the target would allow less than five errors.
-    """
-    mine = [f for f in feedback if (f.embedding_id, f.measure) == (bundle.embedding_id, bundle.measure.key)]
-    distances = np.sort([f.distance for f in mine if f.of_unknown_item])
-    needed = math.ceil(FEWEST_ERRORS / target_fpir)
-    if len(distances) < needed:
-        raise DataError(
-            f"{len(feedback)} verdicts hold {len(distances)} searches of unknown items by this model and distance; an "
-            f"FPIR of {target_fpir:g} takes {needed}",
-            remedy="Collect more, right no-matches too, or ask for a larger --target-fpir",
-        )
-    return float(np.nextafter(distances[int(target_fpir * len(distances) + 1e-9)], -np.inf))
+
+def _parsed(line: bytes) -> Feedback:
+    """Return the verdict of a line; ValueError where it is none."""
+    if len(line) > MAX_LINE:
+        raise ValueError(f"it has more than {MAX_LINE:,} bytes")
+    values = json.loads(line, parse_constant=_refuse)
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    found: dict[str, Any] = {}
+    for field in fields(Feedback):
+        if field.name not in values:
+            if field.name in LATER:
+                continue
+            raise ValueError(f"it lacks {field.name}")
+        found[field.name] = _checked(field.name, values[field.name])
+    return Feedback(**found)
+
+
+def _checked(name: str, value: object) -> object:
+    if name == "distance":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FARTHEST:  # or NaN
+            raise InvalidParameter(name, f"be a number of at most {FARTHEST:g}", value)
+        return float(value)
+    if name == "gallery_items":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidParameter(name, "be a whole number from 0", value)
+        return value
+    if not isinstance(value, str):
+        raise InvalidParameter(name, "be text", value)
+    if name == "decision" and value not in (MATCH, NO_MATCH):
+        raise InvalidParameter(name, f"be {MATCH} or {NO_MATCH}", value)
+    return value
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON number")

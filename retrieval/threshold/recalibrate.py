@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.recall import Probe
+from index.shell import command
 from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle, write_bundle
-from retrieval.errors import BundleError, MissingDependency
+from retrieval.errors import BundleError, CalibrationError, MissingDependency
 from retrieval.metrics.identification import SearchScores
 
 from .calibrate import OperatingPoint, calibrate, size_model
 from .certainty import without_uncertain
-from .feedback import Feedback, feedback_cap
+from .feedback import Feedback
 from .gallery_size import EXTRAPOLATION
+from .pair_protocol import PAIRS
 from .report import ReportData, render_report
 from .targets import Target
+from .verdicts import Tally, feedback_caps, weigh
 
 CAP = "feedback_cap"  # in the evidence: no threshold beyond it
 
@@ -70,7 +73,7 @@ def searches_of(bundle: Bundle) -> Searches:
     """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
     if CALIBRATION not in bundle.manifest["files"]:
         raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
-    with np.load(bundle.path / CALIBRATION, allow_pickle=False) as file:
+    with np.load(io.BytesIO(bundle.read(CALIBRATION)), allow_pickle=False) as file:
         groups = file["group"] if len(file["group"]) else None
         scores = SearchScores(
             file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
@@ -86,6 +89,15 @@ def probe_of(bundle: Bundle) -> Probe:
     return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
 
 
+@dataclass(frozen=True)
+class Proposal:
+    """Another operating point, before anything is written."""
+
+    point: OperatingPoint
+    scores: SearchScores
+    tally: Tally | None  # of the feedback, None where there is none
+
+
 def recalibrate(
     bundle: Bundle,
     path: str | Path,
@@ -94,6 +106,7 @@ def recalibrate(
     gallery_size: int | None = None,
     allow_estimate: bool = False,
     feedback: Sequence[Feedback] = (),
+    trusted: Collection[str] = (),
     accept_biased: bool = False,
 ) -> Bundle:
     """Write a bundle with the same model and another operating point; its galleries stay valid.
@@ -105,15 +118,70 @@ def recalibrate(
     feedback:
         Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
         with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
+    trusted:
+        Names of keys whose verdicts count without a bound (`verdicts`); the empty name is that of a server without
+        keys.
+
+    Raises
+    ------
+    CalibrationError
+        Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
+        nothing.
     """
+    proposal = propose(
+        bundle,
+        target=target,
+        gallery_size=gallery_size,
+        allow_estimate=allow_estimate,
+        feedback=feedback,
+        trusted=trusted,
+        accept_biased=accept_biased,
+    )
+    evidence = dict(bundle.manifest["evidence"])
+    evidence["recalibrated_from"] = bundle.bundle_id
+    if proposal.tally is not None:
+        evidence["feedback"] = {"keys": dict(proposal.tally.keys), "trusted": sorted(proposal.tally.trusted)}
+    return write_bundle(
+        path,
+        model=bundle.path / "model.onnx",
+        preprocessing=bundle.preprocessing,
+        dim=bundle.dim,
+        operating_point=proposal.point,
+        measure=bundle.measure,
+        precision=bundle.precision,
+        provider=bundle.provider,
+        evidence=evidence,
+        files={
+            **{name: bundle.read(name) for name in bundle.further_files if name != REPORT},
+            **_report(_data(proposal.point, proposal.scores, evidence)),
+        },
+    )
+
+
+def propose(
+    bundle: Bundle,
+    *,
+    target: Target | None = None,
+    gallery_size: int | None = None,
+    allow_estimate: bool = False,
+    feedback: Sequence[Feedback] = (),
+    trusted: Collection[str] = (),
+    accept_biased: bool = False,
+) -> Proposal:
+    """Return the operating point that `recalibrate` would write."""
+    _refuse_pairs(bundle)
     now = bundle.operating_point
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
-    cap, biased = float(now.evidence.get(CAP, math.inf)), None
+    cap, biased, tally = float(now.evidence.get(CAP, math.inf)), None, None
     if feedback:
-        told = feedback_cap(bundle, feedback, target_fpir)
-        cap, biased = (math.inf, told) if accept_biased else (min(cap, told), None)
+        tally = weigh(bundle, feedback, trusted=trusted)
+        least, most = feedback_caps(tally, target_fpir)
+        if accept_biased:  # it moves as little as the verdicts ask for, in either direction
+            cap, biased = math.inf, min(max(now.threshold, least), most)
+        else:
+            cap = min(cap, most)
     point = calibrate(
         scores,
         target_fpir=target_fpir,
@@ -126,23 +194,16 @@ def recalibrate(
     point = replace(point, min_certainty=now.min_certainty)
     if math.isfinite(cap):
         point = replace(point, evidence={**point.evidence, CAP: cap})
-    evidence = dict(bundle.manifest["evidence"])
-    evidence["recalibrated_from"] = bundle.bundle_id
-    return write_bundle(
-        path,
-        model=bundle.path / "model.onnx",
-        preprocessing=bundle.preprocessing,
-        dim=bundle.dim,
-        operating_point=point,
-        measure=bundle.measure,
-        precision=bundle.precision,
-        provider=bundle.provider,
-        evidence=evidence,
-        files={
-            **{name: (bundle.path / name).read_bytes() for name in bundle.further_files if name != REPORT},
-            **_report(_data(point, scores, evidence)),
-        },
-    )
+    return Proposal(point, scores, tally)
+
+
+def _refuse_pairs(bundle: Bundle) -> None:
+    """Raise CalibrationError for a bundle whose threshold is one of pairs: it keeps no promise for searches."""
+    if bundle.operating_point.evidence.get("protocol") == PAIRS:
+        raise CalibrationError(
+            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
+        )
 
 
 def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any]) -> ReportData:
@@ -176,22 +237,24 @@ class Outlook:
         """Return plain JSON values."""
         return {**vars(self), "outgrown": self.outgrown}
 
-    def warning(self) -> str:
-        """Say that it is outgrown, and what to do; empty where it is not."""
+    def warning(self, bundle: Path | None = None) -> str:
+        """Say that it is outgrown, and what to do; empty where it is not. The command names the bundle where given."""
         if not self.outgrown:
             return ""
+        old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
+        larger = command("recalibrate", old, "-o", new, "--gallery-size", 2 * self.items, "--allow-estimate")
         guess = "" if self.known else ", a guess so far out"
         return (
             f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
             f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
-            f"promised. `retrieval recalibrate BUNDLE -o NEW --gallery-size {2 * self.items}` moves the threshold"
+            f"promised. `{larger}` moves the threshold"
         )
 
 
 def outlook(bundle: Bundle, items: int) -> Outlook | None:
     """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
     point = bundle.operating_point
-    if CALIBRATION not in bundle.manifest["files"] or items < 1:
+    if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
         return None
     searches = searches_of(bundle)
     scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from retrieval.html import document, drawn, picture
+from retrieval.html import document, drawn, legend_above, picture
 from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, det_curve
 
@@ -225,7 +225,7 @@ def _utility(
     if band is not None:
         axes.axvspan(*band, color=ORANGE, alpha=0.2, label="calibration range")
     axes.set(xlabel="distance", ylabel="utility", ylim=(0, 1.02))
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _trade(axes: Axes, scores: SearchScores, point: OperatingPoint) -> None:
@@ -236,7 +236,7 @@ def _trade(axes: Axes, scores: SearchScores, point: OperatingPoint) -> None:
     axes.plot([fpir], [fnir], "o", color=RED, label=f"chosen: FPIR {fpir:.3f}, FNIR {fnir:.3f}")
     axes.axvline(point.target_fpir, color=GREY, linestyle="--", label=f"promised FPIR {point.target_fpir:g}")
     axes.set(xlabel="FPIR", ylabel="FNIR", xlim=(-0.01, min(1, max(0.3, 6 * point.target_fpir))), ylim=(0, 1.02))
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _histograms(axes: Axes, scores: SearchScores, threshold: float) -> None:
@@ -249,7 +249,7 @@ def _histograms(axes: Axes, scores: SearchScores, threshold: float) -> None:
         axes.hist(values, bins=list(bins), color=color, alpha=0.55, label=name)
     axes.axvline(threshold, color=RED, label="threshold")
     axes.set(xlabel="distance", ylabel="searches")
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _ranges(axes: Axes, found: Mapping[tuple[float, float], Opis]) -> None:
@@ -258,7 +258,7 @@ def _ranges(axes: Axes, found: Mapping[tuple[float, float], Opis]) -> None:
     axes.plot(names, [value.value for _, value in ordered], "o-", color=BLUE, label="OPIS")
     axes.plot(names, [value.epsilon_value for _, value in ordered], "s--", color=ORANGE, label="epsilon-OPIS")
     axes.set(xlabel="FAR range", ylim=(0, None))
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _sizes(axes: Axes, scores: SearchScores, point: OperatingPoint) -> None:
@@ -269,4 +269,4 @@ def _sizes(axes: Axes, scores: SearchScores, point: OperatingPoint) -> None:
     axes.axhline(point.target_fpir, color=GREY, linestyle="--", label=f"promised FPIR {point.target_fpir:g}")
     axes.axvline(float(point.evidence["gallery_size"]), color=RED, label="items it was promised for")
     axes.set(xscale="log", xlabel="items in the gallery", ylabel="FPIR", ylim=(0, 1.02))
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)

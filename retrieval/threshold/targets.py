@@ -90,7 +90,8 @@ def _threshold_at_far(scores: SearchScores, far: float) -> float:
     near = size_model(scores).near
     allowed = int(far * len(near) * (scores.gallery_items - 1))
     pooled = np.sort(near[np.isfinite(near)])
-    if allowed >= len(pooled) or pooled[allowed] > near[:, -1].min():
+    known = near[:, -1].min() if near.shape[1] < scores.gallery_items - 1 else np.inf  # up to here all pairs are kept
+    if allowed >= len(pooled) or pooled[allowed] > known:
         raise CalibrationError(
             f"a FAR of {far:g} accepts more than the {near.shape[1]} items nearest to a query, and only those are kept",
             remedy="Ask for a smaller --target-far",

@@ -8,33 +8,42 @@ from typing import Annotated, Any
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
+from starlette.convertors import Convertor, register_url_convertor
 
 from retrieval.errors import InvalidParameter
 from serving.service import NoSuchThing, Service
 
+from .openapi import IMAGE, LIMITED, answers, body_of, errors
 from .problems import problem
 from .request_body import decoded, image_of, is_json, parsed
 from .result_json import public
 from .schemas import ItemOut, ItemsOut, PhotoOut, PhotoRequest, Removed, Stored
 
 LONGEST_ID = 500
-FILE = {"type": "string", "format": "binary"}
-BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "image/*": {"schema": FILE},
-            "application/json": {"schema": {"$ref": "#/components/schemas/PhotoRequest"}},
-        },
-    }
-}
+
+
+class AnyText(Convertor[str]):
+    """The rest of a path, whatever it holds: slashes and line ends, too."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+
+register_url_convertor("any", AnyText())
 
 
 def item_routes(service: Service) -> APIRouter:
     """Return the routes of items; ids are percent-encoded in paths."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
-    @router.get("/items", response_model=ItemsOut)
+    @router.get("/items", response_model=ItemsOut, responses=errors(*LIMITED, 422))
     def items(
         after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
     ) -> dict[str, Any]:
@@ -42,7 +51,7 @@ def item_routes(service: Service) -> APIRouter:
         found = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
         return {"items": found[:limit], "next": found[limit - 1] if len(found) > limit else None}
 
-    @router.get("/items/{item_id:path}", response_model=ItemOut)
+    @router.get("/items/{item_id:any}", response_model=ItemOut, responses=errors(*LIMITED, 404))
     def item(item_id: str) -> dict[str, Any]:
         """Return an item and its photos."""
         photos = service.retriever.gallery.item(item_id)
@@ -50,7 +59,7 @@ def item_routes(service: Service) -> APIRouter:
             raise NoSuchThing("no such item")
         return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
 
-    @router.delete("/items/{item_id:path}", response_model=Removed)
+    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(*LIMITED, 404, 422, 503))
     def remove_item(item_id: str) -> dict[str, int]:
         """Remove all photos of an item."""
         photos, version = service.remove(item_ids=[item_id])
@@ -63,7 +72,7 @@ def photo_routes(service: Service) -> APIRouter:
     """Return the routes of photos and their thumbnails."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
-    @router.get("/photos/{photo_id:path}", response_model=PhotoOut)
+    @router.get("/photos/{photo_id:any}", response_model=PhotoOut, responses=errors(*LIMITED, 404))
     def photo(photo_id: str) -> dict[str, Any]:
         """Return what is known of a photo."""
         found = service.retriever.gallery.photo(photo_id)
@@ -71,7 +80,12 @@ def photo_routes(service: Service) -> APIRouter:
             raise NoSuchThing("no such photo")
         return _photo(found)
 
-    @router.put("/photos/{photo_id:path}", response_model=Stored, openapi_extra=BODY)
+    @router.put(
+        "/photos/{photo_id:any}",
+        response_model=Stored,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("PhotoRequest", "image"),
+    )
     async def put_photo(
         request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
     ) -> Response:
@@ -91,13 +105,17 @@ def photo_routes(service: Service) -> APIRouter:
         told = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
         return JSONResponse(told)
 
-    @router.delete("/photos/{photo_id:path}", response_model=Removed)
+    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(*LIMITED, 404, 422, 503))
     def remove_photo(photo_id: str) -> dict[str, int]:
         """Remove a photo."""
         photos, version = service.remove(photo_ids=[photo_id])
         return {"photos": photos, "gallery_version": version}
 
-    @router.get("/thumbnails/{photo_id:path}", response_class=Response)
+    @router.get(
+        "/thumbnails/{photo_id:any}",
+        response_class=Response,
+        responses=answers("image/jpeg") | errors(*LIMITED, 404),
+    )
     async def thumbnail(photo_id: str) -> Response:
         """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels a side."""
         jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)

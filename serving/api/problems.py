@@ -22,6 +22,7 @@ STATUS = {
     # what the operator must mend; the client is told no more than that
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "BundleUntrusted": HTTPStatus.INTERNAL_SERVER_ERROR,
     "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,

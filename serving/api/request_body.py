@@ -1,10 +1,12 @@
-"""The images and wishes of a request, however they were sent."""
+"""Parse requests: images, options, and what is wrong with them."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from typing import TypeVar
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
@@ -15,6 +17,7 @@ from retrieval.errors import ImageUnreadable, InvalidParameter
 from .schemas import MOST_IMAGES
 
 Model = TypeVar("Model", bound=BaseModel)
+PLACES = ("query", "path", "body")  # where a parameter stands: its name says enough
 
 
 def is_json(request: Request) -> bool:
@@ -27,9 +30,22 @@ async def parsed(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = ".".join(str(part) for part in first["loc"]) or "body"
-        raise InvalidParameter(name, f"be as the API says ({first['msg']})", first["type"]) from None
+        raise broken_rule(error.errors(include_url=False)[0]) from None
+
+
+def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
+    """Return what one of pydantic's errors says, with the parameter's name and its value."""
+    kind, value = error["type"], error["input"]
+    name = ".".join(str(part) for part in error["loc"] if part not in PLACES)
+    told = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
+    rule = told[1] if told else error["msg"]
+    if kind == "missing":
+        rule, value = "be given", None
+    elif kind == "extra_forbidden":
+        rule = "be left out: the API does not know it"
+    elif kind == "json_invalid":
+        name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
+    return InvalidParameter(name or "body", rule, value)
 
 
 def decoded(text: str) -> bytes:

@@ -12,6 +12,10 @@ Where = Annotated[
     str | None,
     Field(max_length=2000, description="A filter over declared columns, such as \"brand = 'x' and price < 10\"."),
 ]
+Fields = Annotated[
+    list[Annotated[str, Field(max_length=200)]] | None,
+    Field(max_length=64, description="Metadata keys that come back with each match; all where none is named."),
+]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
 MOST_IMAGES = 64  # of a batch
 
@@ -28,6 +32,7 @@ class SearchRequest(Strict):
     image: Base64
     top_k: TopK = 10
     where: Where = None
+    fields: Fields = None
     explain: bool = False
 
 
@@ -37,6 +42,7 @@ class BatchRequest(Strict):
     images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
     top_k: TopK = 10
     where: Where = None
+    fields: Fields = None
     explain: bool = False
 
 
@@ -52,7 +58,7 @@ class FeedbackRequest(Strict):
     """What somebody says of an answer."""
 
     request_id: Annotated[
-        str, Field(max_length=100, description="Of the answer, not older than the last few thousand.")
+        str, Field(max_length=100, description="Of an answer to the same key, one of its last 4,096.")
     ]
     verdict: Annotated[
         Verdict, Field(description="right; wrong: another item is right; unknown: it is not in the catalogue.")
@@ -118,7 +124,7 @@ class Answer(BaseModel):
     )
 
     decision: Literal["match", "no_match"]
-    reason: Literal["", "no_match", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
+    reason: Literal["", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
         description="Why nothing is returned; empty for a match."
     )
     matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")

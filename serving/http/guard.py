@@ -5,31 +5,33 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import math
 import os
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from index.shell import command
 from serving.api.problems import problem
 from serving.ops.telemetry import Telemetry
 
-from .keys import ADMIN, SEARCH, Key, KeyRing, Rate
+from .callers import CALLER, Caller
+from .keys import ADMIN, SEARCH, Key, KeyRing
+from .limits import Rates, too_often
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
-ENDPOINT = ("/v1/", "/metrics", "/openapi.json")
-REPORT_PATH = "/v1/report"  # a page too
+REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # of the endpoint, for a browser
+ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
+THUMBNAIL_PATH = "/v1/thumbnails/"  # of which each search of the page asks for a dozen
 LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
 READING = ("GET", "HEAD", "OPTIONS")
-REMOTE = ("=http:", "=https:")  # Gradio's file and proxy routes would fetch these addresses
 SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # name or address, and port
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -60,6 +62,7 @@ class _Request:
     method: str
     path: str
     started: float
+    client: str = ""  # name of the key, or the address where there are no keys
     key: str = ""
     status: int = 500
 
@@ -68,9 +71,9 @@ class Guard:
     """Middleware around endpoint and page."""
 
     def __init__(
-        self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rate: float, local: bool = False
+        self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rates: Rates, local: bool = False
     ) -> None:
-        self._app, self._telemetry, self._keys, self._rate, self._local = app, telemetry, keys, Rate(rate), local
+        self._app, self._telemetry, self._keys, self._rates, self._local = app, telemetry, keys, rates, local
         self._ids = _Ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,6 +90,8 @@ class Guard:
             told if SANE.fullmatch(told) else next(self._ids), scope["method"], scope["path"], time.perf_counter()
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
+        request.client = (scope.get("client") or ("",))[0]
+        CALLER.set(Caller())  # a connection's requests may share a context
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -96,6 +101,7 @@ class Guard:
 
         try:
             refusal = self._refusal(request, headers)
+            scope["state"]["client"] = request.client
             if refusal is not None:
                 await refusal(scope, receive, noted)
             else:
@@ -107,51 +113,51 @@ class Guard:
         if request.path in PROBES:
             return None
         refusal = self._from_elsewhere(request, headers)
-        if refusal is not None or self._keys is None:
+        if refusal is not None:
             return refusal
-        key = self._keys.find(_secret(headers))
-        if key is None:
-            return _unknown(request)
-        request.key = key.name
-        return self._over(request, key)
+        if self._keys is not None:
+            key = self._keys.find(_secret(headers))
+            if key is None:
+                return _unknown(request)
+            request.key = request.client = key.name
+            CALLER.set(Caller(key.name, is_admin=key.may(ADMIN)))
+            if (refusal := _beyond(request, key)) is not None:
+                return refusal
+        return self._too_often(request)
 
     def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
-        """Return the refusal of what another site's page asks, or would have fetched."""
-        if any(mark in request.path.lower() for mark in REMOTE):
-            return problem(403, "addresses are not fetched", "Upload the image.")
-        if self._local and urlsplit(f"//{headers.get('host', '')}").hostname not in LOCAL:
+        """Return the refusal of what another site's page asks."""
+        host = HOST.fullmatch(headers.get("host", ""))
+        if host is None:
+            return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
+        if self._local and host[1].strip("[]").lower() not in LOCAL:
             return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
         origin = headers.get("origin")
-        if origin is not None and request.method not in READING and origin.split("://")[-1] != headers.get("host"):
+        here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may end the encryption
+        if origin is not None and request.method not in READING and origin not in here:
             return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
         return None
 
-    def _over(self, request: _Request, key: Key) -> JSONResponse | None:
-        """Return the refusal of what the key does not cover, or asks too often."""
-        scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
-        if not key.may(scope):
-            return problem(403, f"this key has no scope {scope}", "Ask for one: retrieval keys add --scope admin")
-        if not request.path.startswith("/v1/"):  # the page is many small requests
+    def _too_often(self, request: _Request) -> JSONResponse | None:
+        if not request.path.startswith("/v1/"):  # the page is many small requests, and counts those that are searches
             return None
-        wait = self._rate.wait(key.name)
-        if wait <= 0:
-            return None
-        told = problem(429, "this key asks too often", f"Wait {wait:.1f} seconds.")
-        told.headers["Retry-After"] = str(math.ceil(wait))
-        return told
+        rate = self._rates.thumbnails if request.path.startswith(THUMBNAIL_PATH) else self._rates.requests
+        wait = rate.wait(request.client)
+        return too_often(wait) if wait > 0 else None
 
     def _note(self, request: _Request, scope: Scope) -> None:
         """Count and log a request, by the route that answered: a client cannot invent names."""
-        route = "page"
+        route = scope["state"].get("route", "page")  # the page names its searches, and what became of them
+        status = scope["state"].get("status", request.status)
         if request.path in PROBES:
             route = request.path
         elif request.path.startswith(ENDPOINT):
             named = request.path if request.path in ENDPOINT else "refused"
             route = getattr(scope.get("route"), "path", named)
         seconds = time.perf_counter() - request.started
-        self._telemetry.request(route, request.status, seconds)
+        self._telemetry.request(route, status, seconds)
         level = logging.DEBUG if request.path in PROBES or route == "page" else logging.INFO
-        facts = {"method": request.method, "route": route, "status": request.status, "ms": round(1e3 * seconds, 2)}
+        facts = {"method": request.method, "route": route, "status": status, "ms": round(1e3 * seconds, 2)}
         log.log(level, "request", extra={"facts": {"request_id": request.request_id, "key": request.key, **facts}})
 
 
@@ -159,7 +165,7 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
     """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
     found = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    found += FIXED[endpoint and request.path != REPORT_PATH]
+    found += FIXED[endpoint and request.path not in PAGES]
     found.append((b"x-request-id", request.request_id.encode()))
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
         found.append((b"cache-control", b"no-store"))
@@ -179,9 +185,21 @@ class _Ids:
         return found
 
 
+def _beyond(request: _Request, key: Key) -> JSONResponse | None:
+    """Return the refusal of what the key does not cover."""
+    scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
+    if key.may(scope):
+        return None
+    return problem(
+        403,
+        f"this key has no scope {scope}",
+        f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', scope)}",
+    )
+
+
 def _unknown(request: _Request) -> JSONResponse:
     told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT)  # a browser asks for it, as a password
+    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # a browser asks for it, as a password
     told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
     return told
 

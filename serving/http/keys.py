@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Sequence
@@ -18,8 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
+from index.checks import check_actor
+from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.files import write_file
 
+CLIENTS = 4096  # whose requests are counted; beyond, those who may ask again at once are forgotten
 SEARCH, ADMIN = SCOPES = ("search", "admin")
 PREFIX = "rk_"  # so that a key is known for one where it leaks
 
@@ -73,7 +76,8 @@ class KeyRing:
             except (OSError, KeyFileError):
                 if self._stamp is None:
                     raise KeyFileError(
-                        f"{self.path} holds no keys", remedy="retrieval keys add FILE NAME --scope search"
+                        f"{self.path} holds no keys",
+                        remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
                     ) from None
                 # a file that is being replaced: the keys that were read hold on
             return self._keys
@@ -97,6 +101,12 @@ class Rate:
             left = min(most, left + (now - last) * self._rate)
             allowed = left >= 1
             self._left[name] = (left - allowed, now)
+            if len(self._left) > CLIENTS:
+                self._left = {
+                    client: (left, last)
+                    for client, (left, last) in self._left.items()
+                    if left + (now - last) * self._rate < most
+                }
         return 0.0 if allowed else (1 - left) / self._rate
 
 
@@ -104,8 +114,7 @@ def add_key(path: Path, name: str, scope: str) -> str:
     """Write a new key and return its secret, which nothing keeps; several keys may have one name, to be rotated."""
     if scope not in SCOPES:
         raise InvalidParameter("scope", f"be one of {', '.join(SCOPES)}", scope)
-    if not name or not name.isprintable():
-        raise InvalidParameter("name", "be printable and not empty", name)
+    check_actor(name, parameter="name")  # the log of changes names it
     secret = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])
@@ -129,18 +138,14 @@ def read_keys(path: Path) -> list[Key]:
         if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):
             raise ValueError("an entry has no scope or no hash")
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KeyFileError(f"{path} is no file of keys: {error}", remedy="retrieval keys add makes one") from error
+        raise KeyFileError(
+            f"{path} is no file of keys: {error}", remedy=f"`{command('keys', 'add', 'FILE', 'NAME')}` makes one"
+        ) from error
     return keys
 
 
 def _write(path: Path, keys: Sequence[Key]) -> None:
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    text = json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n"
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    write_file(path, json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n", mode=0o600)
 
 
 def _digest(secret: str) -> str:

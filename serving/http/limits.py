@@ -1,29 +1,52 @@
-"""Limits that hold whatever a client sends: bytes and time of a body, and searches at a time."""
+"""Limits that hold whatever a client sends: bytes and time of a body."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Lock
-from typing import TypeVar
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageTooLarge, RetrievalError
-from serving.api.problems import problem_response
+from serving.api.problems import ProblemResponse, problem, problem_response
 
-Result = TypeVar("Result")
+from .keys import Rate
+
+THUMBNAILS = 12  # that a page shows for each search
 OVERHEAD = 64 * 1024  # what multipart may add to an image
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+LENGTH = re.compile(rb"[0-9]{1,19}")  # of a body, in bytes; Python refuses to read thousands of digits
 AGAIN = "Try again in a second"
 CLOSE = {"Connection": "close"}  # the rest is not waited for
 
 
 class Busy(RetrievalError):
     """As many searches wait as may wait, or one waited too long."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often a client may ask, by what it asks for: a client is a key, or an address where there are no keys."""
+
+    requests: Rate  # of the endpoint, and searches and verdicts of the page
+    uploads: Rate  # of the page, each of which a search follows
+    thumbnails: Rate
+
+    @classmethod
+    def of(cls, rate: float) -> Rates:
+        """Return the limits for so many requests a second."""
+        return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
+
+
+def too_often(wait: float) -> ProblemResponse:
+    """Return the refusal of a client that may ask again in so many seconds."""
+    told = problem(429, "this client asks too often", f"Wait {wait:.1f} seconds.")
+    told.headers["Retry-After"] = str(math.ceil(wait))
+    return told
 
 
 class BodyLimit:
@@ -44,7 +67,10 @@ class BodyLimit:
             limit = limit * 4 // 3  # base64
         limit += OVERHEAD
         declared = headers.get(b"content-length", b"0")
-        if not declared.isdigit() or int(declared) > limit:
+        if not LENGTH.fullmatch(declared):
+            await problem(400, "the header Content-Length is no number of bytes")(scope, receive, send)
+            return
+        if int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
         seen, whole, end = 0, False, time.monotonic() + self._seconds
@@ -71,58 +97,3 @@ class BodyLimit:
 
 def _too_large(limit: int) -> ImageTooLarge:
     return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image")
-
-
-class SearchPool:
-    """Runs searches on a few threads, one a core, with a bounded queue in front and a deadline for each."""
-
-    def __init__(self, *, threads: int, queue: int, deadline_s: float) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
-        self._threads, self._places, self._deadline = threads, threads + queue, deadline_s
-        self._taken = 0
-        self._guard = Lock()
-
-    @property
-    def waiting(self) -> int:
-        """How many searches wait for a thread."""
-        return max(0, self._taken - self._threads)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether one more search would be refused."""
-        return self._taken >= self._places
-
-    async def run(self, work: Callable[[], Result], *, deadline_s: float | None = None) -> tuple[Result, float]:
-        """Run the work on a thread; return its answer and the seconds it waited. Busy when the queue is full.
-
-        Busy also when the deadline passes. A place is free again when its work has ended, not when its client has gone.
-        """
-        with self._guard:
-            if self._taken >= self._places:
-                raise Busy("every place in the queue is taken", remedy=AGAIN)
-            self._taken += 1
-        asked = time.perf_counter()
-
-        def timed() -> tuple[Result, float]:
-            waited = time.perf_counter() - asked
-            return work(), waited
-
-        try:
-            running = self._pool.submit(timed)
-        except RuntimeError as error:  # the pool is closed
-            self._leave(None)
-            raise Busy("the server is shutting down", remedy=AGAIN) from error
-        running.add_done_callback(self._leave)
-        try:
-            async with asyncio.timeout(deadline_s or self._deadline):
-                return await asyncio.wrap_future(running)
-        except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
-            raise Busy("the search did not end before its deadline", remedy=AGAIN) from error
-
-    def _leave(self, _: Future[tuple[Result, float]] | None) -> None:
-        with self._guard:
-            self._taken -= 1
-
-    def close(self) -> None:
-        """Finish what was taken, and take nothing more."""
-        self._pool.shutdown(wait=True)

@@ -24,6 +24,7 @@ METRICS = (  # their names, without what Prometheus appends
     "retrieval_busy",
     "retrieval_reloads",
     "retrieval_queue_depth",
+    "retrieval_overdue_threads",
     "retrieval_gallery_photos",
     "retrieval_gallery_items",
     "retrieval_gallery_version",
@@ -102,6 +103,7 @@ class _State(Collector):
         point, view = retriever.bundle.operating_point, retriever.outlook()
         numbers = {
             "queue_depth": ("Searches that wait.", self._service.pool.waiting),
+            "overdue_threads": ("Threads at one search for longer than the deadline.", self._service.pool.overdue),
             "gallery_photos": ("Photos in the gallery.", len(retriever.gallery)),
             "gallery_items": ("Items in the gallery.", retriever.gallery.items),
             "gallery_version": ("Changes so far.", retriever.gallery.version),

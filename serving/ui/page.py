@@ -1,55 +1,65 @@
 """The page at /: a photo in by upload, paste or webcam, or a part of it; the answer beside it, and what it rests on.
 
-Gradio carries the photo as a file and nothing more: every byte of it goes through the gate of
-`retrieval.images`, as over HTTP.
+Gradio draws the page and runs its events. It carries a photo as a token and never sees the file, whose bytes
+`retrieval.images` opens as those that come over HTTP.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-import secrets
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyio import to_thread
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency, RetrievalError
-from retrieval.images import Source, crop, open_image
+from retrieval.images import Source, crop, open_image, read_file
 from retrieval.retriever import Retriever
-from serving.http.limits import Busy
-from serving.service import Service
+from serving.api.problems import problem_response
+from serving.http.limits import Busy, Rates
+from serving.service import NoSuchThing, Service
 
 from .answer_html import WAITING, answer_html, banner, drift_html, header_html, what_if_html
+from .page_events import ASKED, Answered, events_of
+from .page_routes import page_routes
 from .threshold_preview import WhatIf
+from .uploads import Uploads
 
 if TYPE_CHECKING:
     import gradio
 
+log = logging.getLogger("retrieval.serving")
 TITLE = "Which catalogue item is this?"
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 TOP_K = 12
 OWN_EXAMPLES = 6  # of the gallery's thumbnails, where no example is given
-WAITING_EVENTS = 32  # one more is told to come back
-KEPT_S = 3600  # how long an uploaded photo stays on the disk
+MOST_EXAMPLES = 12
+CLIENT_PHOTOS, PHOTOS = 16, 32  # of the largest size that a client, and all together, may have on the disk
+DIRECT = {"queue": False, "api_visibility": "private"}  # events are answered at once and keep no session
 WHOLE = (0, 100, 0, 100)  # left, right, top, bottom of the part that is searched, in percent
 SIDES = ("left", "right", "top", "bottom")
 JUDGE = "<p>Is that so?</p>"
 VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "It is not in the catalogue"}
 
 
-def load_page(service: Service, examples: Sequence[Path] = ()) -> FastAPI:
+def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
     """Return the page as an application of its own."""
+    most = service.settings.max_bytes
+    uploads = Uploads(client_bytes=CLIENT_PHOTOS * most, total_bytes=PHOTOS * most)
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read on import; all servers would share another
     gradio = _gradio()
-    mounted: FastAPI = gradio.mount_gradio_app(
+    blocks = build_page(service, uploads, examples)
+    gradio_app: FastAPI = gradio.mount_gradio_app(
         FastAPI(openapi_url=None),
-        build_page(service, examples),
+        blocks,
         path="/",
         show_error=False,
-        max_file_size="10mb",
         allowed_paths=[],
         run_history=False,  # photos are not kept in the browser
         ssr_mode=False,
@@ -58,19 +68,14 @@ def load_page(service: Service, examples: Sequence[Path] = ()) -> FastAPI:
         theme=_theme(),
         footer_links=[],
     )
-    return mounted
+    return page_routes(gradio_app, events_of(blocks, uploads), uploads, rates=rates, max_bytes=most)
 
 
-def build_page(service: Service, examples: Sequence[Path] = ()) -> gradio.Blocks:
+def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
     """Return the page over a service; searches run in its pool, as those of the endpoint do."""
-    gradio = _gradio()
-    hidden = {"api_visibility": "private"}
-    with (
-        tempfile.TemporaryDirectory() as folder,  # Gradio keeps copies of the examples
-        gradio.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(KEPT_S, KEPT_S)) as page,
-    ):
-        head = gradio.HTML(lambda: header_html(service.retriever, service.monitor.warning()))
-        answered = gradio.State("")
+    gradio, answered = _gradio(), Answered()
+    with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
+        head = gradio.HTML()
         with gradio.Row(equal_height=False, elem_classes="r-main"):
             with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
                 photo = _photo()
@@ -81,57 +86,56 @@ def build_page(service: Service, examples: Sequence[Path] = ()) -> gradio.Blocks
                         for side, value in zip(SIDES, WHOLE, strict=True)
                     ]
                     part = gradio.Button("Search this part", size="sm")
-                shown = list(examples) or gallery_examples(service.retriever, Path(folder))
-                if shown:
-                    gradio.Examples(
-                        [str(path) for path in shown],
-                        inputs=photo,
-                        label="Or try one of these",
-                        examples_per_page=12,
-                        cache_examples=False,
-                        api_visibility="private",
-                    )
+                _examples(photo, [uploads.store(None, image) for image in example_images(service.retriever, examples)])
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
                 verdicts, noted = _verdicts(service, answered)
                 _what_if(service)
                 _drift(service)
 
-        async def search(path: str | None, *box: float) -> tuple[Any, ...]:
-            told, request_id = await _search(service, path, box)
+        def header() -> str:
+            return header_html(service.retriever, service.monitor.warning())
+
+        async def search(token: str | None, *box: float) -> tuple[Any, ...]:
+            asked = ASKED.get()
+            if token is None:
+                uploads.forget(asked.client, asked.session)
+            told, request_id = await _search(service, uploads, token, box)
+            answered.note(asked, request_id)
             can_judge = bool(request_id) and service.settings.feedback is not None
-            head = header_html(service.retriever, service.monitor.warning())
-            return told, request_id, gradio.Row(visible=can_judge), JUDGE, head
+            return told, gradio.Row(visible=can_judge), JUDGE, header()
 
-        async def search_whole(path: str | None) -> tuple[Any, ...]:
-            return (*await search(path, *WHOLE), *WHOLE)
+        async def search_whole(token: str | None) -> tuple[Any, ...]:
+            return (*await search(token, *WHOLE), *WHOLE)
 
-        shown_then = [answer, answered, verdicts, noted, head]
+        page.load(header, None, head, show_progress="hidden", api_name="header", **DIRECT)
+        shown_then = [answer, verdicts, noted, head]
         photo.change(
-            search_whole, photo, [*shown_then, *sides], show_progress="minimal", concurrency_limit=None, **hidden
+            search_whole, photo, [*shown_then, *sides], show_progress="minimal", api_name="search_whole", **DIRECT
         )
-        part.click(search, [photo, *sides], shown_then, show_progress="minimal", concurrency_limit=None, **hidden)
-    return page.queue(max_size=WAITING_EVENTS)
+        part.click(search, [photo, *sides], shown_then, show_progress="minimal", api_name="search_part", **DIRECT)
+    return page
 
 
-async def _search(service: Service, path: str | None, box: Sequence[float]) -> tuple[str, str]:
+async def _search(service: Service, uploads: Uploads, token: str | None, box: Sequence[float]) -> tuple[str, str]:
     """Return the answer's HTML, and the id that feedback names it by: empty where there is nothing to judge."""
-    if path is None:
+    if token is None:
         return WAITING, ""
-    request_id = f"page-{secrets.token_hex(8)}"
+    asked = ASKED.get()
     try:
-        source: Source = Path(path)
+        image: Source = await to_thread.run_sync(uploads.read, token, asked.client)
         if tuple(box) != WHOLE:
-            source, _ = await service.pool.run(lambda: _part_of(Path(path), box))
-        result = await service.search(source, top_k=TOP_K, request_id=request_id)
-    except (ImageRefused, Busy) as error:
+            image, _ = await service.pool.run(partial(_part_of, image, box))
+        result = await service.search(image, top_k=TOP_K, request_id=asked.request_id)
+    except (ImageRefused, NoSuchThing, Busy) as error:
+        asked.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), ""
-    return answer_html(result), request_id if result.nearest is not None else ""
+    return answer_html(result), asked.request_id if result.nearest is not None else ""
 
 
-def _part_of(path: Path, box: Sequence[float]) -> Source:
+def _part_of(source: Source, box: Sequence[float]) -> Source:
     left, right, top, bottom = box
-    image = open_image(path)
+    image = open_image(source)
     if not (0 <= left < right <= 100 and 0 <= top < bottom <= 100):
         raise ImageUnreadable("the part is empty", remedy="Left lies before right, top above bottom")
     width, height = image.width / 100, image.height / 100
@@ -148,19 +152,50 @@ def _photo() -> gradio.Image:
         buttons=[],
         elem_id="photo",
     )
-    photo.preprocess = _path_of_upload  # Gradio's own would decode and save the photo again
-    photo.async_move_resource_to_block_cache = _only_uploads  # and read any path, fetch any address
+    photo.preprocess = _token_of  # Gradio's own would open a path, decode the photo and save it again
+    photo.postprocess = _shown
     return photo
 
 
-def _verdicts(service: Service, answered: gradio.State) -> tuple[gradio.Row, gradio.HTML]:
+def _token_of(payload: Any) -> str | None:
+    return None if payload is None else str(payload.path)
+
+
+def _shown(token: str | None) -> Any:
+    """Return what shows a photo that is held; without `meta` Gradio takes no file of it into its own cache."""
+    if token is None:
+        return None
+    return _gradio().data_classes.ImageData(path=token, url=f"gradio_api/file={token}", meta={})
+
+
+def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
+    """Add photos to click on, by number."""
+    if not tokens:
+        return
+    shown = _gradio().Dataset(
+        components=[photo],
+        samples=[[token] for token in tokens],
+        type="index",
+        label="Or try one of these",
+        samples_per_page=MOST_EXAMPLES,
+    )
+
+    def pick(number: int) -> str:
+        return tokens[number]
+
+    shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **DIRECT)
+
+
+def _verdicts(service: Service, answered: Answered) -> tuple[gradio.Row, gradio.HTML]:
     """Return the row of buttons that say whether an answer was right, and the line that asks and thanks."""
     gradio = _gradio()
 
-    def judge(verdict: str, request_id: str) -> str:
+    def judge(verdict: str) -> str:
+        asked = ASKED.get()
         try:
-            service.feedback(request_id, verdict)
+            service.feedback(answered.of(asked), verdict)
         except (RetrievalError, OSError) as error:
+            asked.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
             return f"<p role='status'>It could not be noted: {type(error).__name__}.</p>"
         return "<p role='status'>Noted, thank you.</p>"
 
@@ -168,7 +203,8 @@ def _verdicts(service: Service, answered: gradio.State) -> tuple[gradio.Row, gra
         noted = gradio.HTML(JUDGE, elem_id="noted")
         for verdict, label in VERDICTS.items():
             button = gradio.Button(label, size="sm", elem_id=f"verdict-{verdict}", min_width=60)
-            button.click(partial(judge, verdict), answered, noted, show_progress="hidden", api_visibility="private")
+            said = partial(judge, verdict)
+            button.click(said, None, noted, show_progress="hidden", api_name=f"verdict_{verdict}", **DIRECT)
     return row, noted
 
 
@@ -194,7 +230,8 @@ def _what_if(service: Service) -> None:
         shown,
         show_progress="hidden",
         trigger_mode="always_last",
-        api_visibility="private",
+        api_name="rates",
+        **DIRECT,
     )
 
 
@@ -206,33 +243,27 @@ def _drift(service: Service) -> None:
         return drift_html(service.monitor.state(), service.monitor.warning())
 
     with gradio.Accordion("Do live photos look as they should?", open=False, elem_id="drift") as drift:
-        shown = gradio.HTML(now, elem_id="drift-state")
-    drift.expand(now, None, shown, show_progress="hidden", api_visibility="private")
+        shown = gradio.HTML(now(), elem_id="drift-state")
+    drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **DIRECT)
 
 
-def gallery_examples(retriever: Retriever, folder: Path) -> list[Path]:
-    """Write a few thumbnails, spread over the gallery, as files and return them."""
+def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
+    """Return the photos of files, or a few thumbnails, spread over the gallery, where no file is given."""
+    found = []
+    for file in files:
+        try:
+            found.append(read_file(file))
+        except ImageRefused as error:
+            log.warning("an example is left out: %s", error)
+    return found or gallery_examples(retriever)
+
+
+def gallery_examples(retriever: Retriever) -> list[bytes]:
+    """Return a few thumbnails, spread over the gallery."""
     photo_ids = sorted(retriever.gallery.photo_ids())
     count = min(OWN_EXAMPLES, len(photo_ids))
     chosen = [photo_ids[(2 * i + 1) * len(photo_ids) // (2 * count)] for i in range(count)]
-    written = []
-    for number, photo_id in enumerate(chosen):
-        if jpeg := retriever.gallery.thumbnail(photo_id):
-            written.append(folder / f"example-{number}.jpg")
-            written[-1].write_bytes(jpeg)
-    return written
-
-
-def _path_of_upload(payload: Any) -> str | None:
-    return None if payload is None else str(payload.path)
-
-
-async def _only_uploads(path: str | None) -> str | None:
-    """Return the path of a file that Gradio holds already; anything else was made up by the client."""
-    uploads = Path(_gradio().utils.get_upload_folder()).resolve()
-    if path is not None and not Path(path).resolve().is_relative_to(uploads):
-        raise ImageUnreadable("only an uploaded file can be searched")
-    return path
+    return [jpeg for photo_id in chosen if (jpeg := retriever.gallery.thumbnail(photo_id))]
 
 
 def _theme() -> gradio.themes.Base:
@@ -247,7 +278,5 @@ def _gradio() -> Any:
     try:
         import gradio
     except ImportError as error:
-        raise MissingDependency(
-            "gradio is not installed", remedy="pip install 'retrieval[serve]', or --no-page"
-        ) from error
+        raise MissingDependency.of_extra("gradio", "serve") from error
     return gradio

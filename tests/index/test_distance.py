@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from index.distance import accepts, plain_distance
+from index.distance import PLAIN, accepts, plain_distance, squared_distance
 
 from .vectors import unit
 
@@ -51,3 +53,33 @@ def test_exactly_at_the_threshold_is_a_match() -> None:
 def test_nan_is_never_a_match() -> None:
     assert not accepts(np.nan, 2.0)
     assert not accepts(0.0, np.nan)
+
+
+def test_rows_in_half_the_precision_are_measured_in_full() -> None:
+    """A difference of one millionth between two float32 rows, to fifteen digits."""
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(20, 64)).astype(np.float32)
+    others = (rows + 1e-6 * generator.normal(size=rows.shape)).astype(np.float32)
+    for row, other in zip(rows, others, strict=True):
+        a, b = ([float(value) for value in values] for values in (row, other))
+        length_a, length_b = (math.sqrt(math.fsum(value * value for value in values)) for values in (a, b))
+        squares = ((x / length_a - y / length_b) ** 2 for x, y in zip(a, b, strict=True))
+        assert plain_distance(row, other) == pytest.approx(math.sqrt(math.fsum(squares)), rel=1e-9)
+    assert plain_distance([[3, 4]], [[4, 3]])[0] == pytest.approx(math.sqrt(2 - 2 * 24 / 25))  # whole numbers, too
+
+
+def test_a_threshold_is_not_rounded_to_the_precision_of_a_distance() -> None:
+    """0.1 as float32 is a little more than 0.1."""
+    assert accepts(np.array([0.1], dtype=np.float32), 0.1).tolist() == [False]
+    assert accepts(np.array([0.1], dtype=np.float32), float(np.float32(0.1))).tolist() == [True]
+
+
+def test_the_plain_distance_is_the_same_everywhere() -> None:
+    assert PLAIN.transform(np.array([0.0, 0.25, 4.0]), 0.9, np.array([0.1, 0.5, 0.9])).tolist() == [0.0, 0.5, 2.0]
+    assert PLAIN.densities(unit(3, 1)).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_opposite_rows_are_two_apart_and_never_more() -> None:
+    rows = unit(2000, 3, dim=7)
+    assert squared_distance(rows, -rows).max() == 4.0
+    assert squared_distance(rows, -rows).min() > 4 - 1e-14

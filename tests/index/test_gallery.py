@@ -341,3 +341,32 @@ def test_a_version_is_whole_while_others_read_the_same_gallery(tmp_path: Path) -
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_the_log_says_who_made_each_change(tmp_path: Path) -> None:
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", actor="indexer") as gallery:
+        gallery.add(["p0", "p1"], ["i0", "i1"], unit(2))
+        gallery.add(["p2"], ["i2"], unit(1, 2), actor="key shop-1")
+        gallery.declare({"brand": "text"}, actor="key shop-2")
+        gallery.remove(photo_ids=["p0"], actor="key shop-3")
+        gallery.merge(actor="key shop-4")
+    with Gallery.open(tmp_path / "g", actor="cleaner") as gallery:
+        gallery.remove(item_ids=["i1"])
+        assert [(change.actor, change.action) for change in gallery.changes()] == [
+            ("cleaner", "remove"),
+            ("key shop-4", "merge as flat"),
+            ("key shop-3", "remove"),
+            ("key shop-2", "declare brand"),
+            ("key shop-1", "add"),
+            ("indexer", "add"),
+        ]
+
+
+@pytest.mark.parametrize("actor", ["", "  ", "two\nlines", "x" * 201, 7])
+def test_an_actor_is_one_line_of_text(tmp_path: Path, actor: str) -> None:
+    gallery = filled(tmp_path / "g")
+    with pytest.raises(InvalidParameter, match="actor must be 1 to 200 printable characters"):
+        gallery.add(["new"], ["item"], unit(1), actor=actor)
+    with pytest.raises(InvalidParameter, match="actor"):
+        Gallery.open(tmp_path / "g", actor=actor)
+    assert len(gallery) == 40

@@ -128,3 +128,12 @@ def test_quotes_do_not_end_a_text(filled: MilvusGallery) -> None:
     tree = parse_where('brand = \'a" or "" == "\'', COLUMNS)
     assert filled._query(to_milvus(tree), ["photo_id"]) == []
     assert len(filled.search(unit(1), 3, where="brand = 'it''s'")[0]) == 1
+
+
+def test_the_newest_change_says_who_made_it(address: str) -> None:
+    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
+    gallery.add(["p0"], ["i0"], unit(1), actor="key shop-1")
+    assert gallery.facts()["changed_by"] == "key shop-1"
+    gallery.remove(photo_ids=["p0"], actor="key shop-2")
+    assert gallery.facts()["changed_by"] == "key shop-2"
+    gallery.close()

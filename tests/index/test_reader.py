@@ -2,7 +2,7 @@ from pathlib import Path
 
 from index.gallery import Gallery
 
-from .vectors import filled, unit
+from .vectors import filled
 
 
 def test_files_are_checked_beside_searches(tmp_path: Path) -> None:
@@ -15,7 +15,6 @@ def test_files_are_checked_beside_searches(tmp_path: Path) -> None:
     data[-1] ^= 1
     file.write_bytes(data)
     with Gallery.open(tmp_path / "g", read_only=True) as bad:
-        assert bad.search(unit(1), 1)[0][0].photo_id == "p0"  # the damage is elsewhere
         bad.check_in_background().join()
         assert "sha256 differs" in bad.damage[0]
 

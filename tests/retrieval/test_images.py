@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
+import stat
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +14,9 @@ import pytest
 from PIL import Image
 
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
-from retrieval.images import MAX_BYTES, Preprocessing, crop, open_image, resize, see, thumbnail, to_tensor
+from retrieval.images import MAX_BYTES, Preprocessing, crop, open_image, read_file, resize, see, thumbnail, to_tensor
 
-from ..world import encode
+from ..world import draw, encode
 
 
 def gradient(width: int = 96, height: int = 64) -> Image.Image:
@@ -61,6 +65,85 @@ def test_bytes_paths_and_pil_are_one(tmp_path: Path, kind: str) -> None:
 def test_hostile_bytes_are_refused_by_type(data: bytes, error: type[ImageRefused]) -> None:
     with pytest.raises(error):
         open_image(data)
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(encode(gradient()))
+    (tmp_path / "link.jpg").symlink_to("photo.jpg")
+    assert open_image(tmp_path / "link.jpg").size == gradient().size
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to pipe").symlink_to("pipe")
+    reader, writer = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+        places: list[Path | str] = [tmp_path, *(tmp_path / name for name in ("pipe", "link to pipe", "socket"))]
+        for path in [*places, "/dev/zero", "/dev/null", f"/proc/self/fd/{reader}", "a\0b.jpg"]:
+            with pytest.raises(ImageUnreadable, match=r"regular file|cannot be read"):
+                open_image(path)
+    os.close(reader)
+    os.close(writer)
+
+
+def test_a_file_that_becomes_a_pipe_is_neither_read_nor_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(encode(gradient()))
+    plain = Path.stat
+
+    def stat_then_swap(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
+        status = plain(path, follow_symlinks=follow_symlinks)
+        photo.unlink()
+        os.mkfifo(photo)
+        return status
+
+    monkeypatch.setattr(Path, "stat", stat_then_swap)
+    with pytest.raises(ImageUnreadable, match="regular file"):
+        read_file(photo)
+
+
+def test_links_can_be_refused(tmp_path: Path) -> None:
+    (tmp_path / "photo.jpg").write_bytes(encode(gradient()))
+    (tmp_path / "link.jpg").symlink_to("photo.jpg")
+    assert read_file(tmp_path / "photo.jpg", follow_links=False) == encode(gradient())
+    with pytest.raises(ImageUnreadable):
+        read_file(tmp_path / "link.jpg", follow_links=False)
+
+
+def test_no_more_is_read_than_the_limit_whatever_the_size_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large, exact = tmp_path / "large.jpg", tmp_path / "exact.jpg"
+    with large.open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with exact.open("wb") as file:
+        file.truncate(MAX_BYTES)
+    assert len(read_file(exact)) == MAX_BYTES
+    plain = os.fstat
+    for claimed in (0, 1, 2**60):
+
+        def claim(descriptor: int, size: int = claimed) -> os.stat_result:
+            status = list(plain(descriptor))
+            status[stat.ST_SIZE] = size
+            return os.stat_result(status)
+
+        monkeypatch.setattr(os, "fstat", claim)
+        read: list[int] = []
+        monkeypatch.setattr(os, "fdopen", counting(read))
+        with pytest.raises(ImageTooLarge, match="more than"):
+            read_file(large)
+        assert sum(read) == MAX_BYTES + 1
+
+
+def counting(read: list[int]) -> Callable[..., io.FileIO]:
+    """Return an `os.fdopen` whose files note how many bytes each read gave."""
+
+    class Counted(io.FileIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size) or b""
+            read.append(len(data))
+            return data
+
+    return lambda descriptor, mode, buffering: Counted(descriptor, mode)
 
 
 def test_a_damaged_jpeg_is_refused_not_filled_with_gray() -> None:
@@ -195,3 +278,44 @@ def test_a_phones_jpeg_with_a_second_picture_is_its_first() -> None:
     first.save(file, "MPO", save_all=True, append_images=[second])
     seen = open_image(file.getvalue(), min_side=8)
     assert seen.getpixel((5, 5))[0] > 200  # type: ignore[index]
+
+
+def test_arrays_and_buffers_are_images_too() -> None:
+    pixels = np.asarray(draw(3, 0))
+    for array in (pixels, pixels[:, ::-1][:, ::-1], np.asfortranarray(pixels)):
+        assert np.array_equal(np.asarray(open_image(array)), pixels)
+    file = io.BytesIO()
+    draw(3, 0).save(file, "PNG")  # and its position is at its end
+    assert np.array_equal(np.asarray(open_image(file)), pixels)
+    assert np.array_equal(np.asarray(open_image(io.BytesIO(file.getvalue()))), pixels)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (None, "got None"),
+        (5, "<class 'int'>"),
+        ([1, 2], "<class 'list'>"),
+        (bytearray(b"x"), "<class 'bytearray'>"),
+        (np.zeros((40, 40), np.uint8), "uint8 (40, 40)"),
+        (np.zeros((40, 40, 4), np.uint8), "uint8 (40, 40, 4)"),
+        (np.zeros((40, 40, 3), np.float32), "float32 (40, 40, 3)"),
+        (np.zeros((0, 40, 3), np.uint8), "uint8 (0, 40, 3)"),
+    ],
+)
+def test_what_is_no_image_is_told_what_is_accepted(source: object, told: str) -> None:
+    with pytest.raises(InvalidParameter) as refused:
+        open_image(source)  # type: ignore[arg-type]
+    assert told in str(refused.value)
+    for accepted in ("BytesIO", "a path", "a PIL image", "uint8 (height, width, 3)"):
+        assert accepted in str(refused.value)
+
+
+def test_limits_hold_for_arrays_and_opened_images() -> None:
+    with pytest.raises(ImageUnsupported, match="needs at least"):
+        open_image(np.zeros((4, 40, 3), np.uint8))
+    whole = io.BytesIO()
+    draw(3, 0).resize((400, 400)).save(whole, "JPEG")
+    cut = Image.open(io.BytesIO(whole.getvalue()[:2000]))  # Pillow has read the header alone
+    with pytest.raises(ImageUnreadable, match="damaged"):
+        open_image(cut)

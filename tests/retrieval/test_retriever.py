@@ -12,7 +12,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import LOCAL_SCALING, Cohort, LocalDensity
 from retrieval.catalogue.read import read_catalogue
-from retrieval.errors import BundleMismatch, ImageRefused, InvalidParameter
+from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from retrieval.indexing.pipeline import CONTENT, index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.calibrate import OperatingPoint
@@ -74,6 +74,102 @@ def test_bad_input_is_refused(retriever: Retriever) -> None:
         retriever.search(encode(draw(0, 0)), top_k=0)
 
 
+def test_a_batch_has_the_answers_of_single_searches_and_a_bad_photo_loses_no_other(retriever: Retriever) -> None:
+    images = [encode(draw(3, 3)), b"no image", encode(draw(77, 0)), b"", encode(draw(5, 1))]
+    answers = retriever.search_batch(images, top_k=3)
+    assert [type(answer).__name__ for answer in answers] == [
+        *("SearchResult", "ImageUnreadable", "SearchResult", "ImageUnreadable", "SearchResult")
+    ]
+    for image, answer in zip(images, answers, strict=True):
+        if isinstance(answer, ImageRefused):
+            with pytest.raises(type(answer), match=answer.message):
+                retriever.search(image)
+            continue
+        alone = retriever.search(image, top_k=3)
+        assert answer.nearest is not None
+        assert alone.nearest is not None
+        assert (answer.decision, answer.reason, answer.nearest.photo_id) == (
+            *(alone.decision, alone.reason),
+            alone.nearest.photo_id,
+        )
+        assert answer.nearest_distance == pytest.approx(alone.nearest_distance, abs=1e-5)
+        assert answer.appearance == alone.appearance
+        assert answer.timings_ms.keys() == alone.timings_ms.keys()
+    assert retriever.search_batch([]) == []
+    assert [type(answer) for answer in retriever.search_batch([b"no image"])] == [type(answers[1])]
+
+
+def test_a_batch_is_embedded_together(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    real = retriever.embedder.embed_pixels
+    monkeypatch.setattr(retriever.embedder, "embed_pixels", lambda pixels: sizes.append(len(pixels)) or real(pixels))
+    retriever.search_batch([encode(draw(item, 3)) for item in range(5)])
+    assert sizes == [5]
+
+
+def test_a_batch_explains_each_photo_and_filters_for_all(retriever: Retriever) -> None:
+    near, far = retriever.search_batch([encode(draw(3, 3)), encode(draw(4, 3))], explain=True)
+    assert not isinstance(near, ImageRefused)
+    assert not isinstance(far, ImageRefused)
+    assert near.explanation is not None
+    assert far.explanation is not None
+    assert near.explanation["plain_nearest"]["item_id"] == "item-03"
+    assert far.explanation["plain_nearest"]["item_id"] == "item-04"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"top_k": 0}, "top_k must be a whole number between 1 and 100"),
+        ({"top_k": 101}, "top_k must be a whole number between 1 and 100"),
+        ({"top_k": 2.5}, "top_k must be a whole number"),
+        ({"where": "x" * 2001}, "where must be a text of at most 2000 characters"),
+        ({"where": 5}, "where must be a text"),
+    ],
+)
+def test_limits_are_told(retriever: Retriever, options: dict[str, object], told: str) -> None:
+    for call in (retriever.search, lambda image, **options: retriever.search_batch([image], **options)):
+        with pytest.raises(InvalidParameter, match=told):
+            call(encode(draw(0, 0)), **options)
+    assert retriever.search(encode(draw(0, 0)), top_k=np.int64(100)).decision == "match"
+
+
+def test_a_batch_is_a_sequence_of_64_images_at_most(retriever: Retriever) -> None:
+    image = encode(draw(0, 0))
+    assert len(retriever.search_batch([image] * 64)) == 64
+    with pytest.raises(InvalidParameter, match="images must be at most 64 in a batch, got 65"):
+        retriever.search_batch([image] * 65)
+    for wrong in ("query.jpg", image, None, draw(0, 0)):
+        with pytest.raises(InvalidParameter, match="images must be a sequence of images"):
+            retriever.search_batch(wrong)  # type: ignore[arg-type]
+
+
+def test_a_retriever_is_closed_with_the_gallery_that_it_opened(world: Path) -> None:
+    place = world / "gallery"
+    with Retriever.open(world / "bundle", place) as retriever:
+        assert repr(retriever) == f"<Retriever {world / 'bundle'} on {place}, threshold 0.5000>"
+        assert retriever.search(encode(draw(3, 3))).decision == "match"
+    assert repr(retriever).endswith(", closed>")
+    with pytest.raises(GalleryError, match=r"Retriever\.open"):
+        retriever.search(encode(draw(3, 3)))
+    with pytest.raises(GalleryError, match="closed"):
+        retriever.gallery.facts()
+    retriever.close()
+    with Gallery.open(place, read_only=True) as gallery:
+        Retriever(Bundle.open(world / "bundle"), gallery).close()
+        assert len(gallery.facts()) > 0  # somebody else opened it
+
+
+def test_a_refused_gallery_is_not_left_open(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Gallery.create(tmp_path / "g", dim=48, embedding_id="another").close()
+    closed = []
+    real = Gallery.close
+    monkeypatch.setattr(Gallery, "close", lambda self: (closed.append(self.path), real(self))[1])
+    with pytest.raises(BundleMismatch):
+        Retriever.open(world / "bundle", tmp_path / "g")
+    assert tmp_path / "g" in closed
+
+
 def test_batch_size_and_threads_change_no_decision(world: Path) -> None:
     bundle = Bundle.open(world / "bundle")
     photos = [encode(draw(i, 5)) for i in range(16)]
@@ -133,9 +229,91 @@ def test_a_no_match_says_why(world: Path, tmp_path: Path) -> None:
     assert unsure.nearest is not None
     sure = Retriever(make_bundle(tmp_path / "sure"), gallery)
     assert sure.search(image).reason == ""
-    assert sure.search(encode(draw(77, 0))).reason == "no_match"
+    assert sure.search(encode(draw(77, 0))).reason == "beyond_threshold"
     with Gallery.create(tmp_path / "empty", dim=sure.bundle.dim, embedding_id=sure.bundle.embedding_id) as empty:
         assert Retriever(sure.bundle, empty).search(image).reason == "gallery_empty"
+
+
+def test_a_filter_that_leaves_nothing_is_told(world: Path, tmp_path: Path) -> None:
+    bundle, image = Bundle.open(world / "bundle"), encode(draw(3, 3))
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        retriever = Retriever(bundle, gallery)
+        gallery.declare({"brand": "text"})
+        assert retriever.search(image, where="brand = 'b'").reason == "gallery_empty"
+        vectors = bundle.embedder().embed([image]).vectors
+        gallery.add(["p"], ["item-03"], vectors, metadata=[{"brand": "a"}])
+        assert retriever.search(image, where="brand = 'b'").reason == "filtered_out"
+        found = retriever.search(image, where="brand = 'a'")
+    assert (found.reason, found.matches[0].photo_id, found.matches[0].metadata) == ("", "p", {"brand": "a"})
+
+
+def test_a_certainty_of_exactly_the_least_is_answered(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    certainty = retriever.search(image).certainty
+    for least, decision in ((certainty, "match"), (float(np.nextafter(certainty, 9e9)), "no_match")):
+        point = OperatingPoint(0.5, "estimated", 0.05, {}, min_certainty=least)
+        bundle = make_bundle(tmp_path / decision, point=point)
+        assert Retriever(bundle, Gallery.open(world / "gallery", read_only=True)).search(image).decision == decision
+
+
+def test_an_answer_says_what_gave_it(retriever: Retriever) -> None:
+    result = retriever.search(encode(draw(3, 3)))
+    assert result.bundle_id == retriever.bundle.bundle_id
+    assert result.gallery_version == retriever.gallery.version
+    assert result.threshold == retriever.bundle.threshold
+    assert set(result.timings_ms) == {"decode", "embed", "search"}
+    assert all(value >= 0 for value in result.timings_ms.values())
+    assert result.nearest == result.matches[0]
+    assert result.nearest_distance == result.nearest.distance
+    assert result.explanation is None
+
+
+def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    told = retriever.search(image, explain=True).explanation
+    assert told is not None
+    assert (told["distance_form"], told["density"], told["min_certainty"]) == ("plain", 0.0, 0.0)
+    assert (told["photos"], told["items"], told["index"]) == (30, 10, "flat")
+    assert told["plain_nearest"]["item_id"] == "item-03"
+    plain = make_bundle(tmp_path / "plain")
+    vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
+    measure = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
+    scaled = Retriever(
+        make_bundle(tmp_path / "scaled", measure=measure), Gallery.open(world / "gallery", read_only=True)
+    ).search(image, explain=True)
+    assert scaled.explanation is not None
+    assert scaled.explanation["distance_form"] == LOCAL_SCALING
+    density = measure.densities(plain.embedder().embed([image]).vectors)[0]
+    assert scaled.explanation["density"] == pytest.approx(density, abs=1e-6)
+    distance = scaled.explanation["plain_nearest"]["distance"]
+    assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
+    with Gallery.create(tmp_path / "empty", dim=plain.dim, embedding_id=plain.embedding_id) as empty:
+        nothing = Retriever(plain, empty).search(image, explain=True)
+    assert nothing.explanation is not None
+    assert nothing.explanation["plain_nearest"] is None
+    assert (nothing.nearest, nothing.nearest_distance, nothing.matches) == (None, None, ())
+
+
+def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Path, tmp_path: Path) -> None:
+    image = encode(draw(3, 3))
+    wide = Retriever(make_bundle(tmp_path / "wide", threshold=2.0), Gallery.open(world / "gallery", read_only=True))
+    assert [len(wide.search(image, top_k=count).matches) for count in (1, 3, 10, 1000)] == [1, 3, 10, 10]
+    assert len(wide.search(image).matches) == 10
+    for count in (0, -1, 1001):
+        with pytest.raises(InvalidParameter, match="top_k must lie between 1 and 1000"):
+            retriever.search(image, top_k=count)
+
+
+def test_the_outlook_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("retrieval.retriever.outlook", lambda bundle, items: asked.append(items) or items)
+    bundle = Bundle.open(world / "bundle")
+    with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        retriever = Retriever(bundle, gallery)
+        assert [retriever.outlook() for _ in range(3)] == [0, 0, 0]
+        gallery.add(["p"], ["i"], np.eye(bundle.dim, dtype=np.float32)[:1])
+        assert [retriever.outlook() for _ in range(3)] == [1, 1, 1]
+    assert asked == [0, 1]  # worked out once for each size
 
 
 def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path) -> None:
@@ -144,6 +322,6 @@ def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path)
     cohort = Cohort.of(plain.embedder().embed(photos).vectors, np.arange(20))
     bundle = make_bundle(tmp_path / "density", measure=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
     retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
-    assert retriever.search(encode(draw(40, 1))).reason == "no_match"
+    assert retriever.search(encode(draw(40, 1))).reason == "beyond_threshold"
     lines = Image.fromarray(np.kron([[0, 255] * 2, [0, 255] * 2] * 2, np.ones((10, 10))).astype(np.uint8))
     assert retriever.search(encode(lines.convert("RGB"), "PNG")).reason == "out_of_domain"

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -27,6 +26,18 @@ sys.addaudithook(watch)
 from retrieval.cli.main import main
 main()
 """
+# and with each file that it opens, as its own words for them
+WATCHED = (
+    """
+import os, sys
+TOUCHING = ("os.listdir", "os.scandir", "os.mkdir", "os.rename", "os.truncate", "subprocess.Popen", "os.system")
+def look(event, args):
+    if event == "open" or event in TOUCHING:
+        os.write(2, f"TOUCHED {event} {args[0]!r}\\n".encode())
+sys.addaudithook(look)
+"""
+    + PROGRAM
+)
 
 
 @pytest.fixture(scope="session")
@@ -54,16 +65,37 @@ class Served:
         lines = [line.split(" ", 1)[1] for line in self.log.read_text().splitlines() if line.startswith("NETWORK")]
         return [line for line in lines if not any(own in line for own in ("127.0.0.1", "localhost", "None"))]
 
+    def touched(self, since: int = 0) -> list[str]:
+        """Return what a server that is watched opened since its log had so many bytes."""
+        lines = self.log.read_bytes()[since:].decode(errors="replace").splitlines()
+        return [line.removeprefix("TOUCHED ") for line in lines if line.startswith("TOUCHED ")]
 
-def start(world: Path, folder: Path, *options: str) -> Served:
+
+def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
     """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
+    served = launch(world, folder, *options)
+    for _ in range(600):
+        try:
+            if served.process.poll() is not None:
+                break
+            if all(httpx.get(f"{served.address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
+                break
+            time.sleep(0.1)
+        except httpx.TransportError:
+            time.sleep(0.1)
+    assert served.process.poll() is None, served.log.read_text()
+    return served
+
+
+def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
+    """Start `retrieval serve` on a free port, and return at once."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [
         sys.executable,
         "-c",
-        PROGRAM,
+        program,
         "serve",
         str(world / "bundle"),
         str(world / "gallery"),
@@ -71,21 +103,9 @@ def start(world: Path, folder: Path, *options: str) -> Served:
         str(port),
     ]
     log = folder / "serve.log"
-    uploads = {"GRADIO_TEMP_DIR": str(folder / "uploads")}
     with log.open("wb") as out:
-        process = subprocess.Popen([*command, *options], stdout=out, stderr=out, env={**os.environ, **uploads})
-    address = f"http://127.0.0.1:{port}"
-    for _ in range(600):
-        try:
-            if process.poll() is not None:
-                break
-            if all(httpx.get(f"{address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
-                break
-            time.sleep(0.1)
-        except httpx.TransportError:
-            time.sleep(0.1)
-    assert process.poll() is None, log.read_text()
-    return Served(process, address, log)
+        process = subprocess.Popen([*command, *options], stdout=out, stderr=out)
+    return Served(process, f"http://127.0.0.1:{port}", log)
 
 
 def stop(served: Served, how: signal.Signals = signal.SIGTERM) -> int:

@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+import shutil
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
 from click.testing import CliRunner
+from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
-from serving.cli import EXAMPLES, example_files, serve
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.errors import BundleError, BundleMismatch, BundleUntrusted, GalleryError, InvalidParameter
+from serving.cli import EXAMPLES, example_files, keys, serve
+from serving.http.keys import add_key
+from serving.http.listening import bind, port_of
 
 from ..world import draw
 
@@ -41,3 +50,99 @@ def test_examples_are_picked_evenly(tmp_path: Path) -> None:
     assert len(set(found)) == EXAMPLES
     assert (found[0].name, found[-1].name) == ("00.png", "29.png")
     assert example_files([tmp_path / "07.png"]) == [tmp_path / "07.png"]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
+    """Return the applications that `serve` runs, and their ports, in place of running them."""
+    found: list[tuple[Any, int]] = []
+
+    def run(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+        found.append((server.config.app, port_of(sockets)))
+        server.started = True
+        for listener in sockets:
+            listener.close()
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)  # this process goes on
+    monkeypatch.setattr("serving.cli.signal.signal", lambda *_: None)
+    return found
+
+
+def test_a_port_is_taken_before_it_is_announced(world: Path, served: list[tuple[Any, int]]) -> None:
+    words = [str(world / "bundle"), str(world / "gallery"), "--no-page", "--port"]
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        refused = CliRunner().invoke(serve, [*words, str(busy.getsockname()[1])])
+    assert isinstance(refused.exception, InvalidParameter)
+    assert "--port must be free" in str(refused.exception)
+    assert "http" not in refused.output
+    assert served == []
+    done = CliRunner().invoke(serve, [*words, "0"], catch_exceptions=False)
+    ((_, port),) = served
+    assert f"Search at http://127.0.0.1:{port}/v1/search" in done.output
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "65536", "web"])
+def test_what_is_no_port_is_a_usage_error(world: Path, port: str) -> None:
+    done = CliRunner().invoke(serve, [str(world / "bundle"), str(world / "gallery"), "--port", port])
+    assert done.exit_code == 2
+    assert "--port" in done.output
+
+
+def test_a_host_of_another_machine_is_refused() -> None:
+    for host in ("192.0.2.1", "no.such.host.invalid", "a" * 70):
+        with pytest.raises(InvalidParameter, match="--host must be an address of this machine"):
+            bind(host, 0)
+
+
+def test_a_name_of_several_addresses_is_bound_to_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with socket.socket(socket.AF_INET6) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+    both = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0)),
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    listeners = bind("localhost", 0)
+    assert {listener.getsockname()[1] for listener in listeners} == {port_of(listeners)}
+    assert [listener.getsockname()[0] for listener in listeners] == ["127.0.0.1", "::1"]
+    for listener in listeners:
+        listener.close()
+
+
+def test_only_a_bundle_of_a_trusted_key_is_served_and_reloaded(
+    world: Path, tmp_path: Path, served: list[tuple[Any, int]]
+) -> None:
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    new_signing_key(tmp_path / "a.key")
+    new_signing_key(tmp_path / "b.key")
+    words = [str(tmp_path / "bundle"), str(world / "gallery"), "--no-page", "--port", "0"]
+    words += ["--trust", str(tmp_path / "a.key.pub"), "--trust", str(tmp_path / "b.key.pub")]
+    refused = CliRunner().invoke(serve, words)
+    assert isinstance(refused.exception, BundleUntrusted)
+    assert "http" not in refused.output
+    bundle_id = Bundle.open(tmp_path / "bundle").bundle_id
+    sign_bundle(tmp_path / "bundle", bundle_id, SigningKey.read(tmp_path / "b.key"))
+    CliRunner().invoke(serve, words, catch_exceptions=False)
+    ((app, _),) = served
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        (tmp_path / "bundle" / "signature.json").unlink()
+        assert client.post("/v1/admin/reload").status_code == 409
+
+
+def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:
+    file = tmp_path / "keys.json"
+    add_key(file, "shop", "search")
+    missing = CliRunner().invoke(keys, ["remove", str(file), "nobody"])
+    assert isinstance(missing.exception, InvalidParameter)
+    assert "NAME must be one of shop, got 'nobody'" in str(missing.exception)
+    only = CliRunner().invoke(keys, ["remove", str(file), "shop", "--keep-newest"])
+    assert (only.exit_code, only.output) == (0, "0 keys removed.\n")
+    assert CliRunner().invoke(keys, ["remove", str(file), "shop"]).exit_code == 0
+    again = CliRunner().invoke(keys, ["remove", str(file), "shop"])
+    assert "NAME must be in the file" in str(again.exception)

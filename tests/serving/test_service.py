@@ -18,7 +18,9 @@ import pytest
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.images import Appearance
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
@@ -336,9 +338,9 @@ def test_metrics_count_what_happens(client: TestClient) -> None:
     for line in (
         'retrieval_requests_total{route="/v1/search",status="200"} 2.0',
         'retrieval_requests_total{route="/v1/search",status="400"} 1.0',
-        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:path}",status="404"} 1.0',
+        'retrieval_requests_total{route="/v1/thumbnails/{photo_id:any}",status="404"} 1.0',
         'retrieval_decisions_total{decision="match",reason=""} 1.0',
-        'retrieval_decisions_total{decision="no_match",reason="no_match"} 1.0',
+        'retrieval_decisions_total{decision="no_match",reason="beyond_threshold"} 1.0',
         'retrieval_stage_seconds_count{stage="embed"} 2.0',
         "retrieval_nearest_distance_count 2.0",
         "retrieval_gallery_items 10.0",
@@ -382,7 +384,7 @@ def test_a_bundle_behind_a_link_stays_the_one_that_was_opened(changing: tuple[Te
 
 
 def answer(certainty: float, distance: float, brightness: float) -> SearchResult:
-    made = SearchResult((), "no_match", "no_match", 0.5, distance, certainty, None, "b", 1)
+    made = SearchResult((), "no_match", "beyond_threshold", 0.5, distance, certainty, None, "b", 1)
     return replace(made, appearance=Appearance(brightness, 0.2, 0.1))
 
 
@@ -491,3 +493,21 @@ def test_a_certain_bundle_says_so(shop: Path) -> None:
     with TestClient(create_app(Retriever.open(shop / "certain", shop / "gallery"), page=False)) as client:
         info = client.get("/v1/info").json()
     assert (info["status"], info["target_fpir"], info["evidence"]) == ("certified", 0.01, {"fpir": 0.002})
+
+
+def test_after_a_reload_the_bundle_is_trusted_still_or_it_does_not_serve(shop: Path) -> None:
+    new_signing_key(shop / "shop.key")
+    key, public = SigningKey.read(shop / "shop.key"), shop / "shop.key.pub"
+    sign_bundle(shop / "bundle", Bundle.open(shop / "bundle").bundle_id, key)
+    retriever = Retriever.open(shop / "bundle", shop / "gallery", trust=[public])
+    with TestClient(create_app(retriever, page=False)) as client:
+        before = search(client)["bundle_id"]
+        shutil.rmtree(shop / "bundle")
+        looser = make_bundle(shop, threshold=1.9)
+        for query in ("", "?dry_run=true"):
+            refused = client.post(f"/v1/admin/reload{query}")
+            assert (refused.status_code, refused.json()["title"]) == (409, "the reload was refused"), refused.text
+        assert search(client)["bundle_id"] == before
+        sign_bundle(looser.path, looser.bundle_id, key)
+        assert client.post("/v1/admin/reload").status_code == 200
+        assert search(client)["bundle_id"] == looser.bundle_id

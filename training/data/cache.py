@@ -28,9 +28,9 @@ import numpy as np
 from PIL import __version__ as pillow
 from PIL import features
 
-from retrieval.catalogue.byte_ranges import read_stretch
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
+from retrieval.files import read_stretch
 
 PACK_BYTES = 256 * 2**20  # size from which a pack is published
 FREE_BYTES = 2**30  # disk space that is left free

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from tqdm import tqdm
 
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import Preprocessing, crop, open_image, see
@@ -23,10 +26,15 @@ from .augmentation import SEEDS, Augmentation
 from .cache import Decoded, PixelCache, photo_key
 from .prefetch import prefetch, prefetch_parallel, thread_count
 
-__all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "training_batches"]
+__all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "require_readable", "training_batches"]
 
 CACHE_BYTES = 4 * 2**30
 PREFETCH = 3  # batches prepared ahead of the step
+NAMED = 3  # photos that an error names
+REMEDY = (
+    f"List all such photos with `{command('data', 'check', 'CATALOGUE', '--report', 'check.json')}`, "
+    "then repair or remove them"
+)
 SHARE = 4  # photos that a thread takes at a time
 
 
@@ -124,8 +132,34 @@ class PhotoReader:
         except ImageRefused as error:
             raise DataError(
                 f"{photo.path}: {error.message}",
-                remedy="List all such photos with `retrieval data check`, then repair or remove them",
+                remedy=REMEDY,
             ) from error
+
+
+def require_readable(
+    photos: Sequence[Photo], preprocessing: Preprocessing, *, cache_dir: str = "", threads: int = 0
+) -> None:
+    """Open every photo as training does; raise a DataError that counts the photos that cannot be used."""
+    reader = PhotoReader(photos, preprocessing, cache_bytes=0, cache_dir=cache_dir)
+
+    def refusal(position: int) -> str:
+        try:
+            reader[position]
+        except DataError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(thread_count(threads)) as pool:
+        messages = pool.map(refusal, range(len(photos)))
+        refusals = [text for text in tqdm(messages, desc="checking", unit="photo", total=len(photos)) if text]
+    reader.publish()
+    if refusals:
+        more = f"; and {len(refusals) - NAMED} more" if len(refusals) > NAMED else ""
+        raise DataError(
+            f"{len(refusals)} of the {len(photos)} photos to train on cannot be used: "
+            f"{'; '.join(refusals[:NAMED])}{more}",
+            remedy=REMEDY,
+        )
 
 
 def training_batches(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from retrieval.catalogue.readiness import batches_per_epoch
 from retrieval.errors import InvalidParameter
 
 
@@ -22,7 +23,7 @@ class Sampler(ABC):
 
     def __init__(self, photos: int, *, batch_size: int, steps: int, seed: int) -> None:
         self.batch_size = batch_size
-        self.batches = steps or max(1, photos // batch_size)
+        self.batches = batches_per_epoch(photos, batch_size, steps=steps)
         self._seed = seed
 
     @abstractmethod

@@ -1,157 +1,25 @@
-"""Class-disjoint parts of a catalogue, and the evaluation protocol: which photos are queries, which the gallery.
+"""Class-disjoint parts and evaluation protocol: the rules of `retrieval.catalogue.splits`, shared with `data check`."""
 
-fit          items that the loss is trained on
-validation   a fifth of the training items, to choose checkpoints
-calibration  items that set the threshold, once, at export
-test         items for reporting
-Where items have a `group` (a family of items), no group is in two parts.
-"""
+from retrieval.catalogue.splits import (
+    PARTS,
+    EvaluationProtocol,
+    Splits,
+    make_evaluation_protocol,
+    make_splits,
+    photos_in_protocol,
+    query_and_gallery,
+    require_mates,
+    side,
+)
 
-from __future__ import annotations
-
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-
-from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError
-
-PARTS = ("fit", "validation", "calibration", "test")
-VALIDATION_SHARE = 0.2
-TEST_SHARE = 0.2
-CALIBRATION_SHARE = 0.2
-
-
-@dataclass(frozen=True)
-class Splits:
-    """Sorted item_ids of each part."""
-
-    fit: tuple[str, ...]
-    validation: tuple[str, ...]
-    calibration: tuple[str, ...]
-    test: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, list[str]]:
-        """Return plain JSON values."""
-        return {part: list(getattr(self, part)) for part in PARTS}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, list[str]]) -> Splits:
-        """Build splits from `to_dict`."""
-        return cls(**{part: tuple(values[part]) for part in PARTS})
-
-
-def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
-    """Return class-disjoint parts: those of the catalogue's `partition` column, or random ones."""
-    group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
-    given = _given_parts(photos)
-    generator = np.random.default_rng(seed)
-    if given:
-        train, calibration, test = given["train"], given["calibration"], given["test"]
-    else:
-        items = set(group_of)
-        test = _take(items, group_of, TEST_SHARE * len(items), generator)
-        calibration = _take(items - test, group_of, CALIBRATION_SHARE * len(items), generator)
-        train = items - test - calibration
-    validation = _take(train, group_of, VALIDATION_SHARE * len(train), generator)
-    parts = [train - validation, validation, calibration, test]
-    if len(parts[0]) < 2 or len(validation) < 2:
-        raise DataError(
-            f"{len(train)} training items in {len({group_of[i] for i in train})} groups are too few "
-            "to hold out validation items",
-            remedy="Add items: at least ten, in several groups if the catalogue has a group column",
-        )
-    return Splits(*(tuple(sorted(part)) for part in parts))
-
-
-def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
-    parts: dict[str, set[str]] = defaultdict(set)
-    for photo in photos:
-        parts[photo.partition].add(photo.item_id)
-    if set(parts) == {""}:
-        return None
-    unknown = sorted(set(parts) - {"train", "calibration", "test", "validation"})
-    if unknown or not parts["train"]:
-        raise DataError(
-            f"the partition column has {unknown or 'no train item'}",
-            remedy="Use train, calibration and test for every photo, or leave the column out",
-        )
-    for first, second in (("train", "calibration"), ("train", "test"), ("calibration", "test")):
-        both = sorted(parts[first] & parts[second])
-        if both:
-            raise DataError(f"items are in both {first} and {second}: {', '.join(both[:3])}")
-    return parts
-
-
-def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator) -> set[str]:
-    """Return whole groups, in random order, as long as they bring the number of items closer to `wanted`."""
-    members: dict[str, list[str]] = defaultdict(list)
-    for item in sorted(items):
-        members[group_of[item]].append(item)
-    names = sorted(members)
-    taken: set[str] = set()
-    for position in generator.permutation(len(names)):
-        group = members[names[position]]
-        if abs(len(taken) + len(group) - wanted) <= abs(len(taken) - wanted):
-            taken.update(group)
-    return taken
-
-
-@dataclass(frozen=True)
-class EvaluationProtocol:
-    """Sources of gallery and query photos. With equal sources, each photo is searched among all others."""
-
-    gallery_source: str = ""
-    query_source: str = ""
-
-    @property
-    def sources(self) -> frozenset[str]:
-        """The sources of gallery and queries."""
-        return frozenset((self.gallery_source, self.query_source))
-
-    @property
-    def leave_one_out(self) -> bool:
-        """Whether every photo is searched among all others."""
-        return self.gallery_source == self.query_source
-
-    def describe(self) -> str:
-        """Return a description."""
-        if self.leave_one_out:
-            return "every photo is searched among all others"
-        return f"photos of {self.query_source!r} are the queries, those of {self.gallery_source!r} the gallery"
-
-
-ROLE_GALLERY, ROLE_QUERY = "gallery", "query"
-
-
-def side(photo: Photo) -> str:
-    """Return the role of a photo if it has one, else its source."""
-    return photo.role or photo.source
-
-
-def make_evaluation_protocol(
-    photos: Sequence[Photo], *, gallery_source: str = "", query_source: str = ""
-) -> EvaluationProtocol:
-    """Choose the sources of gallery and query photos.
-
-    The arguments decide, else the `role` column, else `source`: of the sources with more than one photo per item
-    (which excludes catalogue pictures), the first in alphabetical order is the gallery and the second has the
-    queries. With fewer than two such sources, every photo is searched among all others.
-    """
-    counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for photo in photos:
-        counts[side(photo)][photo.item_id] += 1
-    for name, value in (("gallery_source", gallery_source), ("query_source", query_source)):
-        if value and value not in counts:
-            raise DataError(f"{name} {value!r} is not among the photos' sources: {', '.join(sorted(counts))}")
-    if gallery_source or query_source:
-        return EvaluationProtocol(gallery_source or query_source, query_source or gallery_source)
-    if {ROLE_GALLERY, ROLE_QUERY} <= set(counts):
-        return EvaluationProtocol(ROLE_GALLERY, ROLE_QUERY)
-    several = sorted(s for s, by_item in counts.items() if sum(by_item.values()) > 1.5 * len(by_item))
-    if len(several) >= 2:
-        return EvaluationProtocol(several[0], several[1])
-    only = several[0] if several else next(iter(counts))
-    return EvaluationProtocol(only, only)
+__all__ = [
+    "PARTS",
+    "EvaluationProtocol",
+    "Splits",
+    "make_evaluation_protocol",
+    "make_splits",
+    "photos_in_protocol",
+    "query_and_gallery",
+    "require_mates",
+    "side",
+]

@@ -14,7 +14,6 @@ import numpy as np
 
 from index.distance import PLAIN, Measure
 from retrieval.catalogue.read import Photo
-from retrieval.errors import DataError
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
     IdentificationRates,
@@ -24,7 +23,7 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
-from training.data.splits import EvaluationProtocol, side
+from training.data.splits import EvaluationProtocol, query_and_gallery, side
 
 from .pair_counts import pair_counter
 
@@ -42,15 +41,7 @@ def make_evaluation_split(
     name: str, photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol
 ) -> EvaluationSplit:
     """Return the gallery and query photos of some items."""
-    wanted = set(items)
-    positions = [i for i, photo in enumerate(photos) if photo.item_id in wanted]
-    queries = [i for i in positions if side(photos[i]) == protocol.query_source]
-    gallery = [i for i in positions if side(photos[i]) == protocol.gallery_source]
-    if not queries or not gallery:
-        raise DataError(
-            f"the {name} items have {len(queries)} query and {len(gallery)} gallery photos ({protocol.describe()})",
-            remedy="Choose sources of these photos with --gallery-source and --query-source",
-        )
+    queries, gallery = query_and_gallery(name, photos, items, protocol)
     return EvaluationSplit(name, np.array(queries), np.array(gallery))
 
 

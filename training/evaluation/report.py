@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from retrieval.files import write_file
 from training.data.reader import PhotoReader
 from training.loop.run import Run, choose_device
 
@@ -63,7 +64,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool =
     if extended:
         report["extended"] = extended_metrics(eval_splits[0], photos, vectors, labels, seed=settings.seed)
     report |= {"served": served_report, "distance": choice.tried[0], "protocol": run.protocol.describe()}
-    (run.path / "evaluation.json").write_text(json.dumps(report, indent=2) + "\n")
+    write_file(run.path / "evaluation.json", json.dumps(report, indent=2) + "\n")
     return report
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import click
 
+from index.shell import command
 from retrieval.errors import InvalidParameter
+from retrieval.files import check_place, write_file
 from training.cli import open_run
 
 PAGE = "explain.html"
@@ -54,17 +56,16 @@ def explain(run: Path, output: Path | None, split: str, distance: str, worst: in
     target = output or run / PAGE
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameter("output", "be a file in an existing folder", str(target))
+    check_place(target)
     explained = explain_run(opened, split=split, worst=worst, distance=distance)
     page = explain_page(explained).encode()
-    temporary = target.with_name(target.name + ".partial")
-    temporary.write_bytes(page)
-    temporary.replace(target)
+    write_file(target, page)
     if as_json:
         click.echo(json.dumps(to_dict(explained) | {"page": str(target)}, indent=2))
         return
     click.echo(render(explained))
     click.echo(f"\nWrote {target}, {len(page) / 2**20:.1f} MiB: open it in a browser.")
-    click.echo(f"Next: retrieval export {run} -o bundles/{run.name}")
+    click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
 __all__ = ["explain"]

@@ -82,7 +82,7 @@ def _tsne(rows: Floats, start: Floats, seed: int) -> Floats:
     try:
         from sklearn import manifold
     except ImportError as error:
-        raise MissingDependency("scikit-learn is not installed", remedy="pip install 'retrieval[train]'") from error
+        raise MissingDependency.of_extra("scikit-learn", "train") from error
     with threadpool_limits(1):  # sums in a fixed order
         fitted = manifold.TSNE(
             perplexity=min(PERPLEXITY, (len(rows) - 1) / 3),

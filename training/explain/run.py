@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from index.distance import PLAIN, Measure
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter, RunError
 from retrieval.metrics.identification import threshold_at_fpir
@@ -143,7 +144,7 @@ def _without(split: EvaluationSplit, unreadable: np.ndarray) -> EvaluationSplit:
     if not len(queries) or not len(gallery):
         raise DataError(
             f"no {'gallery' if len(queries) else 'query'} photo of the {split.name} items can be read",
-            remedy="List all such photos with `retrieval data check`, then repair or remove them",
+            remedy=f"List all such photos with `{command('data', 'check', 'CATALOGUE')}`, then repair or remove them",
         )
     return EvaluationSplit(split.name, queries, gallery)
 
@@ -160,7 +161,7 @@ def _measured(run: Run, distance: str) -> dict[str, Any] | None:
             float(chosen["threshold"]), float(chosen["target_fpir"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(
-            f"{path} cannot be used: {error!r}", remedy=f"Write it again with `retrieval evaluate {run.path}`"
+            f"{path} cannot be used: {error!r}", remedy=f"Write it again with `{command('evaluate', run.path)}`"
         ) from error
     return chosen
 
@@ -179,7 +180,7 @@ def _notes(explanation: Explanation, split: str, measured: Mapping[str, Any] | N
         if differing:
             notes.append(
                 f"{MEASURED} is from other photos or another checkpoint ({'; '.join(differing)}): "
-                "run `retrieval evaluate` again"
+                f"run `{command('evaluate', 'RUN')}` again"
             )
     if not explanation.rates.mated_queries:
         notes.append("no query's item has a photo in the gallery, so that misses cannot be measured")

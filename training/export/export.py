@@ -15,6 +15,7 @@ from retrieval.bundle.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_b
 from retrieval.bundle.golden import pack_golden
 from retrieval.catalogue.read import Photo
 from retrieval.errors import BundleError, InvalidParameter, RunError
+from retrieval.files import check_place
 from retrieval.images import open_image, thumbnail, to_tensor
 from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.metrics.identification import SearchScores
@@ -24,9 +25,9 @@ from retrieval.threshold.pair_protocol import calibrate_pairs
 from retrieval.threshold.recalibrate import Searches, pack_searches
 from retrieval.threshold.report import ReportData, render_report
 from retrieval.threshold.targets import Target
+from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import EvaluationSplit, item_labels, make_evaluation_split, score_split
-from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
 
 from .comparison import VariantMetrics, images_per_second, medians
@@ -81,6 +82,7 @@ def export(
     """
     if path.exists():
         raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
     if pairs_far_range is not None and (target is not None or gallery_size is not None or reject_uncertain):
         raise InvalidParameter("protocol pairs", "be used without options for searches", pairs_far_range)
     if target is not None and target.fpir is not None:

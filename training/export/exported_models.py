@@ -13,9 +13,9 @@ import torch
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.catalogue.read import Photo
 from training.data.reader import PhotoReader
+from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import DistanceChoice, choose_distance
 from training.evaluation.embedding import embed_with_norms
-from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
 from training.model import EmbeddingModel
 

@@ -13,7 +13,7 @@ def load_onnx(path: Path) -> Any:
     try:
         import onnx
     except ImportError as error:
-        raise MissingDependency("onnx is not installed", remedy="pip install 'retrieval[train]'") from error
+        raise MissingDependency.of_extra("onnx", "train") from error
     return onnx.load(path)
 
 

@@ -156,6 +156,10 @@ class _Gather(torch.autograd.Function):
         return ctx.size * gradient[ctx.start : ctx.start + ctx.rows], None, None
 
 
+class ProcessEnded(RunError):
+    """One of the processes of a run was killed, or ended without a word."""
+
+
 def launched() -> bool:
     """Return whether a launcher started this process as a member of a larger group."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -174,7 +178,7 @@ def launch(work: Callable[..., None], arguments: tuple[Any, ...], *, processes: 
         start_processes(_enter, (work, arguments, processes, port, failures), nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
     except ProcessExitedException as error:
         name = signal.Signals(-error.exit_code).name if error.exit_code < 0 else f"status {error.exit_code}"
-        raise RunError(
+        raise ProcessEnded(
             f"process {error.error_index} of {processes} ended with {name}", remedy="Continue the run with --resume"
         ) from error
     except ProcessRaisedException as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.files import write_file
 
 PROJECT = "retrieval"
 
@@ -140,4 +141,4 @@ def _read_id(path: Path, logger: str) -> str | None:
 def _write_id(path: Path, logger: str, known: str) -> None:
     file = path / "loggers.json"
     ids = json.loads(file.read_text()) if file.exists() else {}
-    file.write_text(json.dumps(ids | {logger: known}) + "\n")
+    write_file(file, json.dumps(ids | {logger: known}) + "\n")

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
-from training.data.splits import EvaluationProtocol, Splits, side
+from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
 from training.losses.sampled import SampledClasses
@@ -60,7 +61,7 @@ def check_recipe(settings: Settings, splits: Splits) -> None:
                 "photos_per_item",
                 f"be at least 2 for {name}, which compares photos of one item within a batch",
                 settings.photos_per_item if settings.sampler != "random" else "any photos (sampler random)",
-                remedy="Use 4, or a loss with proxies, which works with 1 (see `retrieval losses`)",
+                remedy=f"Use 4, or a loss with proxies, which works with 1 (see `{command('losses')}`)",
             )
     if settings.items_per_batch * settings.photos_per_item < settings.devices:
         raise InvalidParameter("devices", "be at most the number of photos per batch", settings.devices)
@@ -80,12 +81,6 @@ def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
         )
     sampler = HardItemSampler if settings.sampler == "hard" else ItemSampler
     return sampler(labels, items_per_batch=items, photos_per_item=photos_per_item, seed=seed, steps=steps)
-
-
-def photos_in_protocol(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
-    """Return the photos of some items whose source takes part in the evaluation protocol."""
-    wanted = set(items)
-    return [p for p in photos if p.item_id in wanted and side(p) in protocol.sources]
 
 
 def _column(photo: Photo, name: str) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,37 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from index.shell import command
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
+from retrieval.files import write_file
 from retrieval.images import Preprocessing
 from training.config import Settings
 from training.data.splits import EvaluationProtocol, Splits
 from training.model import EmbeddingModel, rebuild_backbone
 
 BEST, LAST = "best", "last"
+
+
+class Traces:
+    """What a folder holds before a training begins, so that one that fails leaves nothing else behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = frozenset(path.iterdir()) if path.is_dir() else None
+
+    def remove(self) -> None:
+        """Remove what was written since, and the folder where it is new."""
+        if self._before is None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            return
+        for entry in self._path.iterdir():
+            if entry in self._before:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 class Run:
@@ -42,23 +66,32 @@ class Run:
     @classmethod
     def create(cls, path: Path, **documents: Mapping[str, Any] | None) -> Run:
         """Create a run directory with its JSON documents; raise RunError for an existing run."""
-        if (path / "settings.json").exists():
-            raise RunError(
-                f"{path} already contains a run", remedy="Continue it with --resume, or choose another directory"
-            )
-        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
         run = cls(path)
-        for name, values in documents.items():
-            if name != "settings":
-                run._write_json(name, values)
-        run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+        if (path / "settings.json").exists():
+            new = "" if run.has(LAST) else ", or remove it: no epoch of it is finished"
+            raise RunError(
+                f"{path} holds a run already", remedy=f"Continue it with --resume, or choose another directory{new}"
+            )
+        traces = Traces(path)
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            for name, values in documents.items():
+                if name != "settings":
+                    run._write_json(name, values)
+            run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+        except OSError as error:
+            traces.remove()
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
         return run
 
     @classmethod
     def open(cls, path: Path) -> Run:
         """Open a run directory; raise RunError where there is none."""
         if not (path / "settings.json").exists():
-            raise RunError(f"{path} is not a training run", remedy="Create one with `retrieval train CATALOGUE -o RUN`")
+            raise RunError(
+                f"{path} is not a training run",
+                remedy=f"Create one with `{command('train', 'CATALOGUE', '-o', path)}`",
+            )
         return cls(path)
 
     @property
@@ -111,9 +144,15 @@ class Run:
         target = self.path / "checkpoints" / f"{name}.safetensors"
         aside = target.with_suffix(".partial")
         packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
-        save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
-        _sync(aside)
-        aside.replace(target)
+        try:
+            save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
+            _sync(aside)
+            aside.replace(target)
+        except SafetensorError as error:
+            remedy = "Check disk space and permissions, then continue with --resume"
+            raise RunError(f"{target} cannot be written: {error}", remedy=remedy) from error
+        finally:
+            aside.unlink(missing_ok=True)
 
     def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return a checkpoint's tensors and plain values."""
@@ -148,10 +187,7 @@ class Run:
 
     def _write_json(self, name: str, values: Mapping[str, Any] | None) -> None:
         target = self.path / f"{name}.json"
-        aside = target.with_suffix(".partial")
-        aside.write_text(json.dumps(values, indent=2) + "\n")
-        _sync(aside)
-        aside.replace(target)
+        write_file(target, json.dumps(values, indent=2) + "\n")
 
     def _read_json(self, name: str) -> dict[str, Any]:
         path = self.path / f"{name}.json"

@@ -14,19 +14,27 @@ from tqdm import tqdm
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
 from training.config import Settings
+from training.data.reader import require_readable
 from training.data.samplers import HardItemSampler
 from training.data.sources import FeatureSource, PixelSource, Source
-from training.data.splits import EvaluationProtocol, Splits, make_evaluation_protocol, make_splits
+from training.data.splits import (
+    EvaluationProtocol,
+    Splits,
+    make_evaluation_protocol,
+    make_splits,
+    photos_in_protocol,
+    require_mates,
+)
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
 
-from .distributed import ProcessGroup, launch, launched
+from .distributed import ProcessEnded, ProcessGroup, launch, launched
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
-from .recipe import build_loss, check_recipe, initial_model, make_sampler, photos_in_protocol
-from .run import BEST, LAST, Run
+from .recipe import build_loss, check_recipe, initial_model, make_sampler
+from .run import BEST, LAST, Run, Traces
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
@@ -45,10 +53,13 @@ def train(
     resume: bool = False,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
+    unguarded: bool = False,
 ) -> Run:
     """Train or resume the run at `path`, and return it.
 
-    Every random choice is drawn from (seed, epoch), so that a resumed run ends with the same weights as an
+    Every photo is opened before anything is written, and a training that fails before its first epoch is finished
+    leaves no files behind, so that the corrected one can use the same path. One that is interrupted or killed can be
+    resumed. Every random choice is drawn from (seed, epoch), so that a resumed run ends with the same weights as an
     uninterrupted one on the same machine.
 
     Parameters
@@ -61,27 +72,55 @@ def train(
     on_epoch:
         Called after each epoch with the number of finished epochs and their metrics. An exception that it raises
         ends the run, which can be resumed. Only for runs of one process.
+    unguarded:
+        Do not open the photos first, and keep the files of a training that fails. For one of many runs on the same
+        photos, whose caller takes care of the directory.
+
+    Raises
+    ------
+    DataError
+        If the labels or the photos cannot be used.
+    InvalidParameter
+        For settings that cannot be trained.
+    RunError
+        If `path` already contains a run, or contains none to resume.
     """
     settings = Run.open(path).settings if resume else settings
     several = settings.devices > 1 and not launched()
     if several and on_epoch is not None:
         raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
     process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
+    traces = Traces(path)
     photos, model = None, None
     if not resume:
-        photos, model = begin_run(settings, path, splits=splits, process_group=process_group)
-    if several:
-        launch(_train_in_process, (path,), processes=settings.devices)
-        return Run.open(path)
-    return Trainer(
-        Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch
-    ).run_epochs()
+        photos, model = begin_run(settings, path, splits=splits, process_group=process_group, unguarded=unguarded)
+    try:
+        if several:
+            launch(_train_in_process, (path,), processes=settings.devices)
+            return Run.open(path)
+        return Trainer(
+            Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch
+        ).run_epochs()
+    except ProcessEnded:  # as if this process had been killed: the run can be resumed
+        raise
+    except Exception:
+        if process_group.is_main and not (resume or unguarded or Run(path).has(LAST)):
+            traces.remove()
+        raise
 
 
 def begin_run(
-    settings: Settings, path: Path, *, splits: Splits | None = None, process_group: ProcessGroup | None = None
+    settings: Settings,
+    path: Path,
+    *,
+    splits: Splits | None = None,
+    process_group: ProcessGroup | None = None,
+    unguarded: bool = False,
 ) -> tuple[list[Photo], EmbeddingModel]:
-    """Check the settings and write the run directory; return the photos and the initial model."""
+    """Check the settings and, unless `unguarded`, the photos; write the run directory.
+
+    Returns the photos and the initial model.
+    """
     process_group = process_group or ProcessGroup.join(settings.device)
     photos = read_catalogue(Path(settings.catalogue))
     splits = splits or make_splits(photos, seed=settings.split_seed)
@@ -89,11 +128,17 @@ def begin_run(
         photos, gallery_source=settings.gallery_source, query_source=settings.query_source
     )
     if splits.validation:
-        make_evaluation_split("validation", photos, splits.validation, protocol)
+        require_mates("validation", photos, splits.validation, protocol)
     check_recipe(settings, splits)
-    make_sampler(settings, photos_in_protocol(photos, splits.fit, protocol))
+    fit = photos_in_protocol(photos, splits.fit, protocol)
+    make_sampler(settings, fit)
     model, config = initial_model(settings)
     preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+    if not unguarded:
+        validation_items = set(splits.validation)
+        to_open = [*fit, *(photo for photo in photos if photo.item_id in validation_items)]
+        folder, threads = settings.cache_dir, settings.decoders
+        process_group.run_on_main(lambda: require_readable(to_open, preprocessing, cache_dir=folder, threads=threads))
     documents: dict[str, Any] = {
         "settings": settings.to_dict(),
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},

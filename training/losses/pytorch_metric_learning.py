@@ -5,22 +5,12 @@ Symbols: n = batch size, d = embedding size, C = classes. Both sides normalise; 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter, MissingDependency
+from retrieval.errors import InvalidParameter
 
 from .base import Loss, check_labels, check_shape
-
-
-def library(name: str) -> Any:
-    """Import `losses` or `miners` of pytorch-metric-learning, or raise an error that says how to install it."""
-    try:
-        return import_module(f"pytorch_metric_learning.{name}")
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
+from .library import library
 
 
 class _Classifier(Loss):

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from index.shell import command
 from retrieval.errors import InvalidParameter
 
 from .contextual import Contextual, ContextualSum
@@ -103,7 +104,7 @@ def check_name(name: str) -> None:
     """Refuse an unknown loss, with the valid names and the nearest."""
     if name not in LOSSES:
         near = difflib.get_close_matches(name, LOSSES, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else "`retrieval losses` describes them."
+        remedy = f"Did you mean {near[0]}?" if near else f"`{command('losses')}` describes them."
         remedy = remedy if has_comparison_losses() else f"{remedy} {COMPARISON_NOTE}"
         raise InvalidParameter("loss", f"be one of {', '.join(LOSSES)}", name, remedy=remedy)
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from retrieval.errors import MissingDependency
+from index.shell import command
+from retrieval.files import write_file
 from training.cli import gather_settings
 from training.config import DATA, OUTPUT
 from training.options import SettingsCommand, settings_groups, settings_options
@@ -94,11 +95,8 @@ def tune(
       retrieval tune photos.csv --backbone google/mobilenet_v1_0.75_224 -o studies/shop \\
           --search learning_rate=1e-5..1e-3:log --search loss=smooth_ap,proxy_anchor --trials 30
     """
-    try:
-        from .plan import TuneOptions, make_plan
-        from .tune import resume_tuning, start_tuning
-    except ModuleNotFoundError as error:
-        raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
+    from .plan import TuneOptions, make_plan
+    from .tune import resume_tuning, start_tuning
 
     study_options = {name: options.pop(name) for name in ("folds", "objective", "share", "pruner")}
     if resume:
@@ -122,7 +120,8 @@ def _print_outcome(outcome: Outcome, output: Path) -> None:
     if outcome.best is None:
         click.echo(f"The logs of the trials are in {output / 'trials'}.")
         return
-    (output / "report.html").write_text(render_study(outcome))
-    (output / "best.toml").write_text(to_toml(outcome))
+    write_file(output / "report.html", render_study(outcome))
+    write_file(output / "best.toml", to_toml(outcome))
     click.echo(f"\nWrote {output / 'best.toml'} and {output / 'report.html'}.")
-    click.echo(f"Next: retrieval train -o runs/{output.resolve().name} --config {output / 'best.toml'}")
+    config = output / "best.toml"
+    click.echo(f"Next: {command('train', '-o', f'runs/{output.resolve().name}', '--config', config)}")

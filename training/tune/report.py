@@ -15,7 +15,7 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
-from retrieval.html import document, drawn
+from retrieval.html import document, drawn, legend_above
 from retrieval.threshold.report import BLUE, GREY, ORANGE, RED, STYLE
 
 from .results import Outcome, number, reason, short, summary
@@ -140,7 +140,7 @@ def _history(axes: Axes, outcome: Outcome, place: int) -> None:
         axes.plot([order[outcome.best.number]], [value], "o", color=RED, label=f"selected: {number(value, metric)}")
     axes.set(xlabel="trial", ylabel=metric)
     axes.locator_params(axis="x", integer=True)
-    axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    legend_above(axes)
 
 
 def _last(trial: FrozenTrial) -> float:
@@ -163,7 +163,7 @@ def _front(axes: Axes, outcome: Outcome) -> None:
         if trial is not None:
             axes.plot([trial.values[0]], [trial.values[1]], "o", color=color, label=name)
     axes.set(xlabel=outcome.plan.metrics[0], ylabel=outcome.plan.metrics[1])
-    axes.legend(frameon=False, fontsize=8)
+    legend_above(axes)
 
 
 def _curves(axes: Axes, outcome: Outcome) -> None:

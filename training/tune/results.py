@@ -12,6 +12,7 @@ import numpy as np
 from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
+from index.shell import command
 from training.config import Settings
 
 from .plan import Plan
@@ -186,7 +187,8 @@ def summary(outcome: Outcome) -> str:
     elif outcome.best is not None and outcome.best is outcome.default:
         words.append("No trial was better than the given settings.")
     words.append(
-        "The best of many trials looks better than it is; confirm it with `retrieval evaluate` on the test items."
+        "The best of many trials looks better than it is; confirm it with "
+        f"`{command('evaluate', 'RUN')}` on the test items."
     )
     return " ".join(words)
 

@@ -16,19 +16,23 @@ import json
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 import optuna
 from optuna.pruners import BasePruner
+from sqlalchemy.exc import OperationalError
 
+from index.shell import command
 from retrieval.errors import InvalidParameter, RunError
+from retrieval.files import write_file
 
 from .plan import Plan
 
 NAME = "tune"
+SEARCH = "learning_rate=1e-5..1e-3:log"  # for example
 FOLD_STEPS = 1000  # steps per fold that pruning counts, for any number of epochs
 WARMUP_STEPS = 2 * FOLD_STEPS // 3  # steps before a trial may be stopped
 
@@ -64,7 +68,8 @@ class StudyFolder:
         """Open a study directory; raise RunError where there is none."""
         if not (path / "study.json").exists():
             raise RunError(
-                f"{path} is not a tuning study", remedy="Create one with `retrieval tune CATALOGUE -o STUDY`"
+                f"{path} is not a tuning study",
+                remedy=f"Create one with `{command('tune', 'CATALOGUE', '-o', path, '--search', SEARCH)}`",
             )
         return cls(path)
 
@@ -82,9 +87,7 @@ class StudyFolder:
 
     def write_plan(self, plan: Plan) -> None:
         """Replace study.json."""
-        aside = self.path / "study.partial"
-        aside.write_text(json.dumps(plan.to_dict(), indent=2) + "\n")
-        aside.replace(self.path / "study.json")
+        write_file(self.path / "study.json", json.dumps(plan.to_dict(), indent=2) + "\n")
 
     @contextmanager
     def storage(self, *, new: bool = False) -> Iterator[optuna.storages.RDBStorage]:
@@ -93,16 +96,19 @@ class StudyFolder:
         file = self.path / "study.db"
         if not new and not file.exists():
             raise RunError(f"{file} is missing", remedy="Start another study")
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{file}",
-            engine_kwargs={"creator": partial(_connect, file)},
-            skip_table_creation=not new,
-        )
-        try:
-            yield storage
-        finally:
-            storage.remove_session()
-            storage.engine.dispose()
+        with ExitStack() as closing:
+            try:
+                storage = optuna.storages.RDBStorage(
+                    f"sqlite:///{file}",
+                    engine_kwargs={"creator": partial(_connect, file)},
+                    skip_table_creation=not new,
+                )
+                closing.callback(storage.engine.dispose)
+                closing.callback(storage.remove_session)
+                yield storage
+            except OperationalError as error:
+                remedy = "Check disk space and permissions, then try again"
+                raise RunError(f"{file} cannot be used: {error.orig}", remedy=remedy) from error
 
     @contextmanager
     def study(self, plan: Plan) -> Iterator[optuna.Study]:

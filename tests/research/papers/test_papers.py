@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -26,14 +27,14 @@ from retrieval.images import see
 from training.loop.run import Run
 
 from ...miniature import WRITERS
-from ...world import write_folder
+from ...world import draw, write_folder
 
 ALL = configurations()
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the five benchmark sets in miniature, a catalogue of one's own, and strange photos."""
+    """Return a folder with the five benchmark sets in smoke_test, a catalogue of one's own, and strange photos."""
     root = tmp_path_factory.mktemp("sets")
     for name, write in WRITERS.items():
         (root / name).mkdir()
@@ -47,7 +48,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def options(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Options:
     """Return options whose runs are shared by all configurations of these tests."""
     strangers = read_catalogue(data / "strangers")
-    return Options(data, tmp_path_factory.mktemp("papers"), seeds=1, miniature=True, strangers=strangers)
+    return Options(data, tmp_path_factory.mktemp("papers"), seeds=1, smoke_test=True, strangers=strangers)
 
 
 def only_one_set(options: Options, entry: Configuration) -> Options:
@@ -116,6 +117,46 @@ def test_what_is_finished_is_not_trained_again(options: Options, monkeypatch: py
     assert run(find("tcm-table-7"), options).cells == first
 
 
+def test_a_run_is_named_after_what_its_photos_show_and_not_after_where_they_lie(data: Path, tmp_path: Path) -> None:
+    entry = find("tcm-table-6")
+
+    def place(source: Path) -> Path:
+        worlds = Worlds(Options(source, tmp_path / "out", seeds=1, smoke_test=True))
+        return worlds.job(entry, entry.variants["SAP"], "grocery", 0).path
+
+    def catalogue(folder: Path, *, change: str = "") -> Path:
+        folder.mkdir()
+        shutil.copytree(data / "grocery", folder / "photos")
+        photos = read_catalogue(folder / "photos")
+        if change == "photo":
+            draw(99, 0).save(photos[0].path)
+        rows = [f"{p.path.relative_to(folder)},{p.item_id},{p.photo_id}" for p in photos]
+        if change == "label":
+            rows[0] = rows[0].replace(f",{photos[0].item_id},", ",another,")
+        (folder / "c.csv").write_text("\n".join(["path,item_id,photo_id", *rows]) + "\n")
+        return folder / "c.csv"
+
+    first = place(catalogue(tmp_path / "a"))
+    assert place(catalogue(tmp_path / "moved")) == first
+    assert len({first, *(place(catalogue(tmp_path / c, change=c)) for c in ("photo", "label"))}) == 3
+    listed = (tmp_path / "out" / "catalogues").glob("grocery-*.jsonl")
+    assert len({p.path for file in listed for p in read_catalogue(file) if p.path.exists()}) == 3 * 120
+
+
+@pytest.mark.slow
+def test_the_same_output_with_another_catalogue_gives_other_figures(data: Path, tmp_path: Path) -> None:
+    entry = dataclasses.replace(find("tcm-table-6"), variants={"SAP": Variant({"loss": "smooth_ap"})}, published={})
+    cells = []
+    for items in (range(20), range(40, 60)):
+        catalogue = tmp_path / "photos.csv"  # the same name, other photos
+        shutil.rmtree(tmp_path / "photos", ignore_errors=True)
+        write_folder(tmp_path / "photos", items=items, photos=range(6))
+        rows = [f"{p.path},item-{n // 6}" for n, p in enumerate(read_catalogue(tmp_path / "photos"))]
+        catalogue.write_text("\n".join(["path,item_id", *rows]) + "\n")
+        cells.append(run(entry, Options(catalogue, tmp_path / "out", seeds=1, smoke_test=True)).cells)
+    assert cells[0] != cells[1]
+
+
 @pytest.mark.slow
 def test_an_interrupted_run_is_continued(options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = dataclasses.replace(find("tcm-table-8"), variants={"RS@K": Variant()}, published={})
@@ -154,7 +195,7 @@ def test_settings_losses_and_metrics_are_known(name: str, data: Path, tmp_path: 
 
 
 def test_nothing_unknown_is_passed_over(data: Path, tmp_path: Path) -> None:
-    options = Options(data, tmp_path, miniature=True)
+    options = Options(data, tmp_path, smoke_test=True)
     entry = find("tcm-table-7")
     for changes, text in (({"losss": "tcm"}, "loss"), ({"loss": "smoothap"}, "smooth_ap")):
         with pytest.raises(InvalidParameter, match=text):

@@ -148,3 +148,116 @@ def test_it_survives_a_bundle(cohort: Cohort) -> None:
 def test_broken_rules_are_named(cohort: Cohort, form: str, k: int, message: str) -> None:
     with pytest.raises(InvalidParameter, match=message):
         LocalDensity(form, k, 0.1, cohort)
+
+
+def test_photos_of_a_cohort_keep_their_products() -> None:
+    vectors, labels = crowded(30, 12, seed=1)
+    products_of = {vector.tobytes(): label for vector, label in zip(vectors, labels, strict=True)}
+    made = Cohort.of(vectors.tolist(), [f"item-{label:02d}" for label in labels])
+    assert [products_of[vector.tobytes()] for vector in made.vectors] == made.products.tolist()
+    assert len(np.unique(made.vectors, axis=0)) == 30 * PHOTOS_OF_A_PRODUCT  # none twice
+    assert made.vectors.dtype == np.float32
+
+
+def test_a_cohort_is_drawn_at_random_and_the_same_again() -> None:
+    world = crowded(30, 12, seed=1)
+    first = Cohort.of(*world)
+    assert Cohort.of(*world).key == first.key
+    other = Cohort.of(*world, seed=1)
+    assert other.key != first.key
+    drawn = {row.tobytes() for row in first.vectors} & {row.tobytes() for row in other.vectors}
+    assert 0.5 < len(drawn) / len(first.vectors) < 0.9  # two draws of 8 of 12 share two thirds
+
+
+def test_of_many_products_a_cohort_holds_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.bundle.local_density.PRODUCTS", 10)
+    world = crowded(30, 12, seed=1)
+    cohorts = [Cohort.of(*world, seed=seed) for seed in range(8)]
+    assert {cohort.size for cohort in cohorts} == {10}
+    assert {product for cohort in cohorts for product in cohort.products.tolist()} > set(range(25))
+    assert all((np.bincount(cohort.products)[cohort.products] == PHOTOS_OF_A_PRODUCT).all() for cohort in cohorts)
+
+
+def test_the_key_is_of_the_vectors_and_of_the_products(cohort: Cohort) -> None:
+    moved = cohort.products.copy()
+    moved[-1] += 1
+    assert len({cohort.key, Cohort(cohort.vectors, moved).key, Cohort(-cohort.vectors, cohort.products).key}) == 3
+
+
+@pytest.mark.parametrize("products", [[0, 0, 1], [1, 0], [0, 1, 1, 2]])
+def test_products_of_a_cohort_are_sorted_one_a_vector(products: list[int]) -> None:
+    with pytest.raises(InvalidParameter, match="products must be ascending, one a vector"):
+        Cohort(np.eye(2, dtype=np.float32), np.array(products))
+
+
+@pytest.mark.parametrize("block", [1, 240, 1000])
+def test_the_size_of_a_block_changes_no_cosine(cohort: Cohort, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors, _ = crowded(5, 3)
+    whole = cohort.nearest(vectors)
+    monkeypatch.setattr("retrieval.bundle.local_density.BLOCK", block)
+    assert cohort.nearest(vectors) == pytest.approx(whole, abs=1e-15)
+    assert (np.diff(whole, axis=1) <= 0).all()
+    assert whole.shape == (15, 30)
+
+
+def own_densities(cohort: Cohort, k: int) -> np.ndarray:
+    return np.sort(cohort.nearest(cohort.vectors), axis=1)[:, ::-1][:, 1 : 1 + k].mean(axis=1)
+
+
+def test_the_floor_is_a_low_percentile_of_the_cohort() -> None:
+    cohort = Cohort.of(*crowded(30, 12, seed=1))
+    own = own_densities(cohort, 4)
+    additive, scaled = (LocalDensity.fit(form, 4, cohort) for form in FORMS)
+    assert additive.floor == pytest.approx(np.quantile(own, 0.02))
+    assert scaled.floor == pytest.approx(np.quantile(1 - own, 0.02))
+    assert additive.sparsest == scaled.sparsest == pytest.approx(np.quantile(own, 0.001))
+    assert LocalDensity.fit(ADDITIVE, 4, cohort, nearest=cohort.nearest(cohort.vectors)) == additive
+    assert LocalDensity.fit(ADDITIVE, 4, cohort, nearest=np.full((5, 30), 0.25)).floor == 0.25
+
+
+def test_where_all_photos_are_alike_the_floor_stays_positive() -> None:
+    alike = np.tile(np.eye(4, dtype=np.float32)[:1], (12, 1))
+    measure = LocalDensity.fit(LOCAL_SCALING, 2, Cohort.of(alike, np.arange(12) // 2))
+    assert measure.floor == 1e-3
+    assert measure.transform(np.array([0.01]), 1.0, 1.0)[0] == pytest.approx(np.sqrt(0.01 / 1e-3))
+
+
+def test_numbers_a_reader_can_check(cohort: Cohort) -> None:
+    """Local scaling divides by the root of both sparsities, 1 - b; additive adds what exceeds the floor."""
+    scaled = LocalDensity(LOCAL_SCALING, 4, 0.25, cohort)
+    assert scaled.transform(np.array([0.3]), 0.5, 0.28)[0] == pytest.approx(np.sqrt(0.3 / np.sqrt(0.5 * 0.72)))
+    assert scaled.transform(np.array([0.3]), 0.9, 0.75)[0] == pytest.approx(np.sqrt(0.3 / 0.25))  # the floor
+    added = LocalDensity(ADDITIVE, 4, 0.4, cohort)
+    assert added.transform(np.array([0.3]), 0.5, 0.7)[0] == pytest.approx(np.sqrt(0.3 + 0.1 + 0.3))
+    assert added.transform(np.array([0.3]), 0.3, 0.7)[0] == pytest.approx(np.sqrt(0.3 + 0.3))  # below the floor
+    assert added.transform(np.array([0.01]), 0.5, 0.7)[0] == pytest.approx(np.sqrt(0.01 + 0.4 * 0.2))  # x / 0.05
+    assert added.transform(np.array([0.05]), 0.5, 0.7)[0] == pytest.approx(np.sqrt(0.05 + 0.4))
+
+
+def test_hardly_a_photo_of_the_cohort_is_outside(cohort: Cohort) -> None:
+    measure = LocalDensity.fit(LOCAL_SCALING, 4, cohort)
+    assert measure.is_outside(cohort.vectors).sum() == 1  # 0.001 of 240, interpolated
+    opposite = -cohort.vectors.mean(axis=0, keepdims=True)
+    assert measure.is_outside((opposite / np.linalg.norm(opposite)).astype(np.float32)).all()
+    at = LocalDensity(LOCAL_SCALING, 4, 0.1, cohort, sparsest=float(measure.densities(cohort.vectors[:1])[0]))
+    assert not at.is_outside(cohort.vectors[:1]).any()
+    assert not LocalDensity(LOCAL_SCALING, 4, 0.1, cohort).is_outside(-cohort.vectors).any()  # unknown: none is
+
+
+def test_a_floor_is_positive_where_it_divides(cohort: Cohort) -> None:
+    for floor in (0.0, -0.1, float("nan")):
+        with pytest.raises(InvalidParameter, match="floor must be positive"):
+            LocalDensity(LOCAL_SCALING, 4, floor, cohort)
+    assert LocalDensity(ADDITIVE, 1, -0.1, cohort).floor == -0.1
+    assert LocalDensity(ADDITIVE, 29, 0.0, cohort).k == 29
+
+
+def test_a_manifest_tells_everything_of_a_measure(cohort: Cohort) -> None:
+    measure = LocalDensity.fit(ADDITIVE, 8, cohort)
+    again = unpack_measure(measure.to_dict(), pack_cohort(cohort))
+    assert isinstance(again, LocalDensity)
+    assert (again.form, again.k, again.floor, again.sparsest) == (ADDITIVE, 8, measure.floor, measure.sparsest)
+    assert (again.cohort.products == cohort.products).all()
+    assert unpack_measure({"form": "plain"}, pack_cohort(cohort)) is PLAIN
+    keys = {LocalDensity(form, k, floor, cohort).key for form in FORMS for k in (4, 8) for floor in (0.1, 0.2)}
+    assert len(keys) == 8

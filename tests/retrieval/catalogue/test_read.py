@@ -72,7 +72,7 @@ def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a parquet"):
         read_catalogue(tmp_path / "x.parquet")
     draw(0, 0).save(tmp_path / "loose.png")
-    with pytest.raises(DataError, match="folder an item"):
+    with pytest.raises(DataError, match="folder per item"):
         read_catalogue(tmp_path)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import csv
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -148,7 +152,87 @@ def test_export_and_import_keep_everything(shop: Path) -> None:
     with pytest.raises(GalleryError, match="another model"):
         call("gallery", "import", shop / "g.parquet", shop / "other")
     with pytest.raises(DataError, match="not an exported gallery"):
-        call("gallery", "import", shop / "photos.csv", shop / "never")
+        call("gallery", "import", shop / "r.json", shop / "never")
+
+
+def test_export_and_import_keep_the_log(shop: Path) -> None:
+    call("gallery", "remove", shop / "g", "--photo", "0-0.png")
+    call("gallery", "export", shop / "g", shop / "g.parquet")
+    call("gallery", "import", shop / "g.parquet", shop / "copy")
+    with Gallery.open(shop / "g") as one, Gallery.open(shop / "copy") as other:
+        log, copied = one.changes(-1)[::-1], other.changes(-1)[::-1]
+        assert len(log) >= 3
+        assert copied[: len(log)] == log
+        assert [change.action for change in copied[len(log) :]] == ["declare brand, mixed, price", "add"]
+        assert [change.version for change in copied] == list(range(1, len(copied) + 1))
+        assert other.version == len(copied)
+        assert other.verify() == []
+    call("gallery", "import", shop / "g.parquet", shop / "copy")  # a gallery that exists keeps its own
+    with Gallery.open(shop / "copy") as other:
+        assert other.changes(-1)[1:] == copied[::-1]
+        with pytest.raises(GalleryError, match="has a log of its own"):
+            other.restore_log(log)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"no base64!",
+        b"bm90IHpsaWI=",
+        base64.b64encode(zlib.compress(b"[[1, 2]]")),
+        base64.b64encode(zlib.compress(b'[[1, "now", "me", "add", 1e300]]')),
+        base64.b64encode(zlib.compress(b'[["1", "now", "me", "add", 3]]')),
+        base64.b64encode(zlib.compress(b'[[2, "now", "me", "add", 3], [2, "now", "me", "add", 3]]')),
+    ],
+)
+def test_a_log_that_makes_no_sense_is_refused(shop: Path, log: bytes) -> None:
+    call("gallery", "export", shop / "g", shop / "g.parquet")
+    table = pq.read_table(shop / "g.parquet")
+    metadata = {**table.schema.metadata, b"retrieval.gallery.changes": log}
+    pq.write_table(table.replace_schema_metadata(metadata), shop / "odd.parquet")
+    with pytest.raises(DataError, match="not an exported gallery"):
+        call("gallery", "import", shop / "odd.parquet", shop / "copy")
+    assert not (shop / "copy").exists()
+
+
+def test_a_csv_export_is_a_table_for_spreadsheets(shop: Path) -> None:
+    with Gallery.open(shop / "g") as gallery:
+        odd = {"note": "=1+1", "sizes": [1, "ü"], "new": True, "photo_id": 'with "quotes", and\nlines', "none": None}
+        gallery.add(["-x"], ["y"], np.eye(1, gallery.dim), metadata=[odd])
+    assert "13 photos" in call("gallery", "export", shop / "g", shop / "g.csv").output
+    with (shop / "g.csv").open(newline="", encoding="utf-8-sig") as file:
+        lines = list(csv.DictReader(file))
+    columns = ["brand", "mixed", "new", "none", "note", "metadata.photo_id", "price", "sizes"]
+    assert list(lines[0]) == ["photo_id", "item_id", *columns]
+    assert {"photo_id": "3-1.png", "item_id": "item-3", "brand": "b", "price": "3"}.items() <= lines[7].items()
+    assert lines[-1] == {
+        "photo_id": "'-x",
+        "item_id": "y",
+        "brand": "",
+        "metadata.photo_id": odd["photo_id"],
+        "mixed": "",
+        "new": "true",
+        "none": "",
+        "note": "'=1+1",
+        "price": "",
+        "sizes": '[1, "ü"]',
+    }
+    with pytest.raises(DataError, match=r"table without vectors.* index the photos again"):
+        call("gallery", "import", shop / "g.csv", shop / "copy")
+    with pytest.raises(GalleryError, match="exists"):
+        call("gallery", "export", shop / "g", shop / "g.csv")
+
+
+@pytest.mark.parametrize("name", ["g.xlsx", "g", "g.CSV.gz"])
+def test_an_export_of_another_kind_is_refused(shop: Path, name: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"end in \.parquet or \.csv"):
+        call("gallery", "export", shop / "g", shop / name)
+
+
+@pytest.mark.parametrize("name", ["none/g.parquet", "photos.csv/g.csv"])
+def test_an_export_to_where_nothing_can_be_written_is_an_error_of_ours(shop: Path, name: str) -> None:
+    with pytest.raises(GalleryError, match="cannot be written"):
+        call("gallery", "export", shop / "g", shop / name)
 
 
 def test_columns_are_declared_by_hand(shop: Path) -> None:

@@ -55,7 +55,7 @@ def test_index_says_what_was_written_and_what_comes_next(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["search", "none", "none", "none.jpg"], "none is not a bundle. `retrieval export RUN -o BUNDLE` makes one"),
+        (["search", "none", "none", "none.jpg"], "none is not a bundle. `retrieval export RUN -o "),
         (["index", "none", "none", "-o", "x"], "is not a bundle"),
         (["data", "check", "none.csv"], "none.csv does not exist"),
         (["train", "none.csv", "-o", "run"], "none.csv does not exist"),
@@ -123,9 +123,9 @@ def test_doctor_finds_what_is_wrong(
 def test_data_check_and_synthetic(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_folder(tmp_path / "photos", items=range(3))
+    folder = write_folder(tmp_path / "photos", items=range(20))
     assert call(monkeypatch, "data", "check", folder) == 0
-    assert "9 photos of 3 items." in capsys.readouterr().out
+    assert "60 photos of 20 items, from one folder per item." in capsys.readouterr().out
     (folder / "item-00" / "bad.jpg").write_bytes(b"no image")
     assert call(monkeypatch, "data", "check", folder) == 1
     assert "1 unreadable" in capsys.readouterr().out

@@ -249,6 +249,20 @@ def test_images_that_cannot_be_sent_are_refused_here(ask: Ask, server: Server, t
     assert len(only(server).content) == MAX_BYTES
 
 
+@pytest.mark.parametrize(("fields", "sent"), [(None, []), (["name", "a b"], ["name", "a b"]), ([], [""])])
+def test_a_search_names_the_fields_that_it_wants(
+    ask: Ask, server: Server, fields: list[str] | None, sent: list[str]
+) -> None:
+    server.will(ANSWER)
+    ask("search", JPEG, fields=fields)
+    assert only(server).url.params.get_list("fields") == sent
+    server.will({"answers": [ANSWER], "request_id": "r"})
+    ask("search_batch", [JPEG], fields=fields)
+    assert only(server).url.params.get_list("fields") == sent
+    with pytest.raises(InvalidParameter, match="fields must be a sequence"):
+        ask("search", JPEG, fields="name")
+
+
 def test_a_batch_has_the_error_of_a_refused_photo_in_its_place(ask: Ask, server: Server) -> None:
     server.will({"answers": [ANSWER, PROBLEM, NOTHING], "request_id": "r-9"}, headers={"X-Request-ID": "r-9"})
     found, refused, nothing = ask("search_batch", [JPEG, b"?", draw(1, 0)], top_k=2, where="a = 1")
@@ -291,11 +305,17 @@ def test_items_and_photos_are_removed(ask: Ask, server: Server) -> None:
         assert_asked(server, "DELETE", b"/v1/" + collection + b"/" + ENCODED)
 
 
-@pytest.mark.parametrize("name", ["", ".", ".."])
-def test_an_id_that_would_change_the_path_is_refused(ask: Ask, server: Server, name: str) -> None:
-    with pytest.raises(InvalidParameter, match="id must"):
-        ask("remove_item", name)
+def test_an_empty_id_is_refused(ask: Ask, server: Server) -> None:
+    with pytest.raises(InvalidParameter, match="id must not be empty"):
+        ask("remove_item", "")
     assert server.asked == []
+
+
+@pytest.mark.parametrize(("name", "sent"), [(".", b"%2E"), ("..", b"%2E%2E"), ("../x", b"..%2Fx"), ("a\n", b"a%0A")])
+def test_an_id_never_changes_the_path(ask: Ask, server: Server, name: str, sent: bytes) -> None:
+    server.will(REMOVED)
+    ask("remove_item", name)
+    assert_asked(server, "DELETE", b"/v1/items/" + sent)
 
 
 def test_a_photo_is_put(ask: Ask, server: Server) -> None:
@@ -632,7 +652,7 @@ def test_a_missing_httpx_is_named_with_its_remedy(
     monkeypatch: pytest.MonkeyPatch, client: Callable[[str], object]
 ) -> None:
     monkeypatch.setitem(sys.modules, "httpx", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'retrieval\[client\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install -c constraints.txt '\.\[client\]'"):
         client(URL)
 
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, search_scores
@@ -43,6 +44,77 @@ def test_a_smaller_gallery_is_the_mean_over_its_subsets(scores: SearchScores) ->
     generator = np.random.default_rng(0)
     drawn = [(generator.permuted(np.arange(299) < c)[:100]).any() for c in counts for _ in range(20)]
     assert size.fpir(threshold, 100) == pytest.approx(np.mean(drawn), abs=0.01)
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 50, 298, 299])
+def test_a_smaller_gallery_avoids_by_the_hypergeometric_distribution(scores: SearchScores, drawn: int) -> None:
+    for threshold in np.quantile(scores.near, [0.0, 0.001, 0.1, 0.5, 1.0]):
+        within = (scores.near <= threshold).sum(axis=1)
+        expected = 1 - stats.hypergeom(299, within, drawn).pmf(0)
+        np.testing.assert_allclose(size_model(scores).chances(float(threshold), drawn), expected, atol=1e-10)
+
+
+def predicted(near: np.ndarray, known: int, threshold: float, items: int) -> np.ndarray:
+    """Return the chances beyond the calibrated gallery as the module's first lines say, by scipy."""
+    pooled = np.sort(near[np.isfinite(near)])
+    tail = min(max(50, int(0.05 * len(near))), len(pooled))
+    edge = pooled[tail - 1]
+    exponent = (tail - 2) / np.log(edge / pooled[: tail - 1]).sum()  # Hill, without its bias
+    power_law = tail / len(near) * (threshold / edge) ** exponent
+    mean = (pooled <= threshold).sum() / len(near) if threshold >= edge else power_law
+    counts = (near <= max(threshold, edge)).sum(axis=1)
+    shapes = np.exp(np.linspace(-5, 5, 81))
+    fits = [stats.nbinom.logpmf(counts, a, a / (a + counts.mean())).sum() for a in shapes]
+    a = shapes[int(np.argmax(fits))]
+    b = a / (mean / known)
+    return 1 - ((b + known) / (b + known + items)) ** (a + (near <= threshold).sum(axis=1))
+
+
+@pytest.mark.parametrize("queries", [30, 900, 2400])
+@pytest.mark.parametrize("items", [300, 1000, 30_000])
+def test_a_larger_gallery_is_what_the_model_says(queries: int, items: int) -> None:
+    """With few queries the tail is 50 distances, with many 5 % of them."""
+    generator = np.random.default_rng(queries)
+    crowded = generator.gamma(0.7, size=(queries, 1))
+    near = np.sort((generator.random((queries, 32)) / (0.2 + crowded)) ** 0.2, axis=1)
+    near[generator.random(queries) < 0.01] = np.inf  # of uncertain searches
+    size = GallerySize(near, 299)
+    pooled = np.sort(near[np.isfinite(near)])
+    for threshold in [*pooled[[0, 30, 48, 49, 50, 119, 120, 121, 400, 900]], pooled[0] / 2, pooled[49] * 0.99]:
+        expected = predicted(near, 299, float(threshold), items)
+        np.testing.assert_allclose(size.chances(float(threshold), items), expected, rtol=1e-9, atol=1e-12)
+        assert size.fpir(float(threshold), items) == pytest.approx(expected.mean())
+
+
+def test_equal_distances_have_no_tail_below_them() -> None:
+    size = GallerySize(np.full((100, 3), 0.5), 10)
+    assert size.fpir(0.499, 1000) == 0
+    assert size.fpir(0.5, 1000) > 0.99
+    assert size.fpir(0.0, 1000) == size.fpir(-0.1, 1000) == 0
+
+
+def test_a_photo_that_equals_another_item_does_not_spoil_the_tail() -> None:
+    near = np.sort(np.random.default_rng(0).random((900, 8)) ** 0.2, axis=1)
+    near[0, 0] = 0.0
+    assert 0 < GallerySize(near, 299).fpir(0.2, 1000) < GallerySize(near, 299).fpir(0.3, 1000) < 1
+
+
+def test_where_nothing_is_near_nothing_is_returned() -> None:
+    size = GallerySize(np.array([[0.4, np.inf], [np.inf, np.inf]]), 10)
+    assert size.threshold(0.001, 2) < 0.4
+    assert size.threshold(0.999, 10) == pytest.approx(0.4, abs=2e-9)
+    assert GallerySize(np.full((5, 2), np.inf), 10).threshold(0.5, 5) == 0.0
+
+
+@pytest.mark.parametrize("items", [1, 10, 100, 299])
+@pytest.mark.parametrize("fpir", [0.01, 0.05, 0.3])
+def test_the_threshold_of_a_rate_is_exact_where_nothing_is_modelled(
+    scores: SearchScores, items: int, fpir: float
+) -> None:
+    size = size_model(scores)
+    threshold = size.threshold(fpir, items)
+    assert size.fpir(threshold, items) <= fpir
+    assert size.fpir(threshold + 2e-9, items) > fpir or threshold > scores.near.max() - 2e-9
 
 
 def test_it_grows_with_gallery_and_threshold(scores: SearchScores) -> None:
@@ -97,7 +169,17 @@ def test_far_out_nothing_is_certified(scores: SearchScores) -> None:
 
 
 def test_broken_rules_are_named(scores: SearchScores) -> None:
-    with pytest.raises(InvalidParameter, match="items must be at least 1"):
-        size_model(scores).fpir(0.5, 0)
-    with pytest.raises(InvalidParameter, match="near"):
-        GallerySize(np.zeros((0, 3)), 10)
+    for items in (0, -1):
+        with pytest.raises(InvalidParameter, match="items must be at least 1"):
+            size_model(scores).fpir(0.5, items)
+    for near in (np.zeros((0, 3)), np.zeros((3, 0)), np.zeros(3)):
+        with pytest.raises(InvalidParameter, match="near must be"):
+            GallerySize(near, 10)
+    with pytest.raises(InvalidParameter, match="items must be at least the number of nearest items"):
+        GallerySize(np.zeros((3, 5)), 4)
+    assert GallerySize(np.full((3, 5), 0.5), 5).fpir(0.5, 1) == 1
+    for fpir in (0.0, 1.0, -0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidParameter, match="fpir must lie between 0 and 1"):
+            size_model(scores).threshold(fpir, 10)
+    with pytest.raises(InvalidParameter, match="scores must hold the distances to the nearest items"):
+        size_model(SearchScores(scores.labels, scores.own, scores.impostor, 300))

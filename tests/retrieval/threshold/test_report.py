@@ -1,6 +1,8 @@
 import re
 import sys
 from html.parser import HTMLParser
+from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -85,3 +87,18 @@ def test_without_matplotlib_it_says_what_is_missing(scores: SearchScores, monkey
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependency, match="matplotlib"):
         render_report(ReportData(calibrate(scores), scores))
+
+
+def test_a_slow_machine_draws_the_report_without_a_warning(
+    scores: SearchScores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """matplotlib warns, and warnings are errors here, where it looks for a free corner for more than a second."""
+    vectors, labels = simulated(30, 4, seed=1)
+    data = ReportData(
+        calibrate(scores),
+        scores,
+        pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
+        pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
+    )
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 10).__next__))
+    assert render_report(data).count("<svg") == 6

@@ -21,7 +21,7 @@ def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchRes
     return SearchResult(
         matches=matches,
         decision="match" if matches else "no_match",
-        reason="" if matches else "no_match",
+        reason="" if matches else "beyond_threshold",
         threshold=threshold,
         nearest_distance=found[0].distance if found else None,
         certainty=1.0,

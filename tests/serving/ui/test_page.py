@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
@@ -15,42 +14,17 @@ from PIL import Image
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
 from serving.ui.page import gallery_examples
+from serving.ui.uploads import PREFIX
 
 from ...world import draw, encode
 from ..conftest import Served, start, stop
+from .page_client import ask, upload
 
 
 @pytest.fixture(scope="module")
 def page(served: Served) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=served.address, timeout=20) as client:
         yield client
-
-
-def upload(page: httpx.Client, image: bytes, name: str = "photo.jpg") -> str:
-    response = page.post("/gradio_api/upload", files={"files": (name, image)})
-    response.raise_for_status()
-    path: str = response.json()[0]
-    return path
-
-
-def ask(page: httpx.Client, **file: Any) -> str:
-    """Send a file to the page as its own script does, and return the answer's HTML, or the error."""
-    config = page.get("/config").json()
-    events = [d for d in config["dependencies"] if any(t[1] == "change" for t in d["targets"])]
-    assert len(events) == 1
-    event = {
-        "data": [{"meta": {"_type": "gradio.FileData"}, **file}],
-        "fn_index": events[0]["id"],
-        "session_hash": "test",
-    }
-    page.post("/gradio_api/queue/join", json=event).raise_for_status()
-    with page.stream("GET", "/gradio_api/queue/data", params={"session_hash": "test"}) as stream:
-        for line in stream.iter_lines():
-            if line.startswith("data:"):
-                message = json.loads(line[5:])
-                if message["msg"] == "process_completed":
-                    return str(message["output"].get("data", message["output"].get("error")))
-    return "no answer"
 
 
 def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
@@ -88,32 +62,6 @@ def test_hostile_files_meet_the_same_gate(page: httpx.Client, image: bytes, name
     assert told in answer
 
 
-def test_nothing_is_read_or_fetched_but_uploads(page: httpx.Client, served: Served, world: Path) -> None:
-    mine = str(next((world / "photos").rglob("*.png")))  # a real photo that the server could read, but nobody sent
-    uploaded = upload(page, encode(draw(0, 0)))
-    data = "data:image/png;base64,iVBORw0KGgo="
-    for file in (
-        {"path": mine},
-        {"path": mine, "url": data},
-        {"path": f"{uploaded}/../../../../..{mine}"},
-        {"path": "http://example.com/a.jpg"},
-        {"path": "http://example.com/a.jpg", "url": "http://example.com/a.jpg"},
-    ):
-        answer = ask(page, **file)
-        assert "r-card" not in answer, file
-    assert "This is item-00" in ask(page, path=uploaded, url="http://example.com/a.jpg")  # the path is what counts
-    for path in (
-        f"/gradio_api/file={mine}",
-        "/gradio_api/file=pyproject.toml",
-        "/gradio_api/file=http://example.com/a.jpg",
-        "/gradio_api/file=HTTPS%3A//example.com/a.jpg",
-        "/gradio_api/proxy=http://example.com/a.jpg",
-        "/file=http://example.com/a.jpg",
-    ):
-        assert page.get(path).status_code in (403, 404), path
-    assert served.strangers() == []  # no telemetry either
-
-
 def test_an_upload_has_the_endpoints_limit(page: httpx.Client) -> None:
     response = page.post("/gradio_api/upload", files={"files": ("a.jpg", b"x" * (MAX_BYTES + 2**20))})
     assert response.status_code == 413
@@ -124,22 +72,25 @@ def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
 
 
-def test_examples_are_spread_over_the_gallery(retriever: Retriever, tmp_path: Path) -> None:
-    files = gallery_examples(retriever, tmp_path)
-    items = [retriever.search(file).matches[0].item_id for file in files]
+def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
+    items = [retriever.search(image).matches[0].item_id for image in gallery_examples(retriever)]
     assert len(items) == len(set(items)) == 6
 
 
-def test_the_server_ends_when_asked_and_takes_the_uploads_along(world: Path, tmp_path: Path) -> None:
+def test_the_server_ends_when_asked_and_takes_the_uploads_along(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for how in (signal.SIGINT, signal.SIGTERM):
         folder = tmp_path / how.name
         folder.mkdir()
+        monkeypatch.setenv("TMPDIR", str(folder))
         running = start(world, folder, "--threads", "1", "--examples", str(world / "photos"))
         with httpx.Client(base_url=running.address) as client:
-            sent = Path(upload(client, encode(draw(1, 1))))
-            assert sent.exists()
+            (sent,) = folder.glob(f"{PREFIX}*/{upload(client, encode(draw(1, 1)))}")
+            assert stat.S_IMODE(sent.parent.stat().st_mode) == 0o700
+            assert stat.S_IMODE(sent.stat().st_mode) == 0o600
         assert stop(running, how) in (0, -how)
-        assert not sent.exists()
+        assert list(folder.iterdir()) == [running.log]
         told = running.log.read_text()
         assert "30 photos of 10 items" in told
         assert f"page at {running.address}" in told

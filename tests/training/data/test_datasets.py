@@ -10,11 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.write import write_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter, MissingDependency
 from retrieval.images import open_image
 from training.data import datasets
-from training.data.datasets import read_dataset, set_aside, write_catalogue
+from training.data.datasets import read_dataset, set_aside
 
 from ...miniature import WRITERS, write_cars, write_cub, write_inat, write_inshop, write_sop
 

@@ -106,3 +106,14 @@ def test_an_epoch_has_as_many_batches_as_asked() -> None:
     assert sampler().batches == len(LABELS) // 16
     longer = ItemSampler(LABELS, items_per_batch=4, photos_per_item=4, seed=0, steps=50)
     assert len(list(longer.epoch(0))) == longer.batches == 50
+
+
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_no_photo_is_twice_in_a_batch_where_its_item_has_k_of_them(count: int) -> None:
+    labels = np.repeat(np.arange(4), count).tolist()
+    deal = ItemSampler(labels, items_per_batch=4, photos_per_item=4, seed=0, steps=50)
+    dealt: Counter[int] = Counter()
+    for batch in deal.epoch(0):  # what is left of a pile after one batch does not fill the next
+        assert len(set(batch.tolist())) == 16
+        dealt.update(batch.tolist())
+    assert max(dealt.values()) - min(dealt.values()) <= 2

@@ -65,8 +65,14 @@ def test_an_item_in_two_partitions_is_refused() -> None:
 
 
 def test_too_few_items_are_refused_with_a_remedy() -> None:
-    with pytest.raises(DataError, match="at least ten, in several groups"):
-        make_splits([photo(f"t{n}", partition="train") for n in range(3)], seed=0)
+    with pytest.raises(DataError, match="at least 8 training items"):
+        make_splits([photo(f"t{n}", partition="train") for n in range(7)], seed=0)
+    with pytest.raises(DataError, match="at least 14 items"):
+        make_splits([photo(f"t{n}") for n in range(13)], seed=0)
+    for seed in range(10):
+        make_splits([photo(f"t{n}", partition="train") for n in range(8)], seed=seed)
+        for items in range(14, 40):
+            make_splits([photo(f"t{n}") for n in range(items)], seed=seed)
 
 
 def test_protocol_prefers_roles_then_sources_with_several_photos() -> None:

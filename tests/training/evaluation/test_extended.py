@@ -9,8 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.write import write_catalogue
 from retrieval.cli.main import group
-from training.data.datasets import read_dataset, set_aside, write_catalogue
+from training.data.datasets import read_dataset, set_aside
 from training.evaluation.evaluate import EvaluationSplit
 from training.evaluation.extended import extended_metrics
 from training.evaluation.report import evaluate_run, render

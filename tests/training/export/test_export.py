@@ -102,11 +102,16 @@ def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path)
     assert not (tmp_path / "bundle").exists()
 
 
-def test_items_seen_in_training_never_calibrate(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("part", ["fit", "validation"])
+def test_items_that_decided_something_never_calibrate(
+    part: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters are fitted on the one, checkpoint and distance form are chosen on the other."""
     splits = run.splits
-    mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, splits.fit[0]), splits.test)
+    item = getattr(splits, part)[0]
+    mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, item), splits.test)
     monkeypatch.setattr(Run, "splits", mixed)
-    with pytest.raises(CalibrationError, match=f"seen in training, {splits.fit[0]}"):
+    with pytest.raises(CalibrationError, match=f"1 calibration items were seen in training, {item}"):
         export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
     assert not (tmp_path / "bundle").exists()
 

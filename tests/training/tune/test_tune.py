@@ -30,7 +30,7 @@ from training.tune.report import importances, render_study
 from training.tune.results import render, settings_of, to_toml
 from training.tune.search_space import parse_searches
 from training.tune.study import StudyFolder
-from training.tune.trial_queue import ATTEMPTS, claim, counted
+from training.tune.trial_queue import ATTEMPTS
 from training.tune.tune import resume_tuning, tune
 
 from ...conftest import ROOT

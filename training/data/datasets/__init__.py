@@ -11,7 +11,7 @@ shared   CUB and Cars only: the set's own split for classification, in which eve
 The official lists hold no calibration items: `set_aside` takes some from the training part.
 """
 
-from .convert import set_aside, write_catalogue
 from .read import DATASETS, PROTOCOLS, read_dataset
+from .set_aside import set_aside
 
-__all__ = ["DATASETS", "PROTOCOLS", "read_dataset", "set_aside", "write_catalogue"]
+__all__ = ["DATASETS", "PROTOCOLS", "read_dataset", "set_aside"]

@@ -86,9 +86,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         from scipy.io import loadmat
     except ModuleNotFoundError as error:
-        raise MissingDependency(
-            "scipy, which reads Cars-196's .mat files, is not installed", remedy="pip install 'retrieval[train]'"
-        ) from error
+        raise MissingDependency.of_extra("scipy, which reads Cars-196's .mat files,", "train") from error
     try:
         values: dict[str, Any] = loadmat(path, squeeze_me=True)
     except (OSError, ValueError, NotImplementedError, TypeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from retrieval.errors import InvalidParameter
+from retrieval.files import write_file
 
 from .designs import Design, draw_family
 from .families import FAMILIES, UNKNOWN, Shape
@@ -97,10 +99,11 @@ def make_catalogue(
                 bar.update(photos)
     _photograph_unknown(studio, directory / "unknown", seed)
     path = directory / "catalogue.csv"
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue())
     return path
 
 

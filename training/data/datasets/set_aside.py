@@ -1,11 +1,9 @@
-"""A benchmark set as a catalogue: one CSV, with items set aside for calibration where asked."""
+"""Training items of a benchmark set that are set aside for calibration."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -30,22 +28,3 @@ def set_aside(photos: Sequence[Photo], *, share: float, seed: int) -> list[Photo
         raise InvalidParameter("share", "be 0 where training and test share their items", share)
     taken = set(np.random.default_rng(seed).permutation(items)[: round(share * len(items))].tolist())
     return [replace(photo, partition=CALIBRATION) if photo.item_id in taken else photo for photo in photos]
-
-
-def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
-    """Write photos as a CSV that `retrieval.catalogue.read.read_catalogue` reads.
-
-    Paths are relative to the CSV where the photos lie below its folder, else absolute.
-    """
-    home = path.resolve().parent
-    extra = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
-    home.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["photo_id", "path", "item_id", "partition", "role", *extra])
-        for photo in photos:
-            where = photo.path.resolve()
-            place = where.relative_to(home) if where.is_relative_to(home) else where
-            values = [photo.metadata.get(name, "") for name in extra]
-            writer.writerow([photo.photo_id, place.as_posix(), photo.item_id, photo.partition, photo.role, *values])
-    return path

@@ -1,0 +1,41 @@
+"""Where a client connects to, and with which key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from retrieval.errors import InvalidParameter, MissingDependency
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def require_httpx() -> None:
+    """Raise MissingDependency where httpx is not installed."""
+    try:
+        import httpx  # noqa: F401
+    except ImportError as error:
+        raise MissingDependency.of_extra("httpx", "client") from error
+
+
+def address(base_url: str) -> httpx.URL:
+    """Return a server's address; InvalidParameter where it is none."""
+    import httpx
+
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise InvalidParameter("base_url", "be an address", base_url) from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidParameter("base_url", "begin with http:// or https:// and a host", base_url)
+    return url
+
+
+def headers(key: str | None) -> dict[str, str]:
+    """Return the headers that each request carries."""
+    secret = (key or "").strip()  # of a file's line end
+    if not secret:
+        return {}
+    if not (secret.isascii() and secret.isprintable()):
+        raise InvalidParameter("key", "be printable ASCII", "something else")
+    return {"Authorization": f"Bearer {secret}"}

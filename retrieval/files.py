@@ -1,0 +1,71 @@
+"""Files: bytes from the middle, whole files or nothing, and what to do where the system refuses one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from pathlib import Path
+
+REMEDIES = {
+    errno.ENOSPC: "Make room on the disk, then try again",
+    errno.EDQUOT: "Make room in your quota, then try again",
+    errno.EFBIG: "Raise the limit on the size of files (ulimit -f), then try again",
+    errno.EROFS: "Choose a folder that can be written",
+    errno.EACCES: "Choose a place that you may read and write",
+    errno.EPERM: "Choose a place that you may read and write",
+    errno.ENOTDIR: "A file lies where a folder is meant: choose another place",
+    errno.EEXIST: "Choose a new name",
+    errno.EISDIR: "Name a file, not a folder",
+    errno.ENOENT: "Check that the path is right",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), then try again",
+}
+
+
+def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
+    """Return `size` bytes of a file from `offset` on, or what there is of them; raises OSError.
+
+    One open, one read and one close: no descriptor is kept, so that there is no limit on the number of files.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        data = os.pread(file, size, offset)
+        while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
+def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
+    """Write a file, replacing one of the same name; where that fails nothing of it is left.
+
+    `mode` is what it may be used for, less the umask. Raises OSError, which names the file.
+    """
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Raise OSError where nothing can be written at a path, before the work is done whose result goes there."""
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(above))
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES), str(above))
+
+
+def explain(error: OSError) -> str:
+    """Return which file the system refused, why, and what to do."""
+    place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+    remedy = REMEDIES.get(error.errno or 0, "")
+    return f"{place}{error.strerror or error}" + (f". {remedy}" if remedy else "")

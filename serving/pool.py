@@ -1,0 +1,97 @@
+"""The threads that search: a few of them, a bounded queue in front, a deadline for each search."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from threading import Lock, get_ident
+from typing import Any, TypeVar
+
+from serving.http.limits import AGAIN, Busy
+
+Result = TypeVar("Result")
+CLOSE_S = 2.0  # that work under way may take when the pool closes: nobody waits for its answer any more
+
+
+class SearchPool:
+    """Runs searches on a few threads, one a core, with a bounded queue in front and a deadline for each."""
+
+    def __init__(self, *, threads: int, queue: int, deadline_s: float) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
+        self._threads, self._places, self._deadline = threads, threads + queue, deadline_s
+        self._under_way: set[Future[Any]] = set()
+        self._started: dict[int, float] = {}  # thread to the time at which it began its work
+        self._taken = 0
+        self._guard = Lock()
+
+    @property
+    def threads(self) -> int:
+        """How many threads search."""
+        return self._threads
+
+    @property
+    def waiting(self) -> int:
+        """How many searches wait for a thread."""
+        return max(0, self._taken - self._threads)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more search would be refused."""
+        return self._taken >= self._places
+
+    @property
+    def overdue(self) -> int:
+        """How many threads have been at one search for longer than the deadline: they may never come back."""
+        now = time.monotonic()
+        with self._guard:
+            return sum(now - started > self._deadline for started in self._started.values())
+
+    async def run(self, work: Callable[[], Result], *, deadline_s: float | None = None) -> tuple[Result, float]:
+        """Run the work on a thread; return its answer and the seconds it waited. Busy when the queue is full.
+
+        Busy also when the deadline passes. A place is free again when its work has ended, not when its client has gone.
+        """
+        with self._guard:
+            if self._taken >= self._places:
+                raise Busy("every place in the queue is taken", remedy=AGAIN)
+            self._taken += 1
+        asked = time.perf_counter()
+
+        def timed() -> tuple[Result, float]:
+            waited = time.perf_counter() - asked
+            with self._guard:
+                self._started[get_ident()] = time.monotonic()
+            try:
+                return work(), waited
+            finally:
+                with self._guard:
+                    del self._started[get_ident()]
+
+        try:
+            running = self._pool.submit(copy_context().run, timed)  # the caller is known to the work
+        except RuntimeError as error:  # the pool is closed
+            self._leave(None)
+            raise Busy("the server is shutting down", remedy=AGAIN) from error
+        with self._guard:
+            self._under_way.add(running)
+        running.add_done_callback(self._leave)
+        try:
+            async with asyncio.timeout(deadline_s or self._deadline):
+                return await asyncio.wrap_future(running)
+        except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
+            raise Busy("the search did not end before its deadline", remedy=AGAIN) from error
+
+    def _leave(self, ended: Future[Any] | None) -> None:
+        with self._guard:
+            self._taken -= 1
+            self._under_way.discard(ended)
+
+    def close(self) -> None:
+        """Take nothing more, and wait a moment for what is under way; what hangs is left behind."""
+        self._pool.shutdown(wait=False)
+        with self._guard:
+            under_way = set(self._under_way)
+        wait(under_way, timeout=CLOSE_S)

@@ -1,0 +1,48 @@
+"""A gallery that is damaged while it is served: an error and no readiness, never a wrong answer."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+from fastapi.testclient import TestClient
+
+from index.gallery import Gallery
+from retrieval.retriever import Retriever
+from serving.app import create_app
+
+from ..world import draw, encode
+
+
+def test_a_damaged_row_is_a_500_and_ends_readiness(world: Path, tmp_path: Path) -> None:
+    bundle, gallery = world / "bundle", tmp_path / "gallery"
+    shutil.copytree(world / "gallery", gallery)
+    with Gallery.open(gallery) as opened:
+        others = np.random.default_rng(0).normal(size=(1000, opened.dim))
+        others /= np.linalg.norm(others, axis=1, keepdims=True)
+        names = [f"other-{i}" for i in range(1000)]
+        opened.add(names, names, others)
+        opened.merge(kind="fp16")  # a row is read when it is a candidate first
+    with TestClient(create_app(Retriever.open(bundle, gallery), page=False)) as client:
+        image = encode(draw(3, 0))
+        far = encode(draw(77, 0))
+        assert client.post("/v1/search?top_k=1", content=far).status_code == 200
+        assert client.get("/readyz").status_code == 200
+        _turn_around(gallery, "item-03")
+        response = client.post("/v1/search?top_k=1", content=image)
+        assert response.status_code == 500
+        assert response.json()["detail"] == "The server's log says why."
+        ready = client.get("/readyz")
+        assert ready.status_code == 503
+        assert "damaged" in ready.json()["detail"]
+
+
+def _turn_around(gallery: Path, item: str) -> None:
+    """Write the opposite of every vector of an item in place, as the served gallery has it mapped."""
+    with Gallery.open(gallery, read_only=True) as opened:
+        for segment in opened.snapshot().segments:
+            rows = [row for row in range(len(segment.seqs)) if segment.photo(row)[1] == item]
+            vectors = np.load(gallery / "segments" / f"{segment.name}.npy", mmap_mode="r+")
+            vectors[rows] = -vectors[rows]
+            vectors.flush()

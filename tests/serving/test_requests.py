@@ -1,0 +1,114 @@
+"""Odd heads, large metadata and the fields of an answer: what a request may hold, and what comes back of it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from retrieval.retriever import Retriever
+from serving.api.problems import MEDIA_TYPE
+from serving.app import create_app
+from serving.config import ServeSettings
+from serving.http.keys import add_key
+
+from ..world import draw, encode
+
+STRANGER = encode(draw(77, 0))
+
+
+@pytest.fixture
+def shop(world: Path, tmp_path: Path) -> Path:
+    """Return a copy of the world that may be changed."""
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.fixture(params=["local", "keyed"])
+def guarded(shop: Path, request: pytest.FixtureRequest) -> Iterator[TestClient]:
+    """Return a client, without a key, of a server for its own machine, and of one that asks for keys."""
+    keys = shop / "keys.json" if request.param == "keyed" else None
+    if keys:
+        add_key(keys, "shop", "search")
+    settings = ServeSettings(keys=keys, local=keys is None)
+    app = create_app(Retriever.open(shop / "bundle", shop / "gallery"), settings=settings, page=False)
+    with TestClient(app, base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.mark.parametrize("host", ["[::1", "::1]", "[x]", "a b", "evil@localhost", "localhost:port", "a/b", "[::1]x"])
+def test_a_host_that_is_none_is_refused_before_anything_is_asked(guarded: TestClient, host: str) -> None:
+    answer = guarded.get("/v1/items", headers={"host": host})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, MEDIA_TYPE)
+    assert "Host" in answer.json()["title"]
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:1", "[::1]:7860", "[::1]"])
+def test_names_of_this_machine_are_answered(guarded: TestClient, host: str) -> None:
+    assert guarded.get("/v1/items", headers={"host": host}).status_code in (200, 401)
+    assert guarded.get("/v1/items", headers={"host": f"x{host}"}).status_code in (400, 401, 403)
+
+
+@pytest.mark.parametrize("length", ["9" * 5000, "0" * 5000, "+1", "1_0", "1e3", ""])
+def test_a_length_that_is_none_is_refused(shop: Path, length: str) -> None:
+    app = create_app(Retriever.open(shop / "bundle", shop / "gallery"), page=False)
+    with TestClient(app) as client:
+        answer = client.post("/v1/search", content=b"x", headers={"content-length": length})
+        assert (answer.status_code, answer.headers["content-type"]) == (400, MEDIA_TYPE)
+        assert client.post("/v1/search", content=b"x", headers={"content-length": "9" * 19}).status_code == 413
+
+
+@pytest.fixture
+def client(shop: Path) -> Iterator[TestClient]:
+    with TestClient(create_app(Retriever.open(shop / "bundle", shop / "gallery"), page=False)) as client:
+        yield client
+
+
+def put(client: TestClient, metadata: object) -> httpx.Response:
+    body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new", "metadata": metadata}
+    return client.put("/v1/photos/new.jpg", json=body)
+
+
+def test_the_metadata_of_a_photo_is_bounded(client: TestClient) -> None:
+    assert put(client, {"text": "a" * 65_000}).status_code == 200
+    for large in ({"text": "a" * 66_000}, {"text": "é" * 33_000}, {f"key-{n}": n for n in range(5000)}):
+        answer = put(client, large)
+        assert answer.status_code == 422
+        assert "65,536 bytes" in answer.json()["title"]
+        assert len(answer.content) < 1000
+    assert len(client.get("/v1/photos/new.jpg").json()["metadata"]["text"]) == 65_000  # the first is still there
+
+
+def test_an_answer_holds_the_fields_that_were_asked_for(client: TestClient) -> None:
+    assert put(client, {"name": "cup", "price": 3, "text": "a" * 10_000}).status_code == 200
+    encoded = base64.b64encode(STRANGER).decode()
+
+    def told(*answers: dict[str, Any]) -> list[list[str]]:
+        return [
+            sorted(match["metadata"])
+            for answer in answers
+            for match in (*answer["matches"], answer["nearest"], (answer["explanation"] or {}).get("plain_nearest"))
+            if match
+        ]
+
+    for query, fields, expected in (
+        ("", None, ["name", "price", "text"]),
+        ("&fields=name&fields=nothing", ["name", "nothing"], ["name"]),
+        ("&fields=", [], []),
+        ("&fields=_content_sha256", ["_content_sha256"], []),
+    ):
+        raw = client.post(f"/v1/search?explain=true{query}", content=STRANGER).json()
+        body = {"image": encoded, "explain": True, "fields": fields}
+        assert told(raw, client.post("/v1/search", json=body).json()) == [expected] * 6
+        batch = client.post(f"/v1/search/batch?x=1{query}", files=[("images", ("a", STRANGER))]).json()
+        body = {"images": [encoded], "fields": fields}
+        assert told(*batch["answers"], *client.post("/v1/search/batch", json=body).json()["answers"]) == [expected] * 4
+    assert client.post("/v1/search?fields=" + "a" * 201, content=STRANGER).status_code == 422
+    assert client.post("/v1/search", json={"image": encoded, "fields": ["a"] * 65}).status_code == 422

@@ -1,0 +1,35 @@
+"""What a search refuses in this process it refuses over HTTP, and the other way round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from retrieval.retriever import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
+from serving.api import routes as api
+from serving.api import schemas
+
+
+def schema_of(model: type[Any], name: str) -> dict[str, Any]:
+    field = model.model_json_schema()["properties"][name]
+    return {**field, **next((part for part in field.get("anyOf", ()) if part.get("type") == "string"), {})}
+
+
+@pytest.mark.parametrize("model", [schemas.SearchRequest, schemas.BatchRequest])
+def test_a_search_has_the_same_limits_as_json(model: type[Any]) -> None:
+    top_k, where = schema_of(model, "top_k"), schema_of(model, "where")
+    assert (top_k["minimum"], top_k["maximum"]) == (1, MOST_MATCHES)
+    assert where["maxLength"] == MOST_WHERE
+
+
+def test_a_search_has_the_same_limits_as_a_query() -> None:
+    (top_k,), (where,) = api.TopK.__metadata__, api.Where.__metadata__
+    assert [rule.le for rule in top_k.metadata if hasattr(rule, "le")] == [MOST_MATCHES]
+    assert [rule.ge for rule in top_k.metadata if hasattr(rule, "ge")] == [1]
+    assert [rule.max_length for rule in where.metadata if hasattr(rule, "max_length")] == [MOST_WHERE]
+
+
+def test_a_batch_has_the_same_number_of_images() -> None:
+    assert schemas.MOST_IMAGES == MOST_IMAGES
+    assert schema_of(schemas.BatchRequest, "images")["maxItems"] == MOST_IMAGES

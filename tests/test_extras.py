@@ -1,0 +1,252 @@
+"""Each extra does its job alone in a fresh environment, and one that is missing is one line that installs it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from retrieval.extras import MODULES, extra_of
+
+from .conftest import ROOT
+from .test_file_errors import CONFIG
+from .world import make_bundle, write_folder
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+LOCAL = {"index", "retrieval", "serving", "training"}
+ALWAYS = {"PIL", "click", "numpy", "pyarrow", "threadpoolctl", "tqdm"}
+OF_OTHERS = {"mlflow", "wandb"}  # loggers, whose own check says what to install
+NEEDED_IN_TURN = {"anyio", "huggingface_hub", "pydantic", "sqlalchemy", "starlette"}
+
+# what each command needs, and the words that make it go as far as that
+VERBS = {
+    "demo": ("train", "-o NEW"),
+    "losses": ("train", ""),
+    "train": ("train", "PHOTOS --config CONFIG -o NEW"),
+    "tune": ("train", "PHOTOS --config CONFIG -o NEW --search learning_rate=1e-4..1e-2:log"),
+    "evaluate": ("train", "RUN"),
+    "explain": ("train", "RUN"),
+    "export": ("train", "RUN -o NEW"),
+    "benchmark run vmf-figure-2": ("train", "--data PHOTOS -o NEW --miniature"),
+    "index": ("serve", "BUNDLE PHOTOS -o NEW"),
+    "search": ("serve", "BUNDLE GALLERY PHOTO"),
+    "serve": ("serve", "BUNDLE GALLERY --port 0"),
+    "recalibrate": ("sign", "BUNDLE -o NEW --sign FILE"),
+    "keys new-signing": ("sign", "NEW"),
+    "keys sign": ("sign", "BUNDLE --key FILE"),
+}
+BLOCKED = """
+import sys
+from importlib.abc import MetaPathFinder
+
+class Missing(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from retrieval.cli.main import main
+main()
+"""
+
+
+def imported() -> set[str]:
+    """Return the packages of others that the product imports."""
+    found = set()
+    for file in (file for package in LOCAL for file in (ROOT / package).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found |= {name.name.partition(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(str(node.module).partition(".")[0])
+    return found - LOCAL - set(sys.stdlib_module_names)
+
+
+def test_every_package_that_is_imported_is_in_an_extra() -> None:
+    known = {module for modules in MODULES.values() for module in modules}
+    assert imported() <= known | ALWAYS | OF_OTHERS | NEEDED_IN_TURN
+    assert set(MODULES) <= set(EXTRAS)
+
+
+def blocked(modules: set[str], words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command where some packages cannot be imported."""
+    script = BLOCKED.replace("BLOCKED", repr(modules))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.run(
+        [sys.executable, "-c", script, *words], check=False, capture_output=True, text=True, cwd=folder, env=environment
+    )
+
+
+@pytest.fixture(scope="module")
+def places(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    folder = tmp_path_factory.mktemp("extras")
+    (folder / "config.toml").write_text(CONFIG)
+    photos = write_folder(folder / "photos", items=range(20), photos=range(4))
+    make_bundle(folder)
+    return {
+        "BUNDLE": str(world / "bundle"),
+        "GALLERY": str(world / "gallery"),
+        "PHOTOS": str(photos),
+        "PHOTO": str(photos / "item-00" / "0.png"),
+        "CONFIG": str(folder / "config.toml"),
+        "RUN": str(folder / "run"),
+        "FILE": str(folder / "config.toml"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_missing_extra_is_one_line_from_every_command(verb: str, places: dict[str, str], tmp_path: Path) -> None:
+    extra, options = VERBS[verb]
+    words = [{**places, "NEW": str(tmp_path / "new")}.get(word, word) for word in options.split()]
+    done = blocked(set(MODULES[extra]) | NEEDED_IN_TURN, [*verb.split(), *words], tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    (last,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert last.endswith(f"pip install -c constraints.txt '.[{extra}]'"), last
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_losses_of_the_papers_tables_name_their_extra(places: dict[str, str], tmp_path: Path) -> None:
+    peer = set(MODULES["compare"])
+    listed = blocked(peer, ["losses", "triplet", "margin"], tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    words = ["train", places["PHOTOS"], "--config", places["CONFIG"], "-o", str(tmp_path / "run")]
+    refused = blocked(peer, [*words, "--loss", "triplet"], tmp_path)
+    assert refused.returncode == 1
+    assert refused.stderr.endswith("pip install -c constraints.txt '.[compare]'\n"), refused.stderr
+    assert list(tmp_path.iterdir()) == []
+    done = blocked(peer, words, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_extra_of() -> None:
+    assert (extra_of("torch"), extra_of("httpx"), extra_of("starlette")) == ("train", "client", "serve")
+
+
+# each extra alone
+
+
+@pytest.fixture(scope="module")
+def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Return a function that makes a fresh environment with an extra; skip where no package index answers."""
+    folder = tmp_path_factory.mktemp("environments")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    probe = [*pip, "download", "--quiet", "--no-deps", "--dest", str(folder), f"click=={PINS['click']}"]
+    if subprocess.run(probe, check=False, capture_output=True).returncode:
+        pytest.skip("package index: none is reachable by pip")
+
+    def make(extra: str, *first: str) -> Path:
+        home = folder / extra
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+        into = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-compile", "-c"]
+        into.append(str(ROOT / "constraints.txt"))
+        for wanted in (*first, f"{ROOT}[{extra}]"):
+            subprocess.run([*into, wanted], check=True, capture_output=True, text=True)
+        return home / "bin"
+
+    return make
+
+
+def does(command: list[str | Path], folder: Path) -> str:
+    """Run a command in an environment of its own and return what it prints; it must succeed."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, cwd=folder, env=alone)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def has(home: Path, module: str, folder: Path) -> bool:
+    """Return whether an environment has a module."""
+    script = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
+    return does([home / "python", "-c", script], folder) == "True\n"
+
+
+@contextmanager
+def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator[str]:
+    """Run `retrieval serve` of an environment until the block ends; yield its address."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    command = [home / "retrieval", "serve", bundle, gallery, "--port", "0"]
+    with (folder / "serve.log").open("w") as log:
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=alone)
+    assert process.stdout is not None
+    try:
+        matches = (re.match(r"Search at (http://[\d.:]+)/", line) for line in process.stdout)
+        address = next((match[1] for match in matches if match), "")
+        assert address, (folder / "serve.log").read_text()
+        yield address
+    finally:
+        process.terminate()
+        process.stdout.close()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_serve_and_client_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    serve, client = install("serve"), install("client")
+    assert not any(has(serve, module, tmp_path) for module in ("torch", "transformers", "onnx"))
+    assert not any(has(client, module, tmp_path) for module in ("torch", "onnxruntime", "faiss", "fastapi"))
+    bundle = make_bundle(tmp_path).path
+    photos = write_folder(tmp_path / "photos", items=range(5))
+    retrieval = serve / "retrieval"
+    assert "15 photos added" in does([retrieval, "index", bundle, photos, "-o", "gallery"], tmp_path)
+    photo = photos / "item-03" / "0.png"
+    assert "item-03" in does([retrieval, "search", bundle, "gallery", photo], tmp_path)
+    assert "Nothing is wrong." in does([retrieval, "doctor", bundle, "gallery"], tmp_path)
+    ask = """
+import sys, httpx
+from retrieval.client.client import RetrievalClient
+address, photo = sys.argv[1:]
+while True:  # until the server listens and the page has loaded
+    try:
+        if httpx.get(address).status_code == 200:
+            break
+    except httpx.TransportError:
+        pass
+with RetrievalClient(address) as client:
+    print(client.search(photo).matches[0].item_id)
+"""
+    with answering(serve, bundle, tmp_path / "gallery", tmp_path) as address:
+        assert does([client / "python", "-c", ask, address, photo], tmp_path) == "item-03\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    train = install("train", "torch")  # first, so that the pinned one is found where it lies
+    version = does([train / "python", "-c", "import torch; print(torch.__version__)"], tmp_path)
+    assert version.partition("+")[0].strip() == PINS["torch"]
+    assert not any(has(train, module, tmp_path) for module in ("pytorch_metric_learning", "fastapi", "gradio"))
+    photos = write_folder(tmp_path / "photos", items=range(20), photos=range(6))
+    (tmp_path / "config.toml").write_text(CONFIG)
+    retrieval = train / "retrieval"
+    assert "smooth_ap" in does([retrieval, "losses"], tmp_path)
+    does([retrieval, "train", photos, "--config", "config.toml", "-o", "run"], tmp_path)
+    does([retrieval, "evaluate", "run"], tmp_path)
+    export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]
+    does([*export, "--gallery", photos, "--gallery-output", "gallery"], tmp_path)
+    assert "intact" in does([retrieval, "doctor", "bundle"], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    home = install("sign")
+    bundle = make_bundle(tmp_path).path
+    does([home / "retrieval", "keys", "new-signing", "shop.key"], tmp_path)
+    does([home / "retrieval", "keys", "sign", bundle, "--key", "shop.key"], tmp_path)
+    script = (
+        "import sys; from retrieval import Bundle; print(Bundle.open(sys.argv[1], trust=['shop.key.pub']).signed_by)"
+    )
+    assert re.fullmatch("[0-9a-f]{16}\n", does([home / "python", "-c", script, bundle], tmp_path))

@@ -1,0 +1,252 @@
+"""Every command, where the system refuses its files: one line that says what and why, and nothing half-written."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrieval.bundle.bundle import CALIBRATION
+from retrieval.cli.main import main
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.recalibrate import Searches, pack_searches
+
+from .miniature import write_cub
+from .retrieval.threshold.test_gallery_size import searches, simulated
+from .world import make_bundle, write_folder
+
+CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_norm = false\nflip = false\n"
+
+# words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
+WRITERS = [
+    "data convert cub CUB -o OUT",
+    "synthetic OUT --items 10",
+    "index BUNDLE PHOTOS -o OUT",
+    "index BUNDLE PHOTOS -o NEW_GALLERY --report OUT",
+    "gallery export GALLERY OUT",
+    "gallery import EXPORTED OUT",
+    "audit BUNDLE GALLERY -o OUT",
+    "recalibrate BUNDLE -o OUT --allow-estimate",
+    "keys add OUT shop",
+    "keys new-signing OUT",
+]
+TRAINING = [
+    "demo -o OUT",
+    "train PHOTOS --config CONFIG -o OUT",
+    "tune PHOTOS --config CONFIG -o OUT --search learning_rate=1e-4..1e-2:log --trials 2 --folds 2",
+    "export RUN -o OUT --allow-estimate --target-fpir 0.3",
+    "explain RUN -o OUT",
+    "benchmark run vmf-figure-2 --data PHOTOS -o OUT --miniature",
+]
+CHANGES = [  # commands that write into what is there
+    "gallery declare GALLERY colour",
+    "gallery remove GALLERY --item item-00",
+    "gallery merge GALLERY",
+    "keys sign BUNDLE --key KEY",
+    "keys remove KEYS shop",
+]
+LOST = [  # commands whose input is not there, or is a folder or a file where the other is meant
+    "search BUNDLE GALLERY FILE/x.jpg",
+    "search BUNDLE GALLERY PHOTOS",
+    "search FILE/x GALLERY PHOTO",
+    "search BUNDLE FILE/x PHOTO",
+    "index FILE/x PHOTOS -o OUT",
+    "index BUNDLE FILE/x -o OUT",
+    "data check FILE/x",
+    "data convert cub FILE/x -o OUT",
+    "gallery info FILE/x",
+    "gallery log FILE/x",
+    "gallery verify FILE/x",
+    "gallery import PHOTOS OUT",
+    "audit FILE/x GALLERY",
+    "recalibrate FILE/x -o OUT",
+    "recalibrate BUNDLE -o OUT --feedback PHOTOS",
+    "keys list FILE/x",
+    "keys list PHOTOS",
+    "keys remove FILE/x shop",
+    "keys sign BUNDLE --key FILE/x",
+    "keys sign BUNDLE --key PHOTOS",
+    "keys sign FILE/x --key KEY",
+    "serve FILE/x GALLERY",
+    "serve BUNDLE FILE/x",
+    "serve BUNDLE GALLERY --keys FILE/x",
+    "serve BUNDLE GALLERY --trust FILE/x",
+    "train FILE/x -o OUT",
+    "train PHOTOS -o OUT --config FILE/x",
+    "train PHOTOS -o OUT --config PHOTOS",
+    "train PHOTOS -o OUT --config PHOTO",
+    "evaluate FILE/x",
+    "explain FILE/x",
+    "export FILE/x -o OUT",
+    "tune FILE/x -o OUT",
+    "tune PHOTOS -o OUT --space PHOTOS --config CONFIG",
+]
+
+
+@pytest.fixture(scope="module")
+def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return what the commands read, by the words that stand for it."""
+    from index.gallery import Gallery
+    from index.transfer import export_photos
+    from retrieval.bundle.signing import new_signing_key
+    from serving.http.keys import add_key
+
+    folder = tmp_path_factory.mktemp("shop")
+    vectors, labels = simulated(100, 4, seed=0)
+    scores = searches(vectors, labels, np.arange(100), 4)
+    names = np.arange(len(scores.own)).astype(str)
+    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
+    photos = write_folder(folder / "photos", items=range(20), photos=range(4))
+    (folder / "config.toml").write_text(CONFIG)
+    (folder / "file").write_text("a file")
+    new_signing_key(folder / "key")
+    add_key(folder / "keys.json", "shop", "search")
+    with Gallery.open(world / "gallery", read_only=True) as gallery:
+        export_photos(gallery, folder / "gallery.parquet")
+    return {
+        "BUNDLE": folder / "bundle",
+        "GALLERY": world / "gallery",
+        "EXPORTED": folder / "gallery.parquet",
+        "PHOTOS": photos,
+        "PHOTO": photos / "item-00" / "0.png",
+        "CUB": write_cub(folder / "cub"),
+        "CONFIG": folder / "config.toml",
+        "FILE": folder / "file",
+        "KEY": folder / "key",
+        "KEYS": folder / "keys.json",
+    }
+
+
+@pytest.fixture(scope="module")
+def run(shop: dict[str, Path]) -> dict[str, Path]:
+    """Return the shop with a trained run."""
+    from training.config import Settings
+    from training.loop.trainer import train
+
+    place = shop["BUNDLE"].parent / "run"
+    settings = Settings(
+        catalogue=str(shop["PHOTOS"]), size=32, dim=16, epochs=1, items_per_batch=4, freeze_batch_norm=False, flip=False
+    )
+    train(settings, place)
+    return shop | {"RUN": place}
+
+
+def words_of(line: str, places: dict[str, Path], out: Path) -> list[str]:
+    """Return the words of a command with paths in the place of those in capitals."""
+    named = places | {"OUT": out, "NEW_GALLERY": out.parent.parent / "new-gallery"}
+    return [
+        str(named[head]) + slash + rest if head in named else word
+        for word in line.split()
+        for head, slash, rest in [word.partition("/")]
+    ]
+
+
+def refused(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command that must fail, and return the line that says why."""
+    monkeypatch.setattr(sys, "argv", ["retrieval", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    told = capsys.readouterr().err
+    assert ended.value.code == 1, told
+    assert "Traceback" not in told
+    last = told.rstrip("\n").split("\r")[-1].splitlines()[-1]
+    assert last.startswith("error: "), told
+    return last
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Let every write to a file fail, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def left(folder: Path) -> list[str]:
+    """Return the files that are not empty, and those that are set aside."""
+    return [
+        str(file) for file in folder.rglob("*") if file.is_file() and ("partial" in file.name or file.stat().st_size)
+    ]
+
+
+@pytest.mark.parametrize("line", WRITERS)
+@pytest.mark.parametrize("place", ["a file", "read-only", "full"])
+def test_what_cannot_be_written_is_one_line(
+    line: str,
+    place: str,
+    shop: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "out").mkdir()
+    out = {"a file": shop["FILE"] / "x", "read-only": Path("/proc/self/x"), "full": tmp_path / "out" / "x"}[place]
+    words = words_of(line, shop, out)
+    if place == "full":
+        with full_disk():
+            refused(words, monkeypatch, capsys)
+    else:
+        refused(words, monkeypatch, capsys)
+    assert left(tmp_path / "out") == []
+    assert shop["FILE"].read_text() == "a file"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*joblib will operate in serial mode")
+@pytest.mark.parametrize("line", TRAINING)
+@pytest.mark.parametrize("place", ["a file", "read-only", "full"])
+def test_what_training_cannot_write_is_one_line(
+    line: str,
+    place: str,
+    run: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    test_what_cannot_be_written_is_one_line(line, place, run, tmp_path, monkeypatch, capsys)
+
+
+@pytest.mark.parametrize("line", CHANGES)
+def test_what_cannot_be_changed_stays_as_it_was(
+    line: str,
+    shop: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from index.gallery import Gallery
+
+    for name in ("BUNDLE", "GALLERY"):
+        shutil.copytree(shop[name], tmp_path / shop[name].name)
+    shutil.copy(shop["KEYS"], tmp_path / "keys.json")
+    own = shop | {name: tmp_path / shop[name].name for name in ("BUNDLE", "GALLERY", "KEYS")}
+    with full_disk():
+        refused(words_of(line, own, tmp_path / "out"), monkeypatch, capsys)
+    assert own["KEYS"].read_bytes() == shop["KEYS"].read_bytes()
+    assert not (own["BUNDLE"] / "signature.json").exists()
+    assert [file.name for file in tmp_path.rglob("*.partial*")] == []
+    with Gallery.open(own["GALLERY"], read_only=True) as gallery:
+        assert (gallery.verify(), len(gallery), gallery.columns()) == ([], 30, {})
+
+
+@pytest.mark.parametrize("line", LOST)
+def test_what_cannot_be_read_is_one_line(
+    line: str,
+    shop: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "out").mkdir()
+    refused(words_of(line, shop, tmp_path / "out" / "x"), monkeypatch, capsys)
+    assert left(tmp_path / "out") == []

@@ -1,0 +1,185 @@
+"""A training that fails leaves nothing in the way of the corrected one; one that is killed goes on with --resume."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.readiness import readiness
+from retrieval.cli.data import data
+from retrieval.errors import DataError, RunError
+from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol
+from training.loop.run import BEST, LAST, Run
+from training.loop.trainer import Trainer, begin_run, train
+
+from ..world import draw
+from .conftest import tiny_settings
+from .loop.test_trainer import equal, weights
+
+
+@pytest.fixture
+def copied(catalogue: Path, tmp_path: Path) -> Path:
+    """Return a copy of the catalogue that a test may damage."""
+    shutil.copytree(catalogue.parent, tmp_path / "photos")
+    return tmp_path / "photos" / catalogue.name
+
+
+def trained_photos(catalogue: Path) -> list[Path]:
+    photos = read_catalogue(catalogue)
+    return [
+        p.path for p in photos_in_protocol(photos, make_splits(photos, seed=0).fit, make_evaluation_protocol(photos))
+    ]
+
+
+def test_damaged_photos_are_counted_and_named_before_anything_is_written(copied: Path, tmp_path: Path) -> None:
+    damaged = trained_photos(copied)[:5]
+    whole = {path: path.read_bytes() for path in damaged}
+    for path in damaged[:4]:
+        path.write_bytes(whole[path][: len(whole[path]) // 2])  # its header is fine
+    damaged[4].unlink()
+    with pytest.raises(DataError) as refused:
+        train(tiny_settings(copied), tmp_path / "run")
+    told = str(refused.value)
+    assert "5 of the " in told
+    assert told.count(".png: ") == 3
+    assert "and 2 more" in told
+    assert "data check CATALOGUE --report check.json" in told
+    assert not (tmp_path / "run").exists()
+
+    command = ["check", str(copied), "--report", str(tmp_path / "check.json")]
+    assert CliRunner().invoke(data, command).exit_code == 1
+    listed = json.loads((tmp_path / "check.json").read_text())["unreadable"]
+    assert sorted(name for name, _ in listed) == sorted(path.name for path in damaged)
+
+    for path, content in whole.items():
+        path.write_bytes(content)
+    assert train(tiny_settings(copied, epochs=1), tmp_path / "run").progress["epoch"] == 1
+
+
+def test_a_damaged_validation_photo_is_found_too(copied: Path, tmp_path: Path) -> None:
+    photos = read_catalogue(copied)
+    item = make_splits(photos, seed=0).validation[0]
+    next(photo.path for photo in photos if photo.item_id == item).write_bytes(b"no image")
+    with pytest.raises(DataError, match="1 of the "):
+        train(tiny_settings(copied), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_items_of_one_photo_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with (tmp_path / "photos.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["path", "item_id"])
+        for item in range(20):
+            draw(item, 0).save(tmp_path / f"{item}.png")
+            rows.writerow([f"{item}.png", f"item-{item}"])
+    with pytest.raises(DataError, match="Bring a second photo"):
+        train(tiny_settings(tmp_path / "photos.csv"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    assert not readiness(read_catalogue(tmp_path / "photos.csv")).trainable
+
+
+def fail(epoch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Trainer._epoch
+
+    def out_of_memory(self: Trainer, number: int) -> dict[str, float]:
+        if number == epoch:
+            (self.run.path / "half.partial").write_text("half")
+            raise RuntimeError("out of memory")
+        return real(self, number)
+
+    monkeypatch.setattr(Trainer, "_epoch", out_of_memory)
+
+
+def test_a_failure_in_the_first_epoch_leaves_nothing(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(0, monkeypatch)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        train(tiny_settings(catalogue), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    corrected = train(tiny_settings(catalogue, epochs=1, items_per_batch=3), tmp_path / "run")
+    assert corrected.settings.items_per_batch == 3
+
+
+def test_what_was_in_the_directory_before_stays(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run" / "notes").mkdir(parents=True)
+    (tmp_path / "run" / "notes" / "mine.txt").write_text("mine")
+    fail(0, monkeypatch)
+    with pytest.raises(RuntimeError):
+        train(tiny_settings(catalogue), tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run").rglob("*")] == ["notes", "mine.txt"]
+
+
+def test_a_failure_after_the_first_epoch_can_be_resumed(
+    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(1, monkeypatch)
+    with pytest.raises(RuntimeError):
+        train(tiny_settings(catalogue), tmp_path / "run")
+    monkeypatch.undo()
+    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
+    assert equal(weights(run, BEST), weights(resumed, BEST))
+
+
+def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
+    catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_run(tiny_settings(catalogue), tmp_path / "run")  # and nothing more
+    with pytest.raises(RunError, match="or remove it: no epoch of it is finished"):
+        train(tiny_settings(catalogue), tmp_path / "run")
+    fail(0, monkeypatch)
+    with pytest.raises(RuntimeError):
+        train(tiny_settings(catalogue), tmp_path / "run", resume=True)
+    monkeypatch.undo()
+    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
+    assert equal(weights(run, LAST), weights(resumed, LAST))
+
+
+def test_a_run_that_was_killed_while_it_was_begun_is_begun_again(catalogue: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "run" / "splits.json").write_text("{")
+    assert train(tiny_settings(catalogue, epochs=1), tmp_path / "run").progress["epoch"] == 1
+
+
+def test_a_directory_that_cannot_be_written_is_one_refusal(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(RunError, match="cannot be written: Not a directory"):
+        begin_run(tiny_settings(catalogue), tmp_path / "file" / "run")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Run, "_write_json", full)
+    with pytest.raises(RunError, match="No space left on device"):
+        begin_run(tiny_settings(catalogue), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("photos_of_each", "batches"), [(8, 2), (5, 1)])
+def test_what_data_check_tells_is_what_training_does(
+    photos_of_each: int, batches: int, copied: Path, tmp_path: Path
+) -> None:
+    head, *lines = copied.read_text().splitlines()
+    kept = [line for line in lines if int(line.split(".")[0].split("_")[1]) < photos_of_each]
+    copied.write_text("\n".join([head, *kept]) + "\n")
+    found = readiness(read_catalogue(copied))
+    begin_run(tiny_settings(copied, items_per_batch=16, photos_per_item=4), tmp_path / "run")
+    trainer = Trainer(Run.open(tmp_path / "run"))
+    assert found.parts.startswith(
+        f"Training fits {len(trainer.splits.fit)} items ({len(trainer.labels)} photos) and validates on "
+        f"{len(trainer.splits.validation)}; "
+    )
+    assert trainer.sampler.batches == batches
+    told = f"fill no more than one batch of {trainer.sampler.batch_size} ({len(trainer.splits.fit)} items"
+    assert any(told in warning for warning in found.warnings) is (batches == 1)

@@ -1,0 +1,137 @@
+"""What became of the mutants: outcomes on this machine, sums and survivors in the repository, and the table in docs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .operators import Mutant
+from .settings import CACHE, RESULTS, SURVIVORS, TABLE, Settings
+from .trees import SURVIVED, TIMEOUT, UNTESTED
+
+ALIVE = (SURVIVED, UNTESTED)
+HEAD = """# Mutants
+
+`make mutants` puts small faults into the modules that decide a match, a threshold, a certificate, who may do what and
+what is durable, one at a time, and runs the tests of the line that is at fault. A mutant is *killed* when a test
+fails. Each survivor is explained in [tests/mutants/survivors.toml](../tests/mutants/survivors.toml). The share counts
+explained survivors as survivors. *Hand-made* faults are those of
+[tests/mutants/faults.toml](../tests/mutants/faults.toml). This table is written by `make mutants`.
+
+| module | mutants | killed | survivors, explained | share killed | hand-made killed |
+| --- | --- | --- | --- | --- | --- |
+"""
+
+
+def name_of(mutant: Mutant) -> str:
+    """Return what names a mutant within its module, whatever line it is on."""
+    return f"{mutant.function}: {mutant.change}" if mutant.function else mutant.change
+
+
+def digests(source: bytes) -> dict[str, str]:
+    """Return a hash of each function and class, and of the whole module under ""."""
+    found = {"": hashlib.sha256(source).hexdigest()[:12]}
+
+    def walk(node: ast.AST, names: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                name = (*names, child.name)
+                found[".".join(name)] = hashlib.sha256(ast.dump(child).encode()).hexdigest()[:12]
+                walk(child, name)
+
+    walk(ast.parse(source), ())
+    return found
+
+
+@dataclass
+class Outcomes:
+    """What became of each mutant, by module and name: the outcome and the hash of the function it was tried on."""
+
+    modules: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls) -> Outcomes:
+        """Return what earlier runs found on this machine."""
+        return cls(json.loads(CACHE.read_text()) if CACHE.exists() else {})
+
+    def write(self) -> None:
+        """Write them down."""
+        CACHE.parent.mkdir(exist_ok=True)
+        CACHE.write_text(json.dumps(self.modules, indent=1, ensure_ascii=False))
+
+    def start(self, module: str, source: bytes, mutants: Iterable[Mutant], *, again: bool) -> set[str]:
+        """Forget mutants that are no more; return those that were killed and whose function has not changed."""
+        known, hashes = self.modules.get(module, {}), digests(source)
+        names = {name_of(mutant): hashes[mutant.function] for mutant in mutants}
+        self.modules[module] = {name: known[name] for name in names if name in known}
+        kept = {name for name, values in self.modules[module].items() if values[1] == names[name]}
+        return set() if again else {name for name in kept if known[name][0] not in ALIVE}
+
+    def note(self, module: str, mutant: Mutant, outcome: str, hashes: dict[str, str]) -> None:
+        """Remember an outcome."""
+        self.modules[module][name_of(mutant)] = [outcome, hashes[mutant.function]]
+
+
+def write_results(outcomes: Outcomes, settings: Settings, hashes: dict[str, str]) -> dict[str, Any]:
+    """Bring results.json and the table up to date with the modules that were tried; return all results."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for module, digest in hashes.items():
+        known = outcomes.modules[module]
+        alive = sorted(name for name, (outcome, _) in known.items() if outcome in ALIVE)
+        faults = [name for name in known if name.startswith("fault: ")]
+        results[module] = {
+            "source": digest,
+            "mutants": len(known),
+            "killed": len(known) - len(alive),
+            "timeouts": sum(outcome == TIMEOUT for outcome, _ in known.values()),
+            "faults": len(faults),
+            "faults_killed": len(set(faults) - set(alive)),
+            "survivors": alive,
+        }
+    results = {module: results[module] for module in settings.modules if module in results}
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    TABLE.write_text(HEAD + "\n".join(table(results)) + "\n")
+    return results
+
+
+def table(results: dict[str, Any]) -> list[str]:
+    """Return the rows of the table."""
+    reasons = explained()
+    rows = []
+    for module, told in results.items():
+        known = sum((module, name) in reasons for name in told["survivors"])
+        rows.append((module, told["mutants"], told["killed"], known, told["faults"], told["faults_killed"]))
+    total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))
+    return [
+        f"| {name} | {mutants} | {killed} | {mutants - killed}, {known} | {killed / mutants:.1%} | {hand} of {faults} |"
+        for name, mutants, killed, known, faults, hand in [*rows, total]
+    ]
+
+
+def explained() -> dict[tuple[str, str], str]:
+    """Return the reason of every survivor that has one, by module and mutant."""
+    groups = tomllib.loads(SURVIVORS.read_text()).get("survivor", [])
+    return {(group["module"], name): group["reason"] for group in groups for name in group["mutants"]}
+
+
+def complaints(results: dict[str, Any], settings: Settings) -> list[str]:
+    """Return what is wrong: too few killed, a survivor without a reason, a reason without a survivor."""
+    reasons = explained()
+    told = []
+    for module, values in results.items():
+        told += [f"{module}: no reason for: {n}" for n in values["survivors"] if (module, n) not in reasons]
+        if values["faults_killed"] < values["faults"]:
+            told.append(f"{module}: a hand-made fault survives")
+    alive = {(module, name) for module, values in results.items() for name in values["survivors"]}
+    told += [f"{m}: survives no more, or is not there: {n}" for m, n in reasons if m in results and (m, n) not in alive]
+    told += [f"{module}: not tried yet" for module in settings.modules if module not in results]
+    mutants = sum(values["mutants"] for values in results.values())
+    killed = sum(values["killed"] for values in results.values())
+    if killed < settings.least * mutants:
+        told.append(f"{killed} of {mutants} mutants are killed, less than {settings.least:.0%}")
+    return told
