@@ -35,7 +35,7 @@ COMMANDS = {
     "benchmark": Entry(
         "research.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
     ),
-    "recalibrate": Entry("retrieval.cli.commands", "recalibrate", "Move a bundle's threshold without a new model."),
+    "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),

@@ -204,8 +204,8 @@ class Trainer:
                 progress["epoch"] += 1
                 self._keep_best(progress, figures)
                 if self.team.leads:
+                    self.run.record({"epoch": progress["epoch"], **figures})  # a resumed run forgets it if need be
                     self._checkpoint(progress)
-                    self.run.record({"epoch": progress["epoch"], **figures})
                 self.team.wait()
                 if self._on_epoch is not None:
                     self._on_epoch(progress["epoch"], figures)
