@@ -42,6 +42,7 @@ def cohort() -> Cohort:
 def test_a_cohort_holds_so_many_photos_of_each_product(cohort: Cohort) -> None:
     assert cohort.size == 30
     assert (np.bincount(cohort.products) == PHOTOS_OF_A_PRODUCT).all()
+    assert PHOTOS_OF_A_PRODUCT == 8
 
 
 def test_density_is_the_mean_of_the_next_k_products(cohort: Cohort) -> None:
@@ -184,10 +185,23 @@ def test_the_key_is_of_the_vectors_and_of_the_products(cohort: Cohort) -> None:
     assert len({cohort.key, Cohort(cohort.vectors, moved).key, Cohort(-cohort.vectors, cohort.products).key}) == 3
 
 
-@pytest.mark.parametrize("products", [[0, 0, 1], [1, 0], [0, 1, 1, 2]])
+@pytest.mark.parametrize("products", [[0, 0, 1, 1], [1, 0, 1], [0, 2, 1], [0, 1]])
 def test_products_of_a_cohort_are_sorted_one_a_vector(products: list[int]) -> None:
     with pytest.raises(InvalidParameter, match="products must be ascending, one a vector"):
-        Cohort(np.eye(2, dtype=np.float32), np.array(products))
+        Cohort(np.eye(3, dtype=np.float32), np.array(products))
+
+
+def test_a_cohort_may_begin_with_any_product() -> None:
+    cohort = Cohort(np.eye(3, dtype=np.float32), np.array([1, 1, 5]))
+    assert cohort.size == 2
+    assert cohort.nearest(np.eye(3, dtype=np.float32)).tolist() == [[1, 0], [1, 0], [1, 0]]
+
+
+def test_all_photos_of_few_are_kept_and_no_more_than_2000_products() -> None:
+    vectors, labels = crowded(30, 8, seed=1)
+    assert (np.bincount(Cohort.of(vectors, labels).products) == 8).all()
+    many = np.tile(np.eye(2, dtype=np.float32), (1001, 1))
+    assert Cohort.of(many, np.arange(2002)).size == 2000
 
 
 @pytest.mark.parametrize("block", [1, 240, 1000])
