@@ -1,4 +1,4 @@
-"""A benchmark set as a catalogue: one CSV, with items set aside for calibration where asked."""
+"""Conversion of a benchmark data set to a catalogue CSV, optionally with calibration items."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CALIBRATION = "calibration"
 
 
 def set_aside(photos: Sequence[Photo], *, share: float, seed: int) -> list[Photo]:
-    """Return the photos with a share of the training items, drawn from the seed, in the partition "calibration".
+    """Return the photos with a random share of the training items in the partition "calibration".
 
-    An official split has no such items, and a threshold may come from none of its parts: not from items that the loss
-    saw, nor from those it is judged by.
+    Official splits have no calibration items, and the threshold may be set neither on items that the loss was trained
+    on nor on test items.
     """
     if not 0 <= share < 1:
         raise InvalidParameter("share", "lie in [0, 1)", share)
@@ -35,7 +35,7 @@ def set_aside(photos: Sequence[Photo], *, share: float, seed: int) -> list[Photo
 def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
     """Write photos as a CSV that `retrieval.catalogue.read.read_catalogue` reads.
 
-    Paths are relative to the CSV where the photos lie below its folder, else absolute.
+    Paths are relative to the CSV if the photos are below its folder, else absolute.
     """
     home = path.resolve().parent
     extra = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
@@ -44,8 +44,8 @@ def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
         writer = csv.writer(file)
         writer.writerow(["photo_id", "path", "item_id", "partition", "role", *extra])
         for photo in photos:
-            where = photo.path.resolve()
-            place = where.relative_to(home) if where.is_relative_to(home) else where
+            absolute = photo.path.resolve()
+            location = absolute.relative_to(home) if absolute.is_relative_to(home) else absolute
             values = [photo.metadata.get(name, "") for name in extra]
-            writer.writerow([photo.photo_id, place.as_posix(), photo.item_id, photo.partition, photo.role, *values])
+            writer.writerow([photo.photo_id, location.as_posix(), photo.item_id, photo.partition, photo.role, *values])
     return path
