@@ -32,9 +32,9 @@ from serving.api.routes import create_app
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import Whitening, choose_distance
 from training.evaluation.embedding import embed_photos
-from training.evaluation.evaluate import make_scene, score_scene
+from training.evaluation.evaluate import make_evaluation_split, score_split
 from training.export.onnx_embedding import embed_with_onnx
-from training.loop.recipe import protocol_photos
+from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
 
 CLOSE = 1e-4  # to the threshold: rounding may decide there
@@ -105,8 +105,8 @@ def main() -> None:
     run, bundle = Run.open(arguments.run), Bundle.open(arguments.bundle)
     splits, protocol, everyone = run.splits, run.protocol, run.photos()
     items = [*splits.fit, *splits.validation, *splits.test]
-    gallery_photos = [p for p in protocol_photos(everyone, items, protocol) if p.source == protocol.gallery_source]
-    queries = [p for p in protocol_photos(everyone, splits.test, protocol) if p.source == protocol.query_source]
+    gallery_photos = [p for p in photos_in_protocol(everyone, items, protocol) if p.source == protocol.gallery_source]
+    queries = [p for p in photos_in_protocol(everyone, splits.test, protocol) if p.source == protocol.query_source]
     embedder, model = bundle.embedder(threads=2), run.best_model()
     with tempfile.TemporaryDirectory() as folder:
         gallery = Gallery.create(Path(folder) / "gallery", dim=bundle.dim, embedding_id=bundle.embedding_id)
@@ -134,11 +134,11 @@ def main() -> None:
             print("| {} | {} | {} |".format(name, *flips(first, answer, bundle.threshold)))
 
         labels = np.array([photo.item_id for photo in everyone])
-        calibration = make_scene("calibration", everyone, splits.calibration, protocol)
+        calibration = make_evaluation_split("calibration", everyone, splits.calibration, protocol)
         used = np.unique(np.concatenate([calibration.queries, calibration.gallery]))
         vectors = np.zeros((len(everyone), bundle.dim), np.float32)
         vectors[used] = embed_with_onnx(embedder, [everyone[i] for i in used])[0].vectors
-        plain = threshold_at_fpir(score_scene(calibration, vectors, labels), bundle.operating_point.target_fpir)
+        plain = threshold_at_fpir(score_split(calibration, vectors, labels), bundle.operating_point.target_fpir)
         far = embed_blocks(embedder, list(strangers(STRANGERS)))
         print("\n| distance | gallery photos that match themselves | strangers rejected |\n|" + " --- |" * 3)
         for name, measure, threshold in (("the bundle's", bundle.measure, bundle.threshold), ("plain", PLAIN, plain)):
@@ -153,7 +153,7 @@ def whitening_of(run: Run, bundle: Bundle) -> Whitening | None:
     """Return the whitening that export fitted, made again from the training photos."""
     if not bundle.manifest["evidence"]["distances_tried"][0]["whitened"]:
         return None
-    photos = protocol_photos(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
+    photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
     reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
     vectors = embed_photos(run.best_model(), reader, len(photos), run.preprocessing, progress=True)
     target = bundle.operating_point.target_fpir

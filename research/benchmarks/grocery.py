@@ -90,13 +90,13 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
 def table(results: dict[str, list[dict[str, Any]]]) -> str:
     """Return Markdown tables, one a scene."""
     lines = []
-    scenes = results[next(iter(results))][0]["scenes"]
+    scenes = results[next(iter(results))][0]["splits"]
     for scene in scenes:
         lines += [f"\n### {scene}\n", "| loss | " + " | ".join(FIGURES) + " |", "|---" * (len(FIGURES) + 1) + "|"]
         for name, reports in results.items():
             cells = []
             for figure in FIGURES:
-                values = np.array([report["scenes"][scene][figure] for report in reports])
+                values = np.array([report["splits"][scene][figure] for report in reports])
                 digits = 4 if figure == "OPIS" else 3
                 spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
                 cells.append(f"{values.mean():.{digits}f}{spread}")
@@ -109,7 +109,7 @@ def claims(results: dict[str, list[dict[str, Any]]]) -> str:
     lines = ["\n### unseen: what TCM changes\n", "| base loss | OPIS | R@1 | FPIR | TPIR at exactly the target |"]
     lines.append("|" + " --- |" * 5)
     for name in BASES:
-        base, both = ([report["scenes"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
+        base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
         cells = []
         for figure in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
             one, two = (np.array([scene[figure] for scene in scenes]) for scenes in (base, both))

@@ -35,19 +35,19 @@ from retrieval.metrics.identification import identification_rates, threshold_at_
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
 from training.data.samplers import ItemSampler
-from training.data.splits import Splits, make_protocol, make_splits
+from training.data.splits import Splits, make_evaluation_protocol, make_splits
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import (
-    consistency_figures,
-    decision_figures,
+    consistency_metrics,
+    identification_metrics,
     item_labels,
-    make_scene,
-    open_set_figures,
-    rank_figures,
-    score_scene,
+    make_evaluation_split,
+    open_set_metrics,
+    rank_metrics,
+    score_split,
 )
 from training.loop.optimizer import learned_by, learning_rate_factor
-from training.loop.recipe import protocol_photos
+from training.loop.recipe import photos_in_protocol
 from training.losses import Regularized, make_loss
 from training.model import backbone_preprocessing, load_backbone
 
@@ -96,13 +96,15 @@ def load_world(folder: Path, data: Path) -> World:
     )
     photos = read_catalogue(Path(settings.catalogue))
     splits = make_splits(photos, seed=0)
-    fit_photos = protocol_photos(photos, splits.fit, make_protocol(photos, gallery_source="", query_source=""))
+    fit_photos = photos_in_protocol(
+        photos, splits.fit, make_evaluation_protocol(photos, gallery_source="", query_source="")
+    )
     position = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([position[photo.photo_id] for photo in fit_photos])
     path = folder / "features.npz"
     if not path.exists():
         backbone, _ = load_backbone(settings.backbone)
-        sight = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+        sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
         backbone.eval().to(memory_format=torch.channels_last)
 
         def features(pixels: np.ndarray) -> np.ndarray:
@@ -205,25 +207,25 @@ def vectors_of(world: World, head: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
 
 def validation_figures(world: World, head: nn.Linear) -> dict[str, float]:
     """Return R@1 and OPIS on the validation items."""
-    protocol = make_protocol(world.photos, gallery_source="", query_source="")
-    scene = make_scene("validation", world.photos, world.splits.validation, protocol)
+    protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
+    split = make_evaluation_split("validation", world.photos, world.splits.validation, protocol)
     vectors = vectors_of(world, head)[0]
-    figures = rank_figures(scene, vectors, world.labels) | consistency_figures(scene, vectors, world.labels)
+    figures = rank_metrics(split, vectors, world.labels) | consistency_metrics(split, vectors, world.labels)
     return {f"validation {name}": figures[name] for name in ("R@1", "OPIS")}
 
 
 def figures_of(world: World, head: nn.Linear) -> dict[str, Any]:
     """Return the figures on items never trained on, with the threshold of the calibration items."""
-    protocol = make_protocol(world.photos, gallery_source="", query_source="")
+    protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
     vectors, norms = vectors_of(world, head)
-    unseen = make_scene("unseen", world.photos, world.splits.test, protocol)
-    calibration = make_scene("calibration", world.photos, world.splits.calibration, protocol)
-    scores = score_scene(unseen, vectors, world.labels)
-    threshold = threshold_at_fpir(score_scene(calibration, vectors, world.labels), 0.05)
+    unseen = make_evaluation_split("unseen", world.photos, world.splits.test, protocol)
+    calibration = make_evaluation_split("calibration", world.photos, world.splits.calibration, protocol)
+    scores = score_split(unseen, vectors, world.labels)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, world.labels), 0.05)
     wrong = scores.own > scores.impostor
-    figures = rank_figures(unseen, vectors, world.labels) | consistency_figures(unseen, vectors, world.labels)
-    figures |= decision_figures(identification_rates(scores, threshold))
-    figures["TPIR at exactly the target"] = open_set_figures(scores, 0.05)["TPIR"]
+    figures = rank_metrics(unseen, vectors, world.labels) | consistency_metrics(unseen, vectors, world.labels)
+    figures |= identification_metrics(identification_rates(scores, threshold))
+    figures["TPIR at exactly the target"] = open_set_metrics(scores, 0.05)["TPIR"]
     figures["AUROC of the norm"] = auroc(-norms[unseen.queries], wrong)
     figures["AUROC of the distance"] = auroc(np.minimum(scores.own, scores.impostor), wrong)
     return figures | validation_figures(world, head)

@@ -24,7 +24,7 @@ from tables import Row, at_most, show
 from retrieval.images import Preprocessing
 from training.config import Settings
 from training.evaluation.embedding import to_device
-from training.loop.distributed import Team
+from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.memory import keep_freed_memory
 from training.loop.recipe import build_loss, initial_model
@@ -42,7 +42,12 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
     """Take one step to warm up on a chunk, then one of the batch; print its seconds and the peak in GiB."""
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings.from_dict(
-        {"catalogue": "none", "backbone": str(data / "weights/mobilenet_v1_0.75_224"), "chunk": chunk, "device": "cpu"}
+        {
+            "catalogue": "none",
+            "backbone": str(data / "weights/mobilenet_v1_0.75_224"),
+            "micro_batch_size": chunk,
+            "device": "cpu",
+        }
         | RECIPES[recipe]
     )
     keep_freed_memory()  # as training does
@@ -51,7 +56,12 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
     device = torch.device("cpu")
     loss = build_loss(settings, classes=batch // EACH)
     learner = Learner(
-        model, loss, settings, team=Team(device), steps=10, prepare=lambda pixels: to_device(pixels, sight, device)
+        model,
+        loss,
+        settings,
+        process_group=ProcessGroup(device),
+        steps=10,
+        prepare=lambda pixels: to_device(pixels, sight, device),
     )
     learner.begin(0)
     generator = np.random.default_rng(0)

@@ -45,7 +45,9 @@ class Step:
     def __init__(self, settings: Settings, labels: Sequence[int]) -> None:
         torch.manual_seed(0)
         backbone, _ = load_backbone(settings.backbone)
-        self.preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+        self.preprocessing = backbone_preprocessing(
+            settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio
+        )
         model = EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
         self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model.train()

@@ -25,12 +25,12 @@ from retrieval.bundle.providers import CPU
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from training.evaluation.evaluate import item_labels, make_scene, score_scene
+from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 from training.export.comparison import images_per_second, medians
-from training.export.forms import Form, Forms, embed_with_torch
+from training.export.exported_models import ExportedModel, ModelExporter, embed_with_torch
 from training.export.onnx_embedding import embed_with_onnx
 from training.export.variants import Variant
-from training.loop.recipe import protocol_photos
+from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
 
 TARGET, DRAWS = 0.05, 2000
@@ -56,7 +56,7 @@ def paired_interval(one: SearchScores, other: SearchScores, generator: np.random
     return float(low), float(high)
 
 
-def speed(forms: list[Form], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
+def speed(forms: list[ExportedModel], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
     """Return a row of photos a second of fp32 and the other form: of the clock on the wall, or of a CPU's own time."""
     batch = len(tensor)
     embedders = [form.variant.embedder(form.onnx, form.embedder.preprocessing, threads=threads) for form in forms]
@@ -80,11 +80,11 @@ def main() -> None:
     torch.set_num_threads(max(arguments.threads))
     run, variant = Run.open(arguments.run), Variant(arguments.precision, arguments.provider)
     unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
-    photos = protocol_photos(run.photos(), unseen["test and calibration"], run.protocol)
-    scenes = {name: make_scene(name, photos, items, run.protocol) for name, items in unseen.items()}
+    photos = photos_in_protocol(run.photos(), unseen["test and calibration"], run.protocol)
+    eval_splits = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}
     labels = item_labels(photos)
     with tempfile.TemporaryDirectory() as folder:
-        forms = Forms(run, Path(folder), target_fpir=TARGET)
+        forms = ModelExporter(run, Path(folder), target_fpir=TARGET)
         made = [forms.reference, forms.make(variant)]
         rows = []
         pixels = made[0].embedder.read([photo.read() for photo in photos[:32]])
@@ -102,8 +102,8 @@ def main() -> None:
         Row("cosine to fp32, mean", f"{mean:.4f}", bar=at_least(mean, FAITHFUL, f"{FAITHFUL:g}")),
         Row("cosine to fp32, 1st percentile", f"{np.percentile(cosines, 1):.4f}"),
     ]
-    for name, scene in scenes.items():
-        scores = [score_scene(scene, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
+    for name, split in eval_splits.items():
+        scores = [score_split(split, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
         low, high = paired_interval(*scores, np.random.default_rng(0))
         rates = [tpir(s) for s in scores]
         rows.append(

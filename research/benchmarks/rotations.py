@@ -39,11 +39,11 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.calibrate import calibrate, size_model
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
-from training.data.splits import Splits, make_protocol, make_splits
+from training.data.splits import Splits, make_evaluation_protocol, make_splits
 from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
 from training.evaluation.embedding import embed_photos, to_device
-from training.evaluation.evaluate import item_labels, make_scene, open_set_figures, rank_figures, score_scene
-from training.loop.recipe import protocol_photos
+from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
+from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
 from training.loop.trainer import train
 from training.model import backbone_preprocessing, load_backbone
@@ -80,7 +80,7 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
     if not path.exists():
         settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
         backbone, _ = load_backbone(settings.backbone)
-        sight = backbone_preprocessing(settings.backbone, size=settings.size, view=settings.view)
+        sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
         backbone.eval().to(memory_format=torch.channels_last)
 
         def features(pixels: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
 
 def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> World:
     """Return what a head is trained on in one rotation."""
-    fit_photos = protocol_photos(photos, splits.fit, make_protocol(photos))
+    fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
     place = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([place[photo.photo_id] for photo in fit_photos])
     chosen = torch.from_numpy(views[:, fit])
@@ -145,36 +145,36 @@ def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Ph
 
 def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
     """Return the figures of every distance, and which one validation chooses."""
-    labels, protocol = item_labels(photos), make_protocol(photos)
+    labels, protocol = item_labels(photos), make_evaluation_protocol(photos)
     groups = np.array([photo.group for photo in photos])
     trained = [*splits.fit, *splits.validation]
-    scenes = [
-        make_scene(name, photos, items, protocol)
+    eval_splits = [
+        make_evaluation_split(name, photos, items, protocol)
         for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
     ]
-    calibration = make_scene("calibration", photos, splits.calibration, protocol)
+    calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
     mine = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
     found: dict[str, Any] = {"distances": {}}
     for whitening, measure in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
-        known = size_model(score_scene(calibration, used, labels, measure=measure))
+        known = size_model(score_split(calibration, used, labels, measure=measure))
         figures = {}
-        for scene in scenes:
-            scores = score_scene(scene, used, labels, measure=measure)
+        for split in eval_splits:
+            scores = score_split(split, used, labels, measure=measure)
             threshold = known.threshold(TARGET, scores.gallery_items)
             rates = identification_rates(scores, threshold)
-            figures[scene.name] = {
+            figures[split.name] = {
                 "R@1": float((scores.own < scores.impostor).mean()),
                 "FPIR": rates.fpir,
                 "TPIR": rates.tpir,
                 "misidentification": rates.misidentification,
-                "TPIR at 5 %": open_set_figures(scores, TARGET)["TPIR"],
-                "FPIR by family": by_family(scores, threshold, groups[scene.queries]),
+                "TPIR at 5 %": open_set_metrics(scores, TARGET)["TPIR"],
+                "FPIR by family": by_family(scores, threshold, groups[split.queries]),
             }
-        members = np.union1d(scenes[0].queries, scenes[0].gallery)
+        members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
         figures["OPIS"] = opis(used[members], labels[members]).value
-        figures["R@1 plain"] = rank_figures(scenes[0], used, labels)["R@1"]
+        figures["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
         found["distances"][title(measure, whitening)] = figures
     if pick:
         choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
@@ -187,10 +187,10 @@ def told(
     photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
 ) -> list[float]:
     """Return between which FPIR `export` tells its user that other families may lie."""
-    scene = make_scene("calibration", photos, splits.calibration, make_protocol(photos))
+    split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
     used = vectors if whitening is None else whitening(vectors)
-    groups = np.array([photos[i].group for i in scene.queries])
-    scores = score_scene(scene, used, item_labels(photos), measure=measure)
+    groups = np.array([photos[i].group for i in split.queries])
+    scores = score_split(split, used, item_labels(photos), measure=measure)
     point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
     return list(point.evidence["fpir_on_other_half"])
 
@@ -248,8 +248,8 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
             "| gallery | rotation | realised FPIR [families] | TPIR there | TPIR at exactly 5 % | misidentification |"
         )
         print("|" + " --- |" * 6)
-        for scene, rotation in itertools.product(SCENES, range(ROTATIONS)):
-            chosen = [runs[rotation, s]["distances"][runs[rotation, s]["chosen"]][scene] for s in range(seeds)]
+        for split, rotation in itertools.product(SCENES, range(ROTATIONS)):
+            chosen = [runs[rotation, s]["distances"][runs[rotation, s]["chosen"]][split] for s in range(seeds)]
             means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
             spread = interval([c["FPIR by family"] for c in chosen])
             print(
@@ -289,7 +289,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     whole = read_catalogue(data / "data/grocery/grocery.csv")
-    photos = protocol_photos(whole, sorted({photo.item_id for photo in whole}), make_protocol(whole))
+    photos = photos_in_protocol(whole, sorted({photo.item_id for photo in whole}), make_evaluation_protocol(whole))
     recipes = arguments.recipes or list(FINETUNED if arguments.finetuned else RECIPES)
     results: dict[str, dict[str, Any]] = {}
     todo = list(itertools.product(range(arguments.seeds), recipes, range(ROTATIONS)))

@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from training.config import Settings
 from training.data.sources import PixelSource
 from training.evaluation.report import evaluate_run
-from training.loop.distributed import Team
+from training.loop.distributed import ProcessGroup
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.run import BEST, Run
 from training.loop.trainer import Trainer, begin_run
@@ -128,7 +128,7 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
     run = Run.open(path)
     torch.manual_seed(settings.seed)
     np.random.seed(settings.seed)  # noqa: NPY002, the peers' samplers draw from it
-    trainer = Trainer(run, team=Team(torch.device("cpu")))
+    trainer = Trainer(run, process_group=ProcessGroup(torch.device("cpu")))
     trainer.learner.begin(0)
     best: list[float] = []
 
@@ -149,7 +149,7 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
 def table(results: Mapping[str, list[dict[str, Any]]]) -> str:
     """Return Markdown: mean ± deviation over seeds on unseen items, and what the recipe tuned gains on each other."""
     lines = ["| recipe | " + " | ".join(FIGURES) + " |", "|" + " --- |" * (len(FIGURES) + 1)]
-    scenes = {name: [report["scenes"]["unseen"] for report in reports] for name, reports in results.items()}
+    scenes = {name: [report["splits"]["unseen"] for report in reports] for name, reports in results.items()}
     for name, found in scenes.items():
         cells = []
         for figure in FIGURES:

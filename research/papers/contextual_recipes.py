@@ -10,7 +10,7 @@ COMMON = {
     "backbone": "microsoft/resnet-50",
     "pooling": "gem",
     "size": 224,
-    "view": 0.875,
+    "crop_ratio": 0.875,
     "dim": 512,
     "epochs": 80,
     "items_per_batch": 32,
@@ -28,7 +28,7 @@ BY_DATASET: dict[str, dict[str, Any]] = {
     "inshop": {"learning_rate": 4e-5, "epoch_steps": 600},
     "inat": {**GROUPS, "items_per_batch": 64, "epoch_steps": 576},
 }
-LARGE = {**COMMON, "size": 256, "view": 0.889, "pooling": "average"}
+LARGE = {**COMMON, "size": 256, "crop_ratio": 0.889, "pooling": "average"}
 RATES = "Schedules: half a cosine here, steps there; the learning rates tuned for each baseline are not printed."
 INAT = " iNaturalist-2018 in the place of mini-iNaturalist-2021."
 

@@ -68,7 +68,7 @@ def _network_cost(settings: Settings) -> float:
     """Return the milliseconds of the network's step over a batch, from those of one chunk."""
     device = choose_device(settings.device)
     photos = _photos(settings)
-    chunk = min(photos, settings.chunk or photos)
+    chunk = min(photos, settings.micro_batch_size or photos)
     model = initial_model(settings)[0].to(device)
     pixels = torch.randn(chunk, 3, settings.size, settings.size, device=device)
     return 1e3 * _median(lambda: model(pixels).sum().backward(), device) * photos / chunk

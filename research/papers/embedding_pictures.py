@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from retrieval.images import Preprocessing, see
 from retrieval.metrics.consistency import utility_curves
@@ -98,7 +99,7 @@ def _norms(jobs: Gallery) -> Figure:
 
     def draw(panel: Axes, part: Embedded) -> None:
         right = first[part.dataset]
-        norms = part.norms[part.scene.queries]
+        norms = part.norms[part.split.queries]
         bins = np.linspace(float(norms.min()), float(norms.max()) + 1e-6, 40).tolist()
         for chosen, label in ((right, "right"), (~right, "wrong")):
             if chosen.any():
@@ -136,7 +137,7 @@ def _sheet(part: Embedded, rows: Sequence[NDArray[np.int64]], size: int) -> Figu
     sheet = np.full((height, SHOWN * size, 3), 255, dtype=np.uint8)
     for number, row in enumerate(rows):
         for place, position in enumerate(row):
-            block = see(reader[int(position)], sight)
+            block = see(Image.fromarray(reader[int(position)]), sight)
             sheet[number * size : (number + 1) * size, place * size : (place + 1) * size] = block
     figure, (panel,) = new_figure(1, width=10.0, height=1.4 * len(rows))
     panel.imshow(sheet)

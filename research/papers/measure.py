@@ -21,7 +21,7 @@ from retrieval.metrics.neighbour_order import Scorer, Scores
 from retrieval.metrics.ranks import map_at_r, mean_average_precision, r_precision, recall_at_k
 from retrieval.metrics.reranking import contextual_scorer
 from training.evaluation.clustering import nmi
-from training.evaluation.evaluate import Scene, item_labels
+from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.evaluation.pair_counts import pair_counter
 
 SAMPLED = ("inat", "sop")  # whose negative pairs are sampled, ten a positive one (arXiv 2307.04047, Section 5.1)
@@ -36,7 +36,7 @@ class Embedded:
     photos: list[Photo]
     unit: NDArray[np.float32]  # (n, d)
     norms: NDArray[np.float32]  # (n,)
-    scene: Scene  # who asks whom
+    split: EvaluationSplit  # who asks whom
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
@@ -46,7 +46,7 @@ class Embedded:
     @cached_property
     def alone(self) -> bool:
         """Whether every photo asks all the others."""
-        return bool(np.array_equal(self.scene.queries, self.scene.gallery))
+        return bool(np.array_equal(self.split.queries, self.split.gallery))
 
     @cached_property
     def opis(self) -> Opis:
@@ -69,7 +69,7 @@ class Embedded:
 
     def lists(self, labels: NDArray[np.generic]) -> tuple[NDArray[np.float32], ...]:
         """Return queries (q, d), their labels, gallery (m, d), its labels, as the rank metrics take them."""
-        queries, gallery = self.scene.queries, self.scene.gallery
+        queries, gallery = self.split.queries, self.split.gallery
         return self.unit[queries], labels[queries], self.unit[gallery], labels[gallery]
 
     def precision(self, labels: NDArray[np.generic], at: int | None = None) -> float:
@@ -87,7 +87,7 @@ class Embedded:
     def euclidean(self) -> Scorer:
         """Return what ranks by the Euclidean distance of raw embeddings."""
         raw = (self.unit * self.norms[:, None]).astype(np.float64)
-        asked, kept = raw[self.scene.queries], raw[self.scene.gallery]
+        asked, kept = raw[self.split.queries], raw[self.split.gallery]
         squares = (kept**2).sum(axis=1)
 
         def score(rows: slice) -> Scores:
@@ -97,7 +97,7 @@ class Embedded:
 
     def norm_of(self, *, right: bool) -> float:
         """Return the mean norm of the queries that are answered right, or wrong; of all where there is none."""
-        chosen = self.norms[self.scene.queries]
+        chosen = self.norms[self.split.queries]
         some = self.right() == right
         return float(chosen[some].mean() if some.any() else chosen.mean())
 

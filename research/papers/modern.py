@@ -14,7 +14,7 @@ import json
 import numpy as np
 
 from training.config import Settings
-from training.data.folds import Fold, class_folds
+from training.data.folds import Fold, item_folds
 from training.data.splits import Splits
 from training.tune.plan import Plan
 from training.tune.search_space import Range
@@ -37,7 +37,7 @@ def modern(
 ) -> dict[str, dict[str, list[float]]]:
     """Return a value a repetition of each metric, for each variant."""
     world = worlds.get(dataset, configuration.split)
-    folds = class_folds(world.photos, world.train, folds=SMALL_FOLDS if options.miniature else FOLDS, seed=0)
+    folds = item_folds(world.photos, world.train, folds=SMALL_FOLDS if options.miniature else FOLDS, seed=0)
     rows = {}
     for name, variant in configuration.variants.items():
         settings = settings_of(configuration, variant, dataset, options)

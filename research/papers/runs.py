@@ -24,7 +24,7 @@ from training.config import Settings
 from training.data.reader import PhotoReader
 from training.data.splits import Splits
 from training.evaluation.embedding import embed_with_norms
-from training.evaluation.evaluate import Scene, make_scene
+from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
 from training.loop.run import Run, choose_device
 from training.loop.trainer import train
 
@@ -34,7 +34,7 @@ from .transformations import transform
 from .worlds import World, read_world, write_world
 
 MINIATURE = {
-    "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "chunk": 0, "learning_rate": 1e-3, "colour": 0.0,
+    "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "micro_batch_size": 0, "learning_rate": 1e-3, "colour": 0.0,
     "freeze_batch_norm": False, "precision": "fp32", "device": "cpu", "loggers": "", "patience": 0,
 }  # fmt: skip
 SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
@@ -166,5 +166,9 @@ def embedded(job: Job, *, train_part: bool = False) -> Embedded:
     with np.load(file, allow_pickle=False) as kept:
         unit, norms = kept["unit"], kept["norms"]
     everyone = np.arange(len(photos))
-    scene = Scene("train", everyone, everyone) if train_part else make_scene("test", photos, items, run.protocol)
-    return Embedded(job.dataset, photos, unit, norms, scene)
+    split = (
+        EvaluationSplit("train", everyone, everyone)
+        if train_part
+        else make_evaluation_split("test", photos, items, run.protocol)
+    )
+    return Embedded(job.dataset, photos, unit, norms, split)

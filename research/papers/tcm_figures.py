@@ -49,7 +49,7 @@ FIGURES = (
         settings=COMMON,
         variants={
             f"{backbone} {loss} {4 * items}{suffix}": Variant(
-                {**network, **base, "items_per_batch": items, "chunk": 96, **regularizer},
+                {**network, **base, "items_per_batch": items, "micro_batch_size": 96, **regularizer},
                 series="with TCM" if suffix else "base loss",
             )
             for backbone, network in (("ResNet-50", RESNET_50), ("ViT-B/16", VIT_B))

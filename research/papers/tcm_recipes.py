@@ -12,12 +12,12 @@ VIT_S: dict[str, Any] = {"backbone": "WinKawaks/vit-small-patch16-224", "learnin
 VIT_B: dict[str, Any] = {"backbone": "google/vit-base-patch16-224-in21k", "learning_rate": 5e-5}
 VIT_L: dict[str, Any] = {"backbone": "google/vit-large-patch16-224-in21k", "learning_rate": 1e-5}
 
-BATCH_384 = {"items_per_batch": 96, "photos_per_item": 4, "chunk": 96}
-BATCH_392 = {"items_per_batch": 98, "photos_per_item": 4, "chunk": 98}
-BATCH_4000 = {"items_per_batch": 1000, "photos_per_item": 4, "chunk": 200}
+BATCH_384 = {"items_per_batch": 96, "photos_per_item": 4, "micro_batch_size": 96}
+BATCH_392 = {"items_per_batch": 98, "photos_per_item": 4, "micro_batch_size": 98}
+BATCH_4000 = {"items_per_batch": 1000, "photos_per_item": 4, "micro_batch_size": 200}
 COMMON = {
     "size": 224,
-    "view": 0.875,
+    "crop_ratio": 0.875,
     "dim": 512,
     "epochs": 100,
     "learning_rate": 1e-4,

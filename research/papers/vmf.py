@@ -13,7 +13,7 @@ from .configuration import DRAWN, HELD_OUT, Configuration, Variant
 COMMON = {
     "backbone": "microsoft/resnet-50",
     "size": 224,
-    "view": 0.875,
+    "crop_ratio": 0.875,
     "dim": 128,
     "epochs": 150,
     "items_per_batch": 53,
