@@ -1,1 +1,1 @@
-"""Research code, not part of the wheel: the papers' tables, comparison losses and benchmarks."""
+"""What compares, not part of the wheel: the papers' tables, comparison losses, benchmarks and measured figures."""

@@ -1,7 +1,9 @@
 """OPIS of many pairs, beside the bare matrix product over the same pairs, and beside a loop over classes.
 
-    python research/benchmarks/consistency.py                        # 60,000 embeddings of 11,000 classes, d = 512, exhaustive
-    python research/benchmarks/consistency.py --embeddings 12000 --loop
+    python -m research.benchmarks.consistency
+    python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
+
+By default 60,000 embeddings of 11,000 classes, d = 512, exhaustive pairs.
 
 The floor makes the same tiles of the cosine matrix on the same threads and looks at none of them; it takes turns with
 OPIS, and medians are compared. Memory is the peak of the process above what it held before.
@@ -9,7 +11,6 @@ OPIS, and medians are compared. Memory is the peak of the process above what it 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,8 @@ from threadpoolctl import threadpool_limits
 
 from retrieval.metrics import pairs
 from retrieval.metrics.consistency import opis
+
+from .tables import NONE, Recorder, parser_of
 
 
 def embeddings(count: int, classes: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -62,12 +65,6 @@ def loop_over_classes(vectors: np.ndarray, labels: np.ndarray, low: float, high:
     return float(np.var(rows, axis=0).mean())
 
 
-def timed(work: object, *arguments: object, **named: object) -> tuple[float, object]:
-    started = time.perf_counter()
-    result = work(*arguments, **named)  # type: ignore[operator]
-    return time.perf_counter() - started, result
-
-
 def resident(field: str) -> float:
     """Return a memory figure of this process in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
@@ -75,7 +72,7 @@ def resident(field: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--embeddings", type=int, default=60_000)
     parser.add_argument("--classes", type=int, default=11_000)
     parser.add_argument("--dim", type=int, default=512)
@@ -87,20 +84,25 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is there now
     before, floors, times = resident("VmRSS"), [], []
     for _ in range(arguments.rounds):
-        floors.append(timed(bare_product, vectors, arguments.threads)[0])
-        seconds, result = timed(opis, vectors, labels, counter=lambda *a: pairs.Pairs(*a, threads=arguments.threads))
-        times.append(seconds)
+        started = time.perf_counter()
+        bare_product(vectors, arguments.threads)
+        floors.append(time.perf_counter() - started)
+        started = time.perf_counter()
+        result = opis(vectors, labels, counter=lambda *a: pairs.Pairs(*a, threads=arguments.threads))
+        times.append(time.perf_counter() - started)
     floor, ours = statistics.median(floors), statistics.median(times)
-    print(f"{arguments.embeddings} embeddings, {arguments.classes} classes, d = {arguments.dim}")
-    print(f"{arguments.threads} threads, medians of {arguments.rounds} rounds\n")
-    print("| what | seconds | ratio |\n| --- | --- | --- |")
-    print(f"| bare matrix product over the same pairs | {floor:.1f} | 1 |")
-    print(f"| OPIS, exhaustive, range and counts | {ours:.1f} | {ours / floor:.2f} |")
-    if arguments.loop:
-        seconds, value = timed(loop_over_classes, vectors, labels, result.d_min, result.d_max)  # type: ignore[attr-defined]
-        print(f"| loop over classes (range given) | {seconds:.1f} | {seconds / floor:.2f} |")
-        print(f"\nOPIS {result.value:.8f}, by the loop {value:.8f}")  # type: ignore[attr-defined]
-    print(f"\nPeak memory above the embeddings: {resident('VmHWM') - before:.0f} MiB")
+    peak = resident("VmHWM") - before
+    with Recorder("consistency-loop" if arguments.loop else "consistency", arguments) as record:
+        record.table("OPIS of many pairs", ("what", "result", "of the bare product"))
+        record.add("bare matrix product over the same pairs", f"{floor:.1f} s", "1")
+        record.add("OPIS, range and counts", f"{ours:.1f} s", f"{ours / floor:.2f}")
+        record.add("peak memory above the embeddings", f"{peak:.0f} MiB", NONE)
+        if arguments.loop:
+            started = time.perf_counter()
+            value = loop_over_classes(vectors, labels, result.d_min, result.d_max)
+            seconds = time.perf_counter() - started
+            record.add("loop over classes, range given", f"{seconds:.1f} s", f"{seconds / floor:.0f}")
+            print(f"\nOPIS {result.value:.8f}, by the loop {value:.8f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether a decision depends on anything it should not: the program that asks, the batch, the threads.
 
-    python research/benchmarks/decisions.py RUN BUNDLE
+    python -m research.benchmarks.decisions RUN BUNDLE
 
 Indexes the gallery photos of all items of a run (trained and never seen), asks with every query photo of the test
 items, and compares the decision of torch, of ONNX Runtime in batches of 1, 8 and 64 on 1 and 2 threads, and of the
@@ -10,7 +10,6 @@ patterns, text, drawings), with the bundle's distance and with the plain one at 
 
 from __future__ import annotations
 
-import argparse
 import io
 import itertools
 import tempfile
@@ -28,7 +27,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.metrics.identification import threshold_at_fpir
 from retrieval.retriever import Retriever
-from serving.api.routes import create_app
+from serving.app import create_app
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import Whitening, choose_distance
 from training.evaluation.embedding import embed_photos
@@ -36,6 +35,8 @@ from training.evaluation.evaluate import make_evaluation_split, score_split
 from training.export.onnx_embedding import embed_with_onnx
 from training.loop.recipe import photos_in_protocol
 from training.loop.run import Run
+
+from .tables import Recorder, parser_of
 
 CLOSE = 1e-4  # to the threshold: rounding may decide there
 STRANGERS = 1000
@@ -98,11 +99,17 @@ def flips(one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]], 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("bundle", type=Path)
     arguments = parser.parse_args()
-    run, bundle = Run.open(arguments.run), Bundle.open(arguments.bundle)
+    with Recorder("decisions", arguments) as record:
+        compare(arguments.run, arguments.bundle, record)
+
+
+def compare(run_folder: Path, bundle_folder: Path, record: Recorder) -> None:
+    """Record how often decisions differ by program, batch and threads, and what strangers get."""
+    run, bundle = Run.open(run_folder), Bundle.open(bundle_folder)
     splits, protocol, everyone = run.splits, run.protocol, run.photos()
     items = [*splits.fit, *splits.validation, *splits.test]
     gallery_photos = [p for p in photos_in_protocol(everyone, items, protocol) if p.source == protocol.gallery_source]
@@ -114,12 +121,10 @@ def main() -> None:
         gallery.add([p.photo_id for p in gallery_photos], [p.item_id for p in gallery_photos], kept)
 
         print(f"{len(queries)} queries, {len(gallery)} gallery photos of {gallery.items} items\n")
-        print("| decisions of | differ from one photo at a time, 1 thread | farther than 1e-4 from the threshold |")
-        print("|" + " --- |" * 3)
         paths = [photo.path for photo in queries]
         asked: dict[str, list[tuple[str, float]]] = {}
         for threads, batch in itertools.product((1, 2), (1, 8, 64)):
-            made = Embedder(arguments.bundle / "model.onnx", bundle.preprocessing, threads=threads)
+            made = Embedder(bundle_folder / "model.onnx", bundle.preprocessing, threads=threads)
             blocks = [made.embed(paths[i : i + batch]).vectors for i in range(0, len(paths), batch)]
             name = f"ONNX Runtime, batches of {batch}, {threads} threads"
             asked[name] = answers(gallery, np.concatenate(blocks), bundle.measure, bundle.threshold)
@@ -130,8 +135,10 @@ def main() -> None:
         asked["torch"] = answers(gallery, torch_vectors, bundle.measure, bundle.threshold)
         asked["the endpoint"] = served(Retriever(bundle, gallery), paths)
         first = next(iter(asked.values()))
+        columns = ("decisions of", "differ from one photo at a time, 1 thread", "farther than 1e-4 from the threshold")
+        record.table("decisions", columns)
         for name, answer in asked.items():
-            print("| {} | {} | {} |".format(name, *flips(first, answer, bundle.threshold)))
+            record.add(name, *map(str, flips(first, answer, bundle.threshold)))
 
         labels = np.array([photo.item_id for photo in everyone])
         calibration = make_evaluation_split("calibration", everyone, splits.calibration, protocol)
@@ -140,12 +147,12 @@ def main() -> None:
         vectors[used] = embed_with_onnx(embedder, [everyone[i] for i in used])[0].vectors
         plain = threshold_at_fpir(score_split(calibration, vectors, labels), bundle.operating_point.target_fpir)
         far = embed_blocks(embedder, list(strangers(STRANGERS)))
-        print("\n| distance | gallery photos that match themselves | strangers rejected |\n|" + " --- |" * 3)
+        record.table("strangers", ("distance", "gallery photos that match themselves", "strangers rejected"))
         for name, measure, threshold in (("the bundle's", bundle.measure, bundle.threshold), ("plain", PLAIN, plain)):
             own = answers(gallery, kept, measure, threshold)
             found = sum(answer == photo.item_id for (answer, _), photo in zip(own, gallery_photos, strict=True))
             rejected = sum(not answer for answer, _ in answers(gallery, far, measure, threshold))
-            print(f"| {name} | {found} of {len(own)} | {rejected} of {STRANGERS} |")
+            record.add(name, f"{found} of {len(own)}", f"{rejected} of {STRANGERS}")
         gallery.close()
 
 

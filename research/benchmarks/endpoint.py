@@ -1,6 +1,6 @@
 """The endpoint beside the same search in process, in a plain handler and in LitServe; under load, overload, reloads.
 
-    python research/benchmarks/endpoint.py BUNDLE GALLERY PHOTO [PHOTO ...] [--overload SECONDS] [--swap SECONDS]
+    python -m research.benchmarks.endpoint BUNDLE GALLERY PHOTO [PHOTO ...] [--overload SECONDS] [--swap SECONDS]
 
 Servers have one core and the load has another. The in-process loop has the servers' core and takes turns with them,
 and whoever is not measured is stopped: what else the machine does hits all alike. Figures are medians over rounds.
@@ -22,15 +22,16 @@ from pathlib import Path
 
 import numpy as np
 import uvloop
-from load import closed_loop, ideal_queue, latencies_of, poisson
-from peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, core_times, free_port
-from stress import overload, starts, swap
-from tables import NONE, Row, at_least, at_most, ms, show
+
+from .load import closed_loop, ideal_queue, latencies_of, poisson
+from .peers import INSIDE, LITSERVE, OURS, PLAIN, Served, command_of, core_times, free_port
+from .stress import overload, starts, swap
+from .tables import COMPARISON, NONE, Recorder, Row, ms, parser_of
 
 CLIENTS, MANY = (1, 2, 8), 8
-SHARES = {0.5: 5, 0.8: 6}  # load in capacities, and how many times p50 its p99 may be
+SHARES = (0.5, 0.8)  # load in capacities
 OPEN_ROUNDS = 3
-FIGURES = {"p50": "p50", "p99": "p99", "rate": "throughput", "cpu_each": "CPU a photo"}
+FIGURES = {"p50": "p50", "p99": "p99", "rate": "throughput", "cpu_each": "CPU per photo"}
 
 Turn = tuple[str, int]  # who, and how many clients
 
@@ -165,6 +166,11 @@ class Bench:
         return float(np.median([figure(a, b) for a, b in zip(self.turns[one], self.turns[other], strict=True)]))
 
 
+def _row(what: str, pair: Sequence[str], compared: str) -> Row:
+    ours, reference = pair
+    return Row(what, ours, reference, compared)
+
+
 def inside_rows(bench: Bench) -> list[Row]:
     """Compare with the search in process."""
     base, one = (INSIDE, 1), (OURS, 1)
@@ -172,18 +178,17 @@ def inside_rows(bench: Bench) -> list[Row]:
     tail = bench.paired(lambda a, b: a.p99 / b.p99, one, base)
     p50, p99 = ([ms(bench.median(attrgetter(name), turn)) for turn in (one, base)] for name in ("p50", "p99"))
     rows = [
-        Row("p50, 1 client", *p50, f"{1e3 * more:+.2f} ms", at_most(1e3 * more, 2, "+2 ms")),
-        Row("p99, 1 client", *p99, f"{tail:.2f}"),
+        _row("p50, 1 client", p50, f"{1e3 * more:+.2f} ms"),
+        _row("p99, 1 client", p99, f"{tail:.2f}"),
     ]
     for clients in CLIENTS[1:]:
         rate = bench.paired(lambda a, b: a.rate / b.rate, (OURS, clients), base)
         rates = [f"{bench.median(attrgetter('rate'), turn):.1f}/s" for turn in ((OURS, clients), base)]
-        rows.append(Row(f"throughput, {clients} clients", *rates, f"{rate:.2f}", at_least(rate, 0.9, "0.9")))
+        rows.append(_row(f"throughput, {clients} clients", rates, f"{rate:.2f}"))
     for clients in CLIENTS:
         cpu = bench.paired(lambda a, b: a.cpu_each / b.cpu_each, (OURS, clients), base)
         costs = [ms(bench.median(attrgetter("cpu_each"), turn)) for turn in ((OURS, clients), base)]
-        bar = at_most(cpu, 1.15, "1.15") if clients == MANY else NONE
-        rows.append(Row(f"CPU a photo, clients: {clients}", *costs, f"{cpu:.2f}", bar))
+        rows.append(_row(f"CPU per photo, clients: {clients}", costs, f"{cpu:.2f}"))
     return rows
 
 
@@ -197,16 +202,20 @@ def peer_rows(bench: Bench) -> list[Row]:
         for clients, name in ((1, "p50"), (1, "p99"), (MANY, "rate"), (MANY, "cpu_each")):
             figure = attrgetter(name)
             both = [bench.median(figure, (kind, clients)) for kind in (OURS, peer)]
-            ratio = bench.paired(lambda a, b, of=figure: of(a) / of(b), (OURS, clients), (peer, clients))
+            ratio = bench.paired(partial(_ratio, figure), (OURS, clients), (peer, clients))
             shown = [f"{value:.1f}/s" if name == "rate" else ms(value) for value in both]
-            rows.append(Row(f"{FIGURES[name]}, clients: {clients}; beside {peer}", *shown, f"{ratio:.2f}"))
+            rows.append(_row(f"{FIGURES[name]}, clients: {clients}; and {peer}", shown, f"{ratio:.2f}"))
     return rows
+
+
+def _ratio(figure: Callable[[Phase], float], one: Phase, other: Phase) -> float:
+    return figure(one) / figure(other)
 
 
 def open_rows(bench: Bench) -> list[Row]:
     """Tell what arrivals met that did not wait for answers, and beside it what closed loops hide."""
     rows = []
-    for share, times in SHARES.items():
+    for share in SHARES:
         phases = bench.open[share]
         met, ideal = [phase.met for phase in phases], [phase.ideal for phase in phases]
         rate = np.median([phase.rate for phase in phases])
@@ -216,10 +225,9 @@ def open_rows(bench: Bench) -> list[Row]:
             ratio = np.median(np.divide(ours, best))
             rows.append(Row(f"{what}: {name}", ms(np.median(ours)), ms(np.median(best)), f"{ratio:.2f}"))
         spread, least = (float(np.median([phase.p99 / phase.p50 for phase in some])) for some in (met, ideal))
-        bar = at_most(spread, times, f"{times}×")
-        rows.append(Row(f"{what}: p99 / p50", f"{spread:.1f}", f"{least:.1f}", f"{spread / least:.2f}", bar))
+        rows.append(Row(f"{what}: p99 / p50", f"{spread:.1f}", f"{least:.1f}", f"{spread / least:.2f}"))
         refused = sum(phase.refused for phase in phases)
-        rows.append(Row(f"{what}: not answered 200", f"{refused}", bar=at_most(refused, 0, "0")))
+        rows.append(Row(f"{what}: not answered 200", f"{refused}"))
         rows.append(Row(f"{what}: the load itself was late, p99", ms(np.median([phase.late for phase in phases]))))
     for clients in CLIENTS:
         p50, p99 = (bench.median(attrgetter(name), (OURS, clients)) for name in ("p50", "p99"))
@@ -232,7 +240,7 @@ def say(text: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("gallery", type=Path)
     parser.add_argument("photos", type=Path, nargs="+")
@@ -245,31 +253,29 @@ def main() -> None:
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("one core for the server and one for the load are needed")
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `retrieval` has it: for everybody
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, Recorder("endpoint", arguments) as record:
         bench = Bench(arguments, Path(folder), stack)
         bench.start_all()
         before = bench.times()
         bench.take_turns(arguments.rounds, arguments.requests)
-        show("Beside the search in process", inside_rows(bench))
-        show("Beside other servers of the same search", peer_rows(bench))
+        record.table("search in process", COMPARISON, inside_rows(bench))
+        record.table("other servers", COMPARISON, peer_rows(bench))
         bench.arrive(OPEN_ROUNDS, arguments.arrivals)
-        show(
-            "Arrivals that do not wait for answers; reference: a perfect queue before the same search", open_rows(bench)
-        )
+        record.table("arrivals", COMPARISON, open_rows(bench))
         there, busy, ours = (after - earlier for after, earlier in zip(bench.times(), before, strict=True))
         print(f"\nOthers than these had the servers' core for {(busy - ours) / there:.0%} of the time.")
         say("starts with a large gallery")
-        show("Start", starts(bench.start, bench.bundle, bench.folder))
+        record.table("start", COMPARISON, starts(bench.start, bench.bundle, bench.folder))
         if arguments.overload:
             say("overload")
             capacity = bench.measure((OURS, MANY), 2 * arguments.requests).rate
             told = overload(bench.servers[OURS], bench.images, capacity=capacity, seconds=arguments.overload)
-            show(f"Overload: {arguments.overload:.0f} s at four times the capacity", told)
+            record.table("overload", COMPARISON, told)
         if arguments.swap:
             say("reloads")
             start = partial(bench.start, OURS)
             told = swap(start, bench.bundle, bench.gallery, bench.images, bench.folder, arguments.swap)
-            show(f"Reloads every two seconds under load, {arguments.swap:.0f} s", told)
+            record.table("reloads", COMPARISON, told)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The gallery at size: opening, searching, adding, removing and rebuilding, against bare Faiss in the same run.
 
-    python research/benchmarks/gallery.py --output runs/gallery [--photos 1000000] [--grow]
+    python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000] [--grow]
 
 draws embeddings of products (clusters that differ in width, as embeddings of photos do), puts them into a gallery, and
 prints times, memory without file-backed pages, and decision recall. With --grow it does so from 10^4 photos on, in
@@ -28,6 +28,8 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 from index.gallery import Gallery
+
+from .tables import Recorder, parser_of
 
 PHOTOS_PER_ITEM, DIM, THRESHOLD = 5, 128, 0.6
 BLOCK = 20_000
@@ -88,7 +90,7 @@ def unit_queries(dim: int, count: int) -> np.ndarray:
     """Return other photos (count, dim) of products that every gallery here holds."""
     vectors = next(embeddings(10_000, dim))[0][:: 10_000 // count][:count]
     moved = vectors + 0.3 * np.random.default_rng(2).normal(size=vectors.shape) / dim**0.5
-    return (moved / np.linalg.norm(moved, axis=1, keepdims=True)).astype(np.float32)
+    return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
 
 
 def fill(path: Path, count: int, dim: int) -> dict[str, float]:
@@ -173,12 +175,12 @@ def bare_flat(path: Path) -> dict[str, float]:
     return {"bare_flat_ms": 1e3 * float(np.median(seconds))}
 
 
-STEPS = {"fill": fill, "build": build, "serve": serve, "bare_flat": bare_flat}
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {"fill": fill, "build": build, "serve": serve, "bare_flat": bare_flat}
 
 
 def step(name: str, *words: object) -> dict[str, Any]:
     """Do one measurement in a fresh process."""
-    command = [sys.executable, __file__, "--step", name, *map(str, words)]
+    command = [sys.executable, "-m", "research.benchmarks.gallery", "--step", name, *map(str, words)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -201,26 +203,43 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "| photos × d | kind | open s | bare Faiss ms | search ms (of bare) | to the threshold ms "
-        "| 40 together, ms each (of bare) | × bare flat "
-        "| decision recall [lower] | add 1,000 s | remove 1,000 s | resident / index | peak of a rebuild / index "
-        "| merge s |",
-        "|" + " --- |" * 14,
-    ]
-    for row in rows:
-        recall = "{value:.4f} [{lower:.4f}]".format(**row["recall"]) if "recall" in row else "exact"
-        index = row["index_bytes"]
-        lines.append(
-            f"| {row['photos']:,} × {row['dim']} | {row['kind']} | {row['open_s']:.2f} | {row['bare_ms']:.3f} "
-            f"| {row['search_ms']:.3f} ({row['bare_ms'] / row['search_ms']:.2f}) | {row['threshold_search_ms']:.3f} "
-            f"| {row['batch_ms']:.3f} ({row['bare_batch_ms'] / row['batch_ms']:.2f}) "
-            f"| {row['bare_flat_ms'] / row['search_ms']:.1f} | {recall} | {row['add_1000_s']:.2f} "
-            f"| {row['remove_1000_s']:.2f} | {row['resident'] / index:.2f} | {row['rebuild_peak'] / index:.2f} "
-            f"| {row['merge_s']:.1f} |"
-        )
-    return "\n".join(lines)
+COLUMNS = (
+    "photos × d",
+    "kind",
+    "open s",
+    "bare Faiss ms",
+    "search ms (of bare)",
+    "to the threshold ms",
+    "batches of 40, ms per query (of bare)",
+    "× bare flat",
+    "decision recall [lower]",
+    "add 1,000 s",
+    "remove 1,000 s",
+    "resident / index",
+    "peak of a rebuild / index",
+    "merge s",
+)
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a row of figures."""
+    index = row["index_bytes"]
+    return (
+        f"{row['photos']:,} × {row['dim']}",
+        row["kind"],
+        f"{row['open_s']:.2f}",
+        f"{row['bare_ms']:.3f}",
+        f"{row['search_ms']:.3f} ({row['bare_ms'] / row['search_ms']:.2f})",
+        f"{row['threshold_search_ms']:.3f}",
+        f"{row['batch_ms']:.3f} ({row['bare_batch_ms'] / row['batch_ms']:.2f})",
+        f"{row['bare_flat_ms'] / row['search_ms']:.1f}",
+        "{value:.4f} [{lower:.4f}]".format(**row["recall"]) if "recall" in row else "exact",
+        f"{row['add_1000_s']:.2f}",
+        f"{row['remove_1000_s']:.2f}",
+        f"{row['resident'] / index:.2f}",
+        f"{row['rebuild_peak'] / index:.2f}",
+        f"{row['merge_s']:.1f}",
+    )
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
@@ -246,7 +265,7 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
     parser.add_argument("--photos", type=int, default=1_000_000)
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
@@ -268,7 +287,8 @@ def main() -> None:
     else:
         rows = measure(arguments.output, arguments.photos, DIM, arguments.kinds)
     (arguments.output / ("grow.json" if arguments.grow else "kinds.json")).write_text(json.dumps(rows, indent=2) + "\n")
-    print(table(rows))
+    with Recorder("gallery-growth" if arguments.grow else "gallery", arguments) as record:
+        record.table("gallery", COLUMNS, map(cells, rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Grocery by its protocol: base losses without and with TCM, several seeds each.
 
-    python research/benchmarks/grocery.py --output runs/grocery-benchmark
+    python -m research.benchmarks.grocery --output runs/grocery-benchmark
 
 trains what is missing under --output (an interrupted benchmark continues), evaluates every run on items never
 seen in training, exports each to a bundle whose threshold comes from the calibration items, and prints tables of
@@ -9,7 +9,6 @@ mean ± standard deviation over seeds. The photos and weights come from RETRIEVA
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from pathlib import Path
@@ -22,6 +21,8 @@ from training.config import Settings
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
 from training.loop.trainer import train
+
+from .tables import Recorder, parser_of
 
 BASES = {
     "Smooth-AP": "smooth_ap",
@@ -45,7 +46,7 @@ FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentific
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/grocery-benchmark"))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seeds", type=int, default=3)
@@ -71,8 +72,9 @@ def main() -> None:
     if arguments.only:
         return
     (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(table(results))
-    print(claims(results))
+    with Recorder("grocery", arguments) as record:
+        tables(results, record)
+        changes_by_tcm(results, record)
 
 
 def report_of(settings: Settings, path: Path) -> dict[str, Any]:
@@ -87,12 +89,10 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
     return evaluate_run(run)
 
 
-def table(results: dict[str, list[dict[str, Any]]]) -> str:
-    """Return Markdown tables, one a scene."""
-    lines = []
-    scenes = results[next(iter(results))][0]["splits"]
-    for scene in scenes:
-        lines += [f"\n### {scene}\n", "| loss | " + " | ".join(FIGURES) + " |", "|---" * (len(FIGURES) + 1) + "|"]
+def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
+    """Record a table per evaluation split: mean ± standard deviation over seeds."""
+    for scene in results[next(iter(results))][0]["splits"]:
+        record.table(scene, ("loss", *FIGURES))
         for name, reports in results.items():
             cells = []
             for figure in FIGURES:
@@ -100,14 +100,12 @@ def table(results: dict[str, list[dict[str, Any]]]) -> str:
                 digits = 4 if figure == "OPIS" else 3
                 spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
                 cells.append(f"{values.mean():.{digits}f}{spread}")
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+            record.add(name, *cells)
 
 
-def claims(results: dict[str, list[dict[str, Any]]]) -> str:
-    """Return Markdown of what TCM changes on unseen items, paired by seed, with 95 % intervals (Student's t)."""
-    lines = ["\n### unseen: what TCM changes\n", "| base loss | OPIS | R@1 | FPIR | TPIR at exactly the target |"]
-    lines.append("|" + " --- |" * 5)
+def changes_by_tcm(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
+    """Record what TCM changes on unseen items, paired by seed, with 95 % intervals (Student's t)."""
+    record.table("what TCM changes", ("base loss", "OPIS", "R@1", "FPIR", "TPIR at exactly the target"))
     for name in BASES:
         base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
         cells = []
@@ -118,8 +116,7 @@ def claims(results: dict[str, list[dict[str, Any]]]) -> str:
                 cells.append("{:+.0%} [{:+.0%}, {:+.0%}]".format(*np.expm1(ends)))
             else:
                 cells.append("{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends))
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+        record.add(name, *cells)
 
 
 def _interval(values: np.ndarray) -> tuple[float, float, float]:

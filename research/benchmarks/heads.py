@@ -1,21 +1,13 @@
-"""The papers' main claims on grocery, with linear heads on the frozen backbone's features.
+"""Linear heads on the frozen backbone's features of grocery: features, training, figures, tuning.
 
-    python research/benchmarks/heads.py --output runs/heads
-
-embeds each training photo in several augmented views and every other photo once, trains a linear embedding on those
-features with each loss, seed after seed, and prints each claim with a 95 % interval over seeds (paired, Student's t)
-and a plain answer. Hyper-parameters of every loss are chosen among a few on the validation items over three other
-seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that cost at most 0.01 of R@1. Nothing but
-the printed figures comes from the test items. What is finished under --output is read, not made again. `--picture`
-also writes the photos of lowest and highest certainty.
+Each training photo is embedded in several augmented views and every other photo once; a linear embedding is trained on
+those features with a loss. `paper_claims` and `rotations` use them.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from scipy import stats
 from torch import Tensor, nn
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.images import open_image
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
@@ -105,7 +95,7 @@ def load_world(folder: Path, data: Path) -> World:
     if not path.exists():
         backbone, _ = load_backbone(settings.backbone)
         sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
-        backbone.eval().to(memory_format=torch.channels_last)
+        backbone.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         def features(pixels: np.ndarray) -> np.ndarray:
             maps: Tensor = backbone(to_device(pixels, sight, torch.device("cpu")))
@@ -257,7 +247,8 @@ class Results:
     def tuned(self, loss: str) -> tuple[str, dict[str, Any]]:
         """Return the loss's name and its best arguments of the grid, by R@1 on the validation items."""
         grid = GRIDS[loss]
-        name, base = loss, {}
+        name: str = loss
+        base: dict[str, Any] = {}
         if loss == "vmf_nca + anchor":
             name, base = self.tuned("vmf_nca")
         choices = [base | dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
@@ -271,176 +262,3 @@ class Results:
 
     def _mean(self, name: str, arguments: Mapping[str, Any], tcm: tuple[float, float] | None, figure: str) -> float:
         return float(np.mean([self(Task(name, arguments, s, tcm=tcm))[figure] for s in TUNING_SEEDS]))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return mean, and the ends of its 95 % interval by Student's t."""
-    array = np.asarray(values)
-    half = stats.t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
-    return float(array.mean()), float(array.mean() - half), float(array.mean() + half)
-
-
-def shown(values: Sequence[float], *, percent: bool = False) -> str:
-    mean, low, high = interval(values)
-    return f"{mean:+.0%} [{low:+.0%}, {high:+.0%}]" if percent else f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def mean_of(runs: Sequence[Mapping[str, Any]], figure: str) -> str:
-    values = [run[figure] for run in runs]
-    return f"{np.mean(values):.4f}" if figure == "OPIS" else f"{np.mean(values):.3f}"
-
-
-def claim_tcm(results: Results, seeds: range) -> None:
-    """Print whether TCM lowers OPIS by 25 % or more at no loss of R@1."""
-    print("\n### TCM lowers OPIS by at least 25 % at no loss of R@1\n")
-    print("| base loss | R@1, OPIS alone | with TCM | change of OPIS | change of R@1 | answer |\n|" + " --- |" * 6)
-    for loss in ("smooth_ap", "recall_at_k", "proxy_nca", "arcface"):
-        name, arguments = results.tuned(loss)
-        base = [results(Task(name, arguments, s)) for s in seeds]
-        margins = results.tuned_tcm(name, arguments)
-        both = [results(Task(name, arguments, s, tcm=margins)) for s in seeds]
-        logs = [np.log(b["OPIS"] / a["OPIS"]) for a, b in zip(base, both, strict=True)]
-        ends = [float(np.expm1(v)) for v in interval(logs)]
-        recall = [b["R@1"] - a["R@1"] for a, b in zip(base, both, strict=True)]
-        holds = ends[2] <= -0.25 and interval(recall)[2] >= 0
-        print(
-            f"| {loss} {plain(arguments)}, margins {margins} | {mean_of(base, 'R@1')}, {mean_of(base, 'OPIS')} "
-            f"| {mean_of(both, 'R@1')}, {mean_of(both, 'OPIS')} | {ends[0]:+.0%} [{ends[1]:+.0%}, {ends[2]:+.0%}] "
-            f"| {shown(recall)} | {'yes' if holds else 'no'} |"
-        )
-
-
-def claim_better(results: Results, seeds: range, ours: str, theirs: str) -> None:
-    """Print whether one loss has a higher R@1 than another."""
-    (name, arguments), (other, given) = results.tuned(ours), results.tuned(theirs)
-    one, two = [[results(Task(n, a, s)) for s in seeds] for n, a in ((name, arguments), (other, given))]
-    cells = []
-    for figure in ("R@1", "MAP@R"):
-        gain = [a[figure] - b[figure] for a, b in zip(one, two, strict=True)]
-        cells += [mean_of(one, figure), mean_of(two, figure), shown(gain)]
-    gain = [a["R@1"] - b["R@1"] for a, b in zip(one, two, strict=True)]
-    answer = "yes" if interval(gain)[1] > 0 else "no"
-    print(f"| {ours} {plain(arguments)} over {theirs} {plain(given)} | {' | '.join(cells)} | {answer} |")
-
-
-def claim_robust(results: Results, seeds: range) -> None:
-    """Print whether the contextual loss loses less than multi-similarity with wrong labels or fewer classes."""
-    print("\n### The contextual loss holds up better than multi-similarity\n")
-    print("| training data | contextual, R@1 | multi-similarity, R@1 | difference | its further loss | answer |")
-    print("|" + " --- |" * 6)
-    (name, arguments), (other, given) = results.tuned("contextual_sum"), results.tuned("multi_similarity")
-    clean = [[results(Task(n, a, s)) for s in seeds] for n, a in ((name, arguments), (other, given))]
-    for title, changes in (
-        ("all, clean", {}),
-        ("20 % of labels wrong", {"label_noise": 0.2}),
-        ("half of the classes", {"items": 0.5}),
-    ):
-        runs = [[results(Task(n, a, s, **changes)) for s in seeds] for n, a in ((name, arguments), (other, given))]
-        gain = [a["R@1"] - b["R@1"] for a, b in zip(*runs, strict=True)]
-        losses = [(d["R@1"] - b["R@1"]) - (c["R@1"] - a["R@1"]) for a, b, c, d in zip(*runs, *clean, strict=True)]
-        answer = "" if not changes else "yes" if interval(losses)[1] > 0 else "no"
-        print(
-            f"| {title} | {mean_of(runs[0], 'R@1')} | {mean_of(runs[1], 'R@1')} | {shown(gain)} "
-            f"| {shown(losses) if changes else ''} | {answer} |"
-        )
-    print(f"\ncontextual_sum {plain(arguments)}, multi_similarity {plain(given)}")
-
-
-def claim_epochs(results: Results, seeds: range) -> None:
-    """Print whether the mean-field losses reach ProxyAnchor's R@1 in fewer epochs."""
-    print("\n### The mean-field losses need fewer epochs than ProxyAnchor\n")
-    print("| loss | R@1, unseen | epochs to ProxyAnchor's mean validation R@1 less 0.01 | difference | answer |")
-    print("|" + " --- |" * 5)
-    runs = {}
-    for loss in ("proxy_anchor", "mean_field_contrastive", "mean_field_class_wise_multi_similarity"):
-        name, arguments = results.tuned(loss)
-        runs[loss, plain(arguments)] = [results(Task(name, arguments, s, every_epoch=True)) for s in seeds]
-    first = next(iter(runs.values()))
-    goal = float(np.mean([run["curve"][-1] for run in first])) - 0.01
-    reached = {key: [epochs_to(run["curve"], goal) for run in group] for key, group in runs.items()}
-    base = next(iter(reached.values()))
-    for (loss, arguments), group in runs.items():
-        epochs = reached[loss, arguments]
-        saved = [a - b for a, b in zip(epochs, base, strict=True)]
-        answer = "" if group is first else "yes" if interval(saved)[2] < 0 else "no"
-        difference = "" if group is first else shown(saved)
-        print(f"| {loss} {arguments} | {mean_of(group, 'R@1')} | {np.mean(epochs):.1f} | {difference} | {answer} |")
-
-
-def epochs_to(curve: Sequence[float], goal: float) -> int:
-    """Return the first epoch that reaches the goal, or one more than there were."""
-    return next((epoch for epoch, value in enumerate(curve, 1) if value >= goal), len(curve) + 1)
-
-
-def claim_norms(results: Results, seeds: range) -> None:
-    """Print how well a low norm tells a wrong first answer."""
-    print("\n### Low norms are the ambiguous photos\n")
-    print("AUROC for a wrong first answer, unseen items; the answer is yes where the interval lies above 0.5.\n")
-    print("| loss | of the norm | of the distance to the first answer | answer |\n|" + " --- |" * 4)
-    for loss in ("vmf_nca", "vmf_nca + anchor", "proxy_nca", "smooth_ap"):
-        name, arguments = results.tuned(loss)
-        runs = [results(Task(name, arguments, s)) for s in seeds]
-        norm, low, high = interval([run["AUROC of the norm"] for run in runs])
-        distance = mean_of(runs, "AUROC of the distance")
-        answer = "yes" if low > 0.5 else "no"
-        print(f"| {loss} {plain(arguments)} | {norm:.3f} [{low:.3f}, {high:.3f}] | {distance} | {answer} |")
-
-
-def table(results: Results, seeds: range) -> None:
-    """Print every loss, without and with TCM."""
-    print("\n### Every loss, items never seen in training\n")
-    figures = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "TPIR at exactly the target")
-    print("| loss | " + " | ".join(figures) + " |\n|" + " --- |" * (len(figures) + 1))
-    for loss, regularized in itertools.product(GRIDS, (False, True)):
-        name, arguments = results.tuned(loss)
-        margins = results.tuned_tcm(name, arguments) if regularized else None
-        runs = [results(Task(name, arguments, s, tcm=margins)) for s in seeds]
-        title = f"{loss} {plain(arguments)}{f' + TCM {margins}' if margins else ''}"
-        print(f"| {title} | " + " | ".join(mean_of(runs, figure) for figure in figures) + " |")
-
-
-def plain(arguments: Mapping[str, Any]) -> str:
-    return "(" + ", ".join(f"{k} {v}" for k, v in arguments.items()) + ")"
-
-
-def picture(world: World, results: Results, path: Path) -> None:
-    """Write the 16 test photos of lowest norm above the 16 of highest, by the tuned vMF head of seed 0."""
-    name, arguments = results.tuned("vmf_nca")
-    norms = vectors_of(world, train_head(world, Task(name, arguments, 0))[0])[1]
-    test = np.flatnonzero(np.isin([p.item_id for p in world.photos], world.splits.test))
-    order = test[np.argsort(norms[test])]
-    side = 112
-    sheet = Image.new("RGB", (8 * side, 4 * side + 12), "white")
-    for place, photo in enumerate([*order[:16], *order[-16:]]):
-        image = open_image(world.photos[photo].path).resize((side, side))
-        sheet.paste(image, (place % 8 * side, place // 8 * side + (12 if place >= 16 else 0)))
-    sheet.save(path)
-    print(f"\nWrote {path}: the 16 lowest norms above the 16 highest.")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=Path("runs/heads"))
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--picture", action="store_true")
-    arguments = parser.parse_args()
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # a head is too small for more
-    world = load_world(arguments.output, Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve())
-    results = Results(world, arguments.output / "results.json")
-    seeds = range(arguments.seeds)
-    claim_tcm(results, seeds)
-    print("\n### EL-nivMF beats ProxyNCA\n")
-    print("| claim | R@1 | against | difference | MAP@R | against | difference | answer |\n|" + " --- |" * 8)
-    claim_better(results, seeds, "vmf_nca", "proxy_nca")
-    claim_better(results, seeds, "vmf_nca + anchor", "proxy_anchor")
-    claim_robust(results, seeds)
-    claim_epochs(results, seeds)
-    claim_norms(results, seeds)
-    table(results, seeds)
-    if arguments.picture:
-        picture(world, results, arguments.output / "norms.png")
-
-
-if __name__ == "__main__":
-    main()

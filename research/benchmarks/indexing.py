@@ -1,13 +1,12 @@
 """`retrieval index` beside a bare loop of the same decode, resize and ONNX Runtime calls on the same cores.
 
-    python research/benchmarks/indexing.py BUNDLE
+    python -m research.benchmarks.indexing BUNDLE
 
 The bare loop decodes, resizes and embeds batches on as many threads, and keeps nothing.
 """
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import os
 import shutil
@@ -22,11 +21,13 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 
+from .tables import Recorder, parser_of
+
 BATCH = 16
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--photos", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
@@ -35,21 +36,19 @@ def main() -> None:
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     photos = read_catalogue(data / "data/grocery/grocery.csv")[: arguments.photos]
     bundle = Bundle.open(arguments.bundle)
-    bare, full = [], []
+    bare: list[tuple[float, float]] = []
+    full: list[tuple[float, float]] = []
     for _ in range(arguments.rounds):
         bare.append(rates(bare_loop, bundle, photos, arguments.threads))
         full.append(rates(index, bundle, photos, arguments.threads))
     ratios = [sorted(f[i] / b[i] for f, b in zip(full, bare, strict=True)) for i in (0, 1)]
-    print("| what | photos/s |\n| --- | --- |")
-    for name, found in (
-        (f"bare loop: decode, resize, ONNX Runtime, {arguments.threads} threads", bare),
-        ("index", full),
-    ):
-        clock, spent = (statistics.median(one[i] for one in found) for i in (0, 1))
-        print(f"| {name} | {clock:.0f}, {spent:.0f} a second of processor |")
-    for name, found in zip(("clock", "processor"), ratios, strict=True):
-        told = f"{statistics.median(found):.3f} ({found[0]:.3f} to {found[-1]:.3f})"
-        print(f"| ratio by the {name}, median of {arguments.rounds} pairs (least to most) | {told} |")
+    bare_name = f"bare loop: decode, resize, ONNX Runtime, {arguments.threads} threads"
+    with Recorder("indexing", arguments) as record:
+        record.table("indexing", ("what", "photos per second (wall clock)", "photos per CPU second"))
+        for name, rounds in ((bare_name, bare), ("retrieval index, the same cores", full)):
+            record.add(name, *(f"{statistics.median(values):.0f}" for values in zip(*rounds, strict=True)))
+        cells = (f"{statistics.median(values):.3f} ({values[0]:.3f} to {values[-1]:.3f})" for values in ratios)
+        record.add(f"ratio, median of {arguments.rounds} pairs (least to most)", *cells)
 
 
 def rates(

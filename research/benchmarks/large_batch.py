@@ -1,6 +1,6 @@
 """A step of thousands of photos on little memory: cached gradients, and what they cost.
 
-    python research/benchmarks/large_batch.py --batch 4000 --chunk 64
+    python -m research.benchmarks.large_batch --batch 4000 --chunk 64
 
 takes a step of a pretrained MobileNet at 160 px for each loss, chunk by chunk, and prints a table of the peak memory of
 the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a peak never
@@ -9,7 +9,6 @@ falls again.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import subprocess
@@ -19,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tables import Row, at_most, show
 
 from retrieval.images import Preprocessing
 from training.config import Settings
@@ -28,6 +26,8 @@ from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.memory import keep_freed_memory
 from training.loop.recipe import build_loss, initial_model
+
+from .tables import Recorder, parser_of
 
 RECIPES = {
     "Recall@k + TCM": {"loss": "recall_at_k", "regularizer": "tcm"},
@@ -75,7 +75,7 @@ def measure(recipe: str, batch: int, chunk: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--batch", type=int, default=4000)
     parser.add_argument("--chunk", type=int, default=64)
     parser.add_argument("--measure", choices=RECIPES, help="Measure one recipe in this process.")
@@ -87,30 +87,18 @@ def main() -> None:
     for recipe in RECIPES:
         found = {}
         for batch in (arguments.chunk, arguments.batch):
-            words = [
-                sys.executable,
-                __file__,
-                "--measure",
-                recipe,
-                "--batch",
-                str(batch),
-                "--chunk",
-                str(arguments.chunk),
-            ]
+            words = [sys.executable, "-m", "research.benchmarks.large_batch", "--measure", recipe]
+            words += ["--batch", str(batch), "--chunk", str(arguments.chunk)]
             told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
             found[batch] = float(told[0]), float(told[1])
         (small, base), (seconds, peak) = found[arguments.chunk], found[arguments.batch]
         rate, plain = arguments.batch / seconds, arguments.chunk / small
-        rows.append(
-            Row(
-                f"{recipe}, {arguments.batch} photos by {arguments.chunk}",
-                f"{peak:.2f} GiB, {rate:.0f} photos/s",
-                f"{base:.2f} GiB, {plain:.0f} photos/s with {arguments.chunk}",
-                f"{rate / plain:.2f} of the rate",
-                at_most(peak, 4, "4 GiB"),
-            )
-        )
-    show("Large batches: cached gradients", rows)
+        memory, rates = [f"{value:.2f} GiB" for value in (peak, base)], [f"{value:.0f}" for value in (rate, plain)]
+        rows.append((recipe, memory[0], rates[0], memory[1], rates[1]))
+    one = f"one batch of {arguments.chunk}"
+    columns = ("loss", "peak memory", "photos per second", f"peak memory, {one}", f"photos per second, {one}")
+    with Recorder("large_batch", arguments) as record:
+        record.table("large batches", columns, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The same search served by LitServe, one worker, without batching: `endpoint.py` measures it beside ours.
 
-python research/benchmarks/litserve_peer.py BUNDLE GALLERY PORT
+python -m research.benchmarks.litserve_peer BUNDLE GALLERY PORT
 """
 
 import sys
@@ -10,7 +10,7 @@ import litserve
 from fastapi import Body
 
 
-class Search(litserve.LitAPI):
+class Search(litserve.LitAPI):  # type: ignore[misc]
     """Takes the raw image as the body, as ours does."""
 
     def setup(self, device: str) -> None:  # noqa: ARG002

@@ -1,21 +1,21 @@
 """Time and memory of every loss beside the bare cosine matrix, pytorch-metric-learning and literal transcriptions.
 
-    python research/benchmarks/losses.py            # n = 128, 512 and 4000, d = 512, on the CPU and on a GPU where there is one
+    python -m research.benchmarks.losses
 
-The floor is the cosine matrix forward and backward. A figure is the median of runs that take turns with the floor's,
-divided by the floor's median, so that a shared machine disturbs both. Memory is the peak above what was there
-before: of a process of its own on a CPU, of the allocator on a GPU.
+Batches of 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU where there is one. The floor is the
+cosine matrix forward and backward. A figure is the median of runs that take turns with the floor's, divided by the
+floor's median, so that a shared machine disturbs both. Memory is the peak above what was there before: of a process of
+its own on a CPU, of the allocator on a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +24,8 @@ from pytorch_metric_learning import losses as pml
 from torch import Tensor
 
 from training.losses import LOSSES, make_loss
+
+from .tables import NONE, Recorder, parser_of
 
 SIZES, DIM, PHOTOS = (128, 512, 4000), 512, 4
 CLASSES = (4000, 16_000, 64_000, 256_000)
@@ -119,7 +121,7 @@ def run_once(step: Step, embeddings: Tensor, labels: Tensor) -> float:
     """Return the seconds of a forward and a backward pass."""
     synchronize(embeddings.device)
     started = time.perf_counter()
-    step(embeddings, labels).backward()
+    step(embeddings, labels).backward()  # type: ignore[no-untyped-call]
     synchronize(embeddings.device)
     return time.perf_counter() - started
 
@@ -153,7 +155,7 @@ def peak(name: str, n: int, device: torch.device) -> float:
         before = torch.cuda.memory_allocated(device)
         run_once(step, embeddings, labels)
         return (torch.cuda.max_memory_allocated(device) - before) / 1e6
-    command = [sys.executable, __file__, "--peak", name, str(n)]
+    command = [sys.executable, "-m", "research.benchmarks.losses", "--peak", name, str(n)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
@@ -178,7 +180,7 @@ def _resident(field: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--peak", nargs=2, metavar=("LOSS", "N"), help="print the peak memory of one loss")
     parser.add_argument("--only", action="append", help="measure only these")
     arguments = parser.parse_args()
@@ -186,35 +188,40 @@ def main() -> None:
         print(peak_here(arguments.peak[0], int(arguments.peak[1])))
         return
     devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
-    for device in map(torch.device, devices):
-        title = (
-            torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-        )
-        print(f"\n### {title}\n")
-        print("| loss | " + " | ".join(f"n = {n}, ms (x floor)" for n in SIZES) + " | peak MB, n = 4000 |")
-        print("|" + " --- |" * (len(SIZES) + 2))
-        for name, make in ({"floor": lambda _: floor} | steps(device)).items():
-            if arguments.only and name not in arguments.only:
+    with Recorder("losses", arguments) as record:
+        for device in map(torch.device, devices):
+            time_and_memory(device, arguments.only, record)
+            mean_field_by_classes(device, record)
+
+
+def time_and_memory(device: torch.device, only: Sequence[str] | None, record: Recorder) -> None:
+    """Record the time of each loss by batch size, and its peak memory."""
+    record.table(f"{device.type}", ("loss", *(f"n = {n}, ms (x floor)" for n in SIZES), "peak MB, n = 4000"))
+    for name, make in ({"floor": lambda _: floor} | steps(device)).items():
+        if only and name not in only:
+            continue
+        cells = []
+        for n in SIZES:
+            if n > LARGEST.get(name, n):
+                cells.append(NONE)
                 continue
-            cells = []
-            for n in SIZES:
-                if n > LARGEST.get(name, n):
-                    cells.append("-")
-                    continue
-                seconds, share = ratio(make(n), n, device, rounds=5 if n > 1000 else 15)
-                cells.append(f"{1e3 * seconds:.1f} ({share:.2f})")
-            fits = name != "floor" and LARGEST.get(name, SIZES[-1]) >= SIZES[-1]
-            print(f"| {name} | {' | '.join(cells)} | {f'{peak(name, SIZES[-1], device):.0f}' if fits else '-'} |")
-        print("\n| items C, 128 photos | " + " | ".join(f"{c}" for c in CLASSES) + " |")
-        print("|" + " --- |" * 5)
-        for name in ("mean_field_contrastive", "mean_field_class_wise_multi_similarity"):
-            cells = []
-            for classes in CLASSES:
-                embeddings, labels = batch(128, device)
-                loss = make_loss(name, classes=classes, dim=DIM, arguments={}).to(device)
-                seconds = statistics.median(run_once(loss, embeddings, labels) for _ in range(9))
-                cells.append(f"{1e3 * seconds:.0f} ms, {1e6 * seconds / classes:.1f} µs a class")
-            print(f"| {name} | {' | '.join(cells)} |")
+            seconds, share = ratio(make(n), n, device, rounds=5 if n > 1000 else 15)
+            cells.append(f"{1e3 * seconds:.1f} ({share:.2f})")
+        fits = name != "floor" and LARGEST.get(name, SIZES[-1]) >= SIZES[-1]
+        record.add(name, *cells, f"{peak(name, SIZES[-1], device):.0f}" if fits else NONE)
+
+
+def mean_field_by_classes(device: torch.device, record: Recorder) -> None:
+    """Record the time of the mean-field losses by number of items."""
+    record.table(f"mean field, {device.type}", ("items C, 128 photos", *map(str, CLASSES)))
+    for name in ("mean_field_contrastive", "mean_field_class_wise_multi_similarity"):
+        cells = []
+        for classes in CLASSES:
+            embeddings, labels = batch(128, device)
+            loss = make_loss(name, classes=classes, dim=DIM, arguments={}).to(device)
+            seconds = statistics.median(run_once(loss, embeddings, labels) for _ in range(9))
+            cells.append(f"{1e3 * seconds:.0f} ms, {1e6 * seconds / classes:.1f} µs per class")
+        record.add(name, *cells)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Take the picture of the page that the README shows, with a real browser and a real search.
 
 Example, after `make demo SERVE=0`:
-    python -m benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
+    python -m research.benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import click
 import uvicorn
@@ -59,7 +60,7 @@ def main(
     app = create_app(Retriever.open(bundle, gallery), examples=example_files(examples))
     with serving(app) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        scheme = "dark" if dark else "light"
+        scheme: Literal["dark", "light"] = "dark" if dark else "light"
         page = browser.new_page(viewport={"width": width, "height": height or 820}, color_scheme=scheme)
         page.goto(address)
         page.locator("#answer .r-empty").wait_for()

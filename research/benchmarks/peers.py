@@ -1,6 +1,6 @@
 """Who is compared: processes pinned to a core, one that searches in process, and one that serves with a plain handler.
 
-python research/benchmarks/peers.py KIND PORT BUNDLE GALLERY PHOTO [PHOTO ...]
+python -m research.benchmarks.peers KIND PORT BUNDLE GALLERY PHOTO [PHOTO ...]
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 
 INSIDE, OURS, PLAIN, LITSERVE = "in process", "ours", "a plain FastAPI handler", "LitServe"
 CLI = "from retrieval.cli.main import main; main()"
+OWN = "research.benchmarks.peers"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool) -> list[str]:
     """Return how one of them is started."""
-    own = Path(__file__)
     words: dict[str, list[object]] = {
         OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, *places],
-        LITSERVE: [own.with_name("litserve_peer.py"), *places, port],
-        INSIDE: [own, kind, port, *places, *photos],
-        PLAIN: [own, kind, port, *places, *photos],
+        LITSERVE: ["-m", "research.benchmarks.litserve_peer", *places, port],
+        INSIDE: ["-m", OWN, kind, port, *places, *photos],
+        PLAIN: ["-m", OWN, kind, port, *places, *photos],
     }
     return [sys.executable, *map(str, words[kind])]
 

@@ -1,6 +1,6 @@
 """How fast training runs on photos that are decoded as it goes, against batches that were made before.
 
-    python research/benchmarks/pipeline.py --rounds 5
+    python -m research.benchmarks.pipeline --rounds 5
 
 The default recipe (160 pixels, 16 items × 4 photos) on grocery with the MobileNet backbone of RETRIEVAL_TEST_DATA.
 Rounds are interleaved, so that a shared machine disturbs all sides alike, and a round's ratio is taken against the
@@ -23,7 +23,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tables import Row, at_least, at_most, show
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from training.config import Settings
@@ -35,8 +34,9 @@ from training.loop.memory import keep_freed_memory
 from training.losses import make_loss
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone
 
+from .tables import NONE, Recorder, parser_of
+
 Batch = tuple[np.ndarray, np.ndarray]
-BARS = {"JPEG files": 0.90, "tar shards": 0.90, "cache in memory": 0.95, "cache on disk": 0.95}
 
 
 class Step:
@@ -117,7 +117,7 @@ def shards_of(photos: Sequence[Photo], folder: Path) -> list[Photo]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="steps of each source in a round")
     arguments = parser.parse_args()
@@ -167,29 +167,25 @@ def measure(step: Step, sources: dict[str, Pipeline], arguments: argparse.Namesp
             decoding[name] += [pipeline_cost(source())] if number else []
 
     def rate(rounds: list[tuple[float, float]]) -> str:
-        return f"{photos / statistics.median(clock for clock, _ in rounds):.1f} images/s"
-
-    def cost(seconds: float) -> str:
-        return f"{1e3 * seconds:.2f} ms of processor"
+        return f"{photos / statistics.median(clock for clock, _ in rounds):.1f}"
 
     own = statistics.median(spent for _, spent in alone) / photos
-    rows = [Row("model alone", rate(alone)), Row("model alone, a photo", cost(own))]
-    for name, rounds in whole.items():
-        bar, told = BARS[name], f"{BARS[name]:.2f}"
-        pairs = list(zip(alone, rounds, strict=True))
-        clock, spent = (statistics.median(one[i] / other[i] for one, other in pairs) for i in (0, 1))
-        total = statistics.median(spent for _, spent in rounds) / photos
-        made_ahead = statistics.median(decoding[name])
-        share, most = made_ahead / own, f"{100 * (1 - bar):.0f} %"
-        rows += [
-            Row(name, rate(rounds), rate(alone), f"{clock:.3f}", at_least(clock, bar, told)),
-            Row(f"{name}, a photo", cost(total), cost(own), f"{spent:.3f}", at_least(spent, bar, told)),
-            Row(
-                f"{name}, pipeline", cost(made_ahead), cost(own), f"{100 * share:.1f} %", at_most(share, 1 - bar, most)
-            ),
-        ]
-    threads = f"{torch.get_num_threads()} threads of the model"
-    show(f"Input pipeline: batches of 64 photos of 160 pixels, {threads}, {os.cpu_count()} cores", rows)
+    columns = (
+        "source",
+        "photos per second",
+        "of the model alone",
+        "CPU per photo",
+        "CPU of the pipeline alone, per photo",
+    )
+    with Recorder("pipeline", arguments) as record:
+        record.table("pipeline", columns)
+        record.add("model alone, no pipeline", rate(alone), NONE, f"{1e3 * own:.1f} ms", NONE)
+        for name, rounds in whole.items():
+            clock = statistics.median(one[0] / other[0] for one, other in zip(alone, rounds, strict=True))
+            total = statistics.median(spent for _, spent in rounds) / photos
+            made_before = statistics.median(decoding[name])
+            share = f"{1e3 * made_before:.2f} ms, {made_before / own:.1%} of the model's"
+            record.add(name, rate(rounds), f"{clock:.3f}", f"{1e3 * total:.1f} ms", share)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Whether a certified threshold keeps its promise on products nobody has seen, and at what price.
 
-    python research/benchmarks/promise.py --output runs/promise
+    python -m research.benchmarks.promise --output runs/promise
 
 Simulated catalogues, whose truth is known: items in crowds of different density, each in photos that vary by an
 item's own spread. A repetition calibrates a threshold for FPIR 5 % on some products, and asks thousands of fresh ones.
@@ -11,7 +11,6 @@ galleries of 10 and 100 times the calibrated number of items and measures it.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,8 @@ from index.distance import plain_distance
 from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
 from retrieval.threshold.calibrate import CERTIFIED, calibrate, size_model
+
+from .tables import NONE, Recorder, parser_of
 
 TARGET, PHOTOS, DIM, CROWDS = 0.05, 6, 24, 40
 ASKING = 20_000  # photos that ask in a larger gallery
@@ -91,17 +92,23 @@ def repetition(seed: int, products: int) -> tuple[float, float] | None:
     return rates.fpir, rates.tpir / exact.tpir
 
 
-def coverage(repetitions: int, output: Path) -> None:
-    print(f"\nTarget FPIR {TARGET:g}, {repetitions} repetitions\n")
-    print("| calibration products | certified | promise kept | realised FPIR, mean | TPIR, of the exact threshold's |")
-    print("|" + " --- |" * 5)
+def coverage(repetitions: int, output: Path, record: Recorder) -> None:
+    columns = (
+        "calibration items",
+        "certified",
+        "promise kept",
+        "realised FPIR, mean",
+        "TPIR, of the exact threshold's",
+    )
+    record.table("coverage", columns)
     figures = []
     for products in PRODUCTS:
         done = [repetition(seed, products) for seed in tqdm(range(repetitions), desc=f"{products} products")]
         found = np.array([figure for figure in done if figure is not None]).reshape(-1, 2)
         kept = int((found[:, 0] <= TARGET).sum())
         means = found.mean(axis=0) if len(found) else (float("nan"), float("nan"))
-        print(f"| {products} | {len(found)} | {kept} of {len(found)} | {means[0]:.4f} | {means[1]:.3f} |", flush=True)
+        shown = (f"{mean:.{digits}f}" if len(found) else NONE for mean, digits in zip(means, (4, 3), strict=True))
+        record.add(f"{products}", f"{len(found)}", f"{kept} of {len(found)}", *shown)
         figures.append((products, len(found), kept, *means))
     plot(np.array(figures, dtype=float), repetitions, output / "promise.png")
 
@@ -126,11 +133,9 @@ def plot(figures: np.ndarray, repetitions: int, path: Path) -> None:
     print(f"\nWrote {path}.")
 
 
-def sizes(catalogues: int) -> None:
-    print(
-        "\n| calibrated items | gallery | measured FPIR | predicted over measured: median [10 %, 90 %] of catalogues |"
-    )
-    print("|" + " --- |" * 4)
+def sizes(catalogues: int, record: Recorder) -> None:
+    ratio = "predicted over measured: median [10 %, 90 %] of catalogues"
+    record.table("sizes", ("calibrated items", "gallery", "measured FPIR", ratio))
     shares = (0.01, 0.03, 0.1, 0.3)
     for items in (300, 1000):
         ratios: dict[tuple[int, float], list[float]] = {}
@@ -145,20 +150,21 @@ def sizes(catalogues: int) -> None:
                     ratios.setdefault((factor, share), []).append(predicted / share)
         for (factor, share), values in ratios.items():
             low, middle, high = np.quantile(values, [0.1, 0.5, 0.9])
-            print(f"| {items} | {factor} times | {share:g} | {middle:.2f} [{low:.2f}, {high:.2f}] |", flush=True)
+            record.add(f"{items}", f"{factor} times", f"{share:g}", f"{middle:.2f} [{low:.2f}, {high:.2f}]")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/promise"))
     parser.add_argument("--repetitions", type=int, default=200)
     parser.add_argument("--sizes", type=int, default=0, metavar="CATALOGUES", help="Measure larger galleries instead.")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    if arguments.sizes:
-        sizes(arguments.sizes)
-    else:
-        coverage(arguments.repetitions, arguments.output)
+    with Recorder("promise-sizes" if arguments.sizes else "promise", arguments) as record:
+        if arguments.sizes:
+            sizes(arguments.sizes, record)
+        else:
+            coverage(arguments.repetitions, arguments.output, record)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One threshold on products nobody trained on: four rotations of grocery's product families, several seeds.
 
-    python research/benchmarks/rotations.py --output runs/rotations
-    python research/benchmarks/rotations.py --output runs/rotations --finetuned
+    python -m research.benchmarks.rotations --output runs/rotations
+    python -m research.benchmarks.rotations --output runs/rotations --finetuned
 
 Families are numbered in the order in which `group` values first appear; in rotation r those with number mod 4 = r are
 the test, those with (r + 2) mod 4 the calibration, the others train (a fifth of them, by family, is validation). Heads
@@ -15,7 +15,6 @@ An interrupted benchmark continues; two calls with different --recipes may run a
 
 from __future__ import annotations
 
-import argparse
 import csv
 import dataclasses
 import itertools
@@ -25,10 +24,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import grocery
 import numpy as np
 import torch
-from heads import VIEWS, Task, World, train_head, vectors_of
 from tqdm import tqdm
 
 from index.distance import Measure
@@ -48,7 +45,12 @@ from training.loop.run import Run
 from training.loop.trainer import train
 from training.model import backbone_preprocessing, load_backbone
 
-ROTATIONS, TARGET = 4, 0.05
+from . import grocery
+from .heads import VIEWS, Task, World, train_head, vectors_of
+from .rotation_tables import ROTATIONS, SCENES, report
+from .tables import Recorder, parser_of
+
+TARGET = 0.05
 RECIPES: dict[str, dict[str, Any]] = {
     "Smooth-AP": {"loss": "smooth_ap", "arguments": {"temperature": 0.01}},
     "ProxyNCA": {"loss": "proxy_nca", "arguments": {"scale": 16.0}},
@@ -63,7 +65,6 @@ FINETUNED: dict[str, dict[str, Any]] = {
 }
 FINETUNED["EL-nivMF + ProxyAnchor + TCM"] = {**FINETUNED["EL-nivMF + ProxyAnchor"], "regularizer": "tcm"}
 EPOCHS = 6
-SCENES = ("unseen", "trained", "mixed")
 
 
 def rotated(photos: Sequence[Photo], rotation: int) -> list[Photo]:
@@ -81,11 +82,11 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
         settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
         backbone, _ = load_backbone(settings.backbone)
         sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
-        backbone.eval().to(memory_format=torch.channels_last)
+        backbone.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         def features(pixels: np.ndarray) -> np.ndarray:
             maps = backbone(to_device(pixels, sight, torch.device("cpu")))
-            return maps.mean(dim=(2, 3)).numpy()
+            return np.asarray(maps.mean(dim=(2, 3)).numpy())
 
         reader, augment, generator = PhotoReader(photos, sight), Augmentation(settings), np.random.default_rng(0)
         blocks = np.split(np.arange(len(photos)), range(64, len(photos), 64))
@@ -159,7 +160,7 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     for whitening, measure in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
         known = size_model(score_split(calibration, used, labels, measure=measure))
-        figures = {}
+        figures: dict[str, Any] = {}
         for split in eval_splits:
             scores = score_split(split, used, labels, measure=measure)
             threshold = known.threshold(TARGET, scores.gallery_items)
@@ -207,78 +208,8 @@ def title(measure: Measure, whitening: Whitening | None) -> str:
     return words + (", whitened" if whitening is not None else "")
 
 
-def interval(families: Sequence[Sequence[Sequence[float]]]) -> str:
-    """Return the 95 % bootstrap interval of FPIR over families, whose seeds stay together."""
-    counts = np.array(families).sum(axis=0)  # (families, 2), added over seeds
-    generator = np.random.default_rng(0)
-    drawn = counts[generator.integers(len(counts), size=(2000, len(counts)))].sum(axis=1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    return f"[{low:.3f}, {high:.3f}]"
-
-
-def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> None:
-    """Print how the chosen distance compares with the best one could know, and with what `export` tells its user."""
-    chosen = [run["distances"][run["chosen"]]["unseen"] for run in runs.values()]
-    oracles: dict[str, list[float]] = {}
-    for run in runs.values():
-        for name, figures in run["distances"].items():
-            oracles.setdefault(name, []).append(figures["unseen"]["TPIR at 5 %"])
-    best = max(oracles, key=lambda name: float(np.mean(oracles[name])))
-    reached, oracle = np.mean([figures["TPIR"] for figures in chosen]), np.mean(oracles[best])
-    ranges = [run["told"] for run in runs.values() if run.get("told")]
-    inside = (
-        sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(ranges, chosen, strict=True))
-        if len(ranges) == len(chosen)
-        else None
-    )
-    print(
-        f"\nUnseen products: TPIR at the chosen threshold {reached:.3f} on average, at exactly 5 % "
-        f"{np.mean([figures['TPIR at 5 %'] for figures in chosen]):.3f}; the best distance for that, {best}, "
-        f"{oracle:.3f} (ratio {reached / oracle:.2f})."
-    )
-    if inside is not None:
-        print(f"In {inside} of {len(ranges)} runs the FPIR lies where `export` says it may.")
-
-
-def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: int) -> None:
-    for recipe in recipes:
-        runs = {(r, s): results[f"{recipe}/{r}/{s}"] for r in range(ROTATIONS) for s in range(seeds)}
-        print(f"\n### {recipe}: the distance that validation chose\n")
-        print(
-            "| gallery | rotation | realised FPIR [families] | TPIR there | TPIR at exactly 5 % | misidentification |"
-        )
-        print("|" + " --- |" * 6)
-        for split, rotation in itertools.product(SCENES, range(ROTATIONS)):
-            chosen = [runs[rotation, s]["distances"][runs[rotation, s]["chosen"]][split] for s in range(seeds)]
-            means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
-            spread = interval([c["FPIR by family"] for c in chosen])
-            print(
-                f"| {scene} | {rotation} | {means['FPIR']:.3f} {spread} | {means['TPIR']:.3f} "
-                f"| {means['TPIR at 5 %']:.3f} | {means['misidentification']:.3f} |"
-            )
-        summary(runs)
-        print(f"\n### {recipe}: every distance, unseen products, mean over rotations and seeds\n")
-        print("| distance | R@1 | FPIR by rotation | TPIR there | TPIR at 5 % | misidentification | OPIS of pairs |")
-        print("|" + " --- |" * 7)
-        for name in next(iter(runs.values()))["distances"]:
-            rows = {key: run["distances"][name] for key, run in runs.items() if name in run["distances"]}
-            rotations = [
-                np.mean([row["unseen"]["FPIR"] for (r, _), row in rows.items() if r == rotation])
-                for rotation in range(ROTATIONS)
-            ]
-            means = [
-                np.mean([row["unseen"][k] for row in rows.values()])
-                for k in ("R@1", "TPIR", "TPIR at 5 %", "misidentification")
-            ]
-            spread = np.mean([row["OPIS"] for row in rows.values()])
-            print(
-                f"| {name} | {means[0]:.3f} | {', '.join(f'{f:.3f}' for f in rotations)} | {means[1]:.3f} "
-                f"| {means[2]:.3f} | {means[3]:.3f} | {spread:.4f} |"
-            )
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/rotations"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--finetuned", action="store_true", help="Train whole models instead of heads; hours.")
@@ -301,12 +232,14 @@ def main() -> None:
             if arguments.finetuned:
                 vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
             else:
-                world = world_of(mine, *features_of(photos, arguments.output / "features.npz", data), splits)
+                views, plain = features_of(photos, arguments.output / "features.npz", data)
+                world = world_of(mine, views, plain, splits)
                 head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
                 vectors = vectors_of(world, head)[0]
             path.write_text(json.dumps(measured(mine, splits, vectors, pick=True)))
         results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
-    report(results, recipes, arguments.seeds)
+    with Recorder("rotations-finetuned" if arguments.finetuned else "rotations", arguments) as record:
+        report(results, recipes, arguments.seeds, record)
 
 
 if __name__ == "__main__":

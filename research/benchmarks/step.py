@@ -1,9 +1,9 @@
 """What TCM and the vMF samples add to a training step.
 
-    python research/benchmarks/step.py
+    python -m research.benchmarks.step
 
 Ratios of medians of interleaved runs, so that a shared machine disturbs all sides alike. What a loss costs alone is
-measured by research/benchmarks/losses.py.
+measured by `research.benchmarks.losses`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from torch import nn
 from training.loop.memory import keep_freed_memory
 from training.losses import Regularized, make_loss
 from training.model import EmbeddingModel, load_backbone
+
+from .tables import Recorder, parser_of
 
 ITEMS = 37  # of the grocery recipe
 
@@ -41,10 +43,11 @@ def made(name: str, **arguments: object) -> nn.Module:
 
 
 def main() -> None:
+    arguments = parser_of(__doc__).parse_args()
     keep_freed_memory()  # as training does
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
-    model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)
+    model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     pixels = torch.randn(64, 160, 160, 3).permute(0, 3, 1, 2)
     labels = torch.arange(16).repeat_interleave(4)
     embeddings = model(pixels).detach().requires_grad_()
@@ -63,14 +66,14 @@ def main() -> None:
 
     whole = interleaved([step(loss) for _, loss in parts], rounds=15)
     bare = interleaved([alone(loss) for _, loss in parts], rounds=50)
-    print(f"Training step of 64 photos of 160 px, {torch.get_num_threads()} threads\n")
-    print("| loss | step, ms | loss alone, ms |\n| --- | --- | --- |")
-    for (name, _), all_of_it, part in zip(parts, whole, bare, strict=True):
-        print(f"| {name} | {1e3 * all_of_it:.0f} | {1e3 * part:.2f} |")
-    print("\n| what it adds to the step | of the losses alone | of whole steps |\n| --- | --- | --- |")
-    for title, base, more in (("TCM over Smooth-AP", 0, 1), ("EL-nivMF over ProxyNCA", 2, 3)):
-        share, difference = (bare[more] - bare[base]) / whole[base], whole[more] / whole[base] - 1
-        print(f"| {title} | {100 * share:.2f} % | {100 * difference:+.1f} % |")
+    with Recorder("step", arguments) as record:
+        record.table("step", ("loss", "step, ms", "loss alone, ms"))
+        for (name, _), all_of_it, part in zip(parts, whole, bare, strict=True):
+            record.add(name, f"{1e3 * all_of_it:.0f}", f"{1e3 * part:.2f}")
+        record.table("added", ("what is added", "of a step, by the losses alone", "of a step, by whole steps"))
+        for title, base, more in (("TCM over Smooth-AP", 0, 1), ("EL-nivMF over ProxyNCA", 2, 3)):
+            share, difference = (bare[more] - bare[base]) / whole[base], whole[more] / whole[base] - 1
+            record.add(title, f"{100 * share:.2f} %", f"{100 * difference:+.1f} %")
 
 
 if __name__ == "__main__":

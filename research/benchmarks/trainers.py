@@ -2,7 +2,7 @@
 
     pip install --no-deps --target peers open-metric-learning==4.0.0 omegaconf antlr4-python3-runtime==4.9.3 \\
         validators albumentations albucore opencv-python-headless simsimd stringzilla
-    python research/benchmarks/trainers.py --epochs 3 --seeds 5 --peers peers --tuned studies/finetuned/best.toml
+    python -m research.benchmarks.trainers --epochs 3 --seeds 5 --peers peers --tuned studies/finetuned/best.toml
 
 Each peer brings its own loop or sampler, miner and loss, as its README shows them; the photos are read, cropped and
 coloured by our code for everybody, the optimizer is AdamW with our rates and our course of them, and the epoch with the
@@ -12,19 +12,18 @@ torchvision and gdown for models that are not used here: empty modules stand in 
 
 from __future__ import annotations
 
-import argparse
+import itertools
 import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from grocery import report_of
 from scipy import stats
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -36,6 +35,9 @@ from training.loop.distributed import ProcessGroup
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.run import BEST, Run
 from training.loop.trainer import Trainer, begin_run
+
+from .grocery import report_of
+from .tables import Recorder, parser_of
 
 FIGURES = ("R@1", "MAP@R", "OPIS", "TPIR at exactly the target")
 BETTER = {"R@1": 1, "MAP@R": 1, "OPIS": -1, "TPIR at exactly the target": 1}
@@ -93,7 +95,7 @@ def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
     optimizer, schedule = _optimizer(trainer)
     criterion = TripletLossWithMiner(0.1, AllTripletsMiner())
     sampler = BalanceSampler(photos.labels, n_labels=P, n_instances=K)
-    batches = iter(())
+    batches: Iterator[Any] = iter(())
     for _ in range(trainer.settings.epochs):
         for _ in range(trainer.sampler.batches):  # its epochs are of items: begin another until the photos are seen
             batch = next(batches, None)
@@ -146,35 +148,32 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
     return evaluate_run(run)
 
 
-def table(results: Mapping[str, list[dict[str, Any]]]) -> str:
-    """Return Markdown: mean ± deviation over seeds on unseen items, and what the recipe tuned gains on each other."""
-    lines = ["| recipe | " + " | ".join(FIGURES) + " |", "|" + " --- |" * (len(FIGURES) + 1)]
+def tables(results: Mapping[str, list[dict[str, Any]]], record: Recorder) -> None:
+    """Record mean ± deviation over seeds on unseen items, and what the first recipe gains on each other."""
+    record.table("recipes", ("recipe", *FIGURES))
     scenes = {name: [report["splits"]["unseen"] for report in reports] for name, reports in results.items()}
     for name, found in scenes.items():
         cells = []
         for figure in FIGURES:
             values = np.array([scene[figure] for scene in found])
-            digits = 5 if figure == "OPIS" else 3
+            digits = 4 if figure == "OPIS" else 3
             spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
             cells.append(f"{values.mean():.{digits}f}{spread}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    first = next(iter(scenes))
-    for name in list(scenes)[1:]:
+        record.add(name, *cells)
+    record.table("gains", ("gain, paired by seed", *FIGURES))
+    for one, other in itertools.combinations(scenes, 2):
         cells = []
         for figure in FIGURES:
             gains = np.array([
-                BETTER[figure] * (one[figure] - two[figure])
-                for one, two in zip(scenes[first], scenes[name], strict=True)
+                BETTER[figure] * (a[figure] - b[figure]) for a, b in zip(scenes[one], scenes[other], strict=True)
             ])  # fmt: skip
             half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
-            told = "ahead" if gains.mean() > half else "behind" if gains.mean() < -half else "equal within the interval"
-            cells.append(f"{gains.mean():+.4f} ± {half:.4f}: {told}")
-        lines.append(f"| {first} over {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+            cells.append(f"{gains.mean():+.3f} ± {half:.3f}")
+        record.add(f"{one} over {other}", *cells)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/trainers"))
     parser.add_argument("--tuned", type=Path, help="TOML of `retrieval tune`; the tuned recipe comes first.")
     parser.add_argument("--peers", type=Path, help="Folder that OML was installed into.")
@@ -206,7 +205,8 @@ def main() -> None:
             settings = Settings.from_dict(base | recipes[name] | {"seed": seed})
             path = arguments.output / f"{name.replace(' ', '-')}-{seed}"
             results[name].append((report_of if name not in PEERS else _peer(name))(settings, path))
-    print(table(results))
+    with Recorder("trainers", arguments) as record:
+        tables(results, record)
 
 
 def _peer(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
@@ -216,7 +216,7 @@ def _peer(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
 class _Absent(ModuleType):
     """Stands for a package that is imported and not used."""
 
-    __path__: ClassVar[list[str]] = []
+    __path__: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""Losses that only the papers' tables compare with; those that rank are in `rival_rankings`.
+"""Losses that only the papers' tables compare with; average precisions are in `comparison_rankings`.
 
 Symbols: n = batch size, d = embedding size, C = classes, s = cosines (n, n), D = squared distances (n, n).
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pytorch_metric_learning import losses
 from torch import Tensor
 
 from retrieval.errors import InvalidParameter
@@ -18,6 +17,7 @@ from training.losses.base import Loss, check_labels
 from training.losses.contextual import Contextual, expand_query, neighbourhoods, shared_neighbours
 from training.losses.pair_masks import pair_masks
 from training.losses.proxies import Proxies
+from training.losses.pytorch_metric_learning import library
 
 TINY = 1e-6
 
@@ -29,7 +29,7 @@ class FastAP(Loss):
         super().__init__()
         if bins < 1:
             raise InvalidParameter("bins", "be at least 1", bins)
-        self.inner = losses.FastAPLoss(num_bins=bins)
+        self.inner = library("losses").FastAPLoss(num_bins=bins)
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -112,7 +112,7 @@ class Margin(Loss):
             raise InvalidParameter("cutoff", "lie between 0 and 2, a distance of unit vectors", cutoff)
         if not reach > cutoff:
             raise InvalidParameter("reach", f"be above the cutoff of {cutoff}", reach)
-        self.inner = losses.MarginLoss(margin=margin, beta=beta)
+        self.inner = library("losses").MarginLoss(margin=margin, beta=beta)
         self.cutoff, self.reach = cutoff, reach
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:

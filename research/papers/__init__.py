@@ -1,4 +1,4 @@
-"""The tables and figures of the four papers, as configurations that `retrieval benchmark` runs.
+"""The tables and figures of the four papers, as configurations that `retrieval research` runs.
 
 configuration           what a table or figure is: data sets, variants, metrics, the paper's numbers
 tcm mean_field          the papers, item by item; their tables, figures and recipes stand beside them

@@ -1,4 +1,4 @@
-"""The command `retrieval benchmark`: the papers' tables and figures, by name."""
+"""The command `retrieval research`: the papers' tables and figures, by name."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from retrieval.errors import InvalidParameter
 
 
 @click.group()
-def benchmark() -> None:
+def research() -> None:
     """Run the tables and figures of the four papers, on their data sets or on a catalogue of one's own.
 
     \b
     Example:
-      retrieval benchmark list
-      retrieval benchmark run tcm-table-7 --data photos.csv --backbone small --epochs 5 -o benchmarks
+      retrieval research list
+      retrieval research run tcm-table-7 --data photos.csv --backbone small --epochs 5 -o papers
     """
 
 
-@benchmark.command("list")
+@research.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print names and items as JSON.")
 @click.option("--markdown", is_flag=True, help="Print docs/papers.md.")
 def list_(as_json: bool, markdown: bool) -> None:
@@ -31,7 +31,7 @@ def list_(as_json: bool, markdown: bool) -> None:
 
     \b
     Example:
-      retrieval benchmark list
+      retrieval research list
     """
     from .listing import PAPERS, configurations
     from .page import render_page
@@ -48,17 +48,17 @@ def list_(as_json: bool, markdown: bool) -> None:
             click.echo(f"  {entry.name:<22} {', '.join(entry.items)}: {entry.shows}")
         for item, reason in paper.nothing_to_run.items():
             click.echo(f"  {'-':<22} {item}: {reason}")
-    click.echo("\nNext: retrieval benchmark show NAME")
+    click.echo("\nNext: retrieval research show NAME")
 
 
-@benchmark.command()
+@research.command()
 @click.argument("name")
 def show(name: str) -> None:
     """Show a configuration: data sets, variants and their settings, metrics, notes.
 
     \b
     Example:
-      retrieval benchmark show tcm-table-7
+      retrieval research show tcm-table-7
     """
     from .listing import find
 
@@ -82,10 +82,10 @@ def show(name: str) -> None:
     for key, text in facts.items():
         if text:
             click.echo(f"  {key}: {text}")
-    click.echo(f"\nNext: retrieval benchmark run {entry.name} --data DATA -o benchmarks")
+    click.echo(f"\nNext: retrieval research run {entry.name} --data DATA -o papers")
 
 
-@benchmark.command()
+@research.command()
 @click.argument("name")
 @click.option(
     "--data", type=click.Path(path_type=Path), default=Path(), help="Folder of the data sets, or a catalogue file."
@@ -118,7 +118,7 @@ def run(
 
     \b
     Example:
-      retrieval benchmark run mean-field-table-6 --data photos.csv --backbone small --epochs 5 --seeds 2 -o benchmarks
+      retrieval research run mean-field-table-6 --data photos.csv --backbone small --epochs 5 --seeds 2 -o papers
     """
     from retrieval.catalogue.read import read_catalogue
 

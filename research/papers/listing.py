@@ -46,6 +46,6 @@ def find(name: str) -> Configuration:
     known = configurations()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else "`retrieval benchmark list` names them"
+        remedy = f"Did you mean {near[0]}?" if near else "`retrieval research list` names them"
         raise InvalidParameter("NAME", "be a configuration", name, remedy=remedy)
     return known[name]

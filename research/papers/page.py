@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .configuration import DRAWN, Configuration
 from .listing import PAPERS
-from .ours import OURS
+from .ours import ours
 
 HEAD = """# The papers' tables and figures
 
-Every table and figure of the four papers that this project builds on has a configuration that `retrieval benchmark run`
+Every table and figure of the four papers that this project builds on has a configuration that `retrieval research run`
 runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
-configurations (`retrieval benchmark list --markdown`); a test keeps both alike.
+configurations (`retrieval research list --markdown`); a test keeps both alike.
 
-    retrieval benchmark show NAME                                   what it trains and measures
-    retrieval benchmark run NAME --data DATA -o benchmarks          the paper's protocol; DATA holds cub, cars, sop, ...
-    retrieval benchmark run NAME --data photos.csv -o benchmarks    the same comparison on your photos
-    retrieval benchmark run NAME --data DATA -o try --miniature     minutes: a tiny model, to see that all fits together
+    retrieval research show NAME                                   what it trains and measures
+    retrieval research run NAME --data DATA -o papers          the paper's protocol; DATA holds cub, cars, sop, ...
+    retrieval research run NAME --data photos.csv -o papers    the same comparison on your photos
+    retrieval research run NAME --data DATA -o try --miniature     minutes: a tiny model, to see that all fits together
 
 `--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
 stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.
@@ -30,10 +30,10 @@ stand in the results. Runs are shared by the configurations that need the same o
 
 def render_page() -> str:
     """Return the page."""
-    lines = [HEAD]
+    lines, figures = [HEAD], ours()
     for paper in PAPERS.values():
         lines += [f"## {paper.title}", "", "| item | shows | command | our figure |", "|---|---|---|---|"]
-        rows = [(entry.items, _row(entry)) for entry in paper.configurations]
+        rows = [(entry.items, _row(entry, figures)) for entry in paper.configurations]
         rows += [((item,), f"| {item} | {why} | - | nothing to run |") for item, why in paper.nothing_to_run.items()]
         lines += [text for _, text in sorted(rows, key=lambda row: _order(row[0]))] + [""]
         notes: dict[str, list[str]] = {}
@@ -44,11 +44,11 @@ def render_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(entry: Configuration) -> str:
-    ours = OURS.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
+def _row(entry: Configuration, figures: Mapping[str, str]) -> str:
+    figure = figures.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
     data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
-    command = f"`retrieval benchmark run {entry.name}{data} -o benchmarks`"
-    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {ours} |"
+    command = f"`retrieval research run {entry.name}{data} -o papers`"
+    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {figure} |"
 
 
 def _note(entry: Configuration) -> str:

@@ -29,9 +29,7 @@ COMMANDS = {
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
     "explain": Entry("training.explain.cli", "explain", "Show what a run gets wrong, as one page with photos."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
-    "benchmark": Entry(
-        "research.papers.cli", "benchmark", "Run a table or a figure of the papers, on your photos too."
-    ),
+    "research": Entry("research.papers.cli", "research", "Run the papers' tables and figures (checkout only)."),
     "recalibrate": Entry("retrieval.cli.commands", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
@@ -59,6 +57,10 @@ class LazyGroup(click.Group):
         try:
             command: click.Command = getattr(import_module(entry.module), entry.attribute)
         except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] == "research":
+                raise click.ClickException(
+                    "`retrieval research` needs a checkout of the repository: the installed package has no research/"
+                ) from error
             extra = "train" if entry.module.startswith("training") else "serve"
             raise click.ClickException(
                 f"{error.name} is not installed. pip install 'retrieval[{extra}]' brings what `{cmd_name}` needs"

@@ -1,6 +1,6 @@
 """The operating point: from labelled searches to one threshold with its evidence.
 
-The rule (DESIGN: two utilities, one rule): among the thresholds that keep the promise FPIR <= target, the greatest
+The rule (docs/architecture.md): among the thresholds that keep the promise FPIR <= target, the greatest
 mean utility over products, U_i = harmonic mean of 1 - FPIR_i and TPIR_i; those within one standard error of it are
 equivalent, and the one with the smallest variance across products wins; ties go to the largest distance.
 

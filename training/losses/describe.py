@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .registry import COMPARED, LOSSES, check_name, loss_arguments
+from .registry import COMPARED, COMPARISON_NOTE, LOSSES, check_name, has_comparison_losses, loss_arguments
 
 
 def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -48,6 +48,8 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
         if summaries:
             lines.append(f"    {row['summary']}")
         lines.append("    " + " ".join(f"{key}={_plain(value)}" for key, value in row["arguments"].items()))
+    if not has_comparison_losses():
+        lines += ["", f"{COMPARISON_NOTE}."]
     return "\n".join(lines)
 
 

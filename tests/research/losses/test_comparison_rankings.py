@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from training.losses import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP, ThresholdConsistentMargin
+from research.losses import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from training.losses import ThresholdConsistentMargin
 
 from ...training.losses.golden import batch, cosines_of
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from research.papers.cli import benchmark
+from research.papers.cli import research
 from research.papers.listing import PAPERS, configurations, find
 from research.papers.page import render_page
 from research.papers.results import Results, half_width
+from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
 
 from ...conftest import ROOT
@@ -42,7 +44,7 @@ def test_every_item_of_the_papers_has_a_configuration_or_a_reason() -> None:
             item for line in sections[key].splitlines() if line[:2] == "| " for item in line.split("|")[1].split(",")
         }
         assert {item.strip() for item in listed} >= wanted
-        assert all(f"benchmark run {entry.name} " in sections[key] for entry in paper.configurations)
+        assert all(f"research run {entry.name} " in sections[key] for entry in paper.configurations)
 
 
 @pytest.mark.data
@@ -69,13 +71,24 @@ def test_the_table_shows_the_papers_number_beside_ours() -> None:
 
 
 def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
-    listed = CliRunner().invoke(benchmark, ["list"])
+    listed = CliRunner().invoke(research, ["list"])
     assert all(name in listed.output for name in ALL)
-    assert json.loads(CliRunner().invoke(benchmark, ["list", "--json"]).output)["tcm-table-2"] == ["Table 2"]
-    shown = CliRunner().invoke(benchmark, ["show", "contextual-table-1"])
+    assert json.loads(CliRunner().invoke(research, ["list", "--json"]).output)["tcm-table-2"] == ["Table 2"]
+    shown = CliRunner().invoke(research, ["show", "contextual-table-1"])
     assert "contextual_corrected" in shown.output
-    ran = CliRunner().invoke(benchmark, ["run", "tcm-figure-7", "-o", str(tmp_path)])
+    ran = CliRunner().invoke(research, ["run", "tcm-figure-7", "-o", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert (tmp_path / "tcm-figure-7" / "gaussian-utility.png").exists()
-    wrong = CliRunner().invoke(benchmark, ["run", "tcm-table-7", "-o", str(tmp_path), "--set", "epochs"])
+    wrong = CliRunner().invoke(research, ["run", "tcm-table-7", "-o", str(tmp_path), "--set", "epochs"])
     assert isinstance(wrong.exception, InvalidParameter)
+
+
+def test_without_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "research", None)
+    for name in [name for name in sys.modules if name.startswith("research.")]:
+        monkeypatch.delitem(sys.modules, name)
+    refused = CliRunner().invoke(group, ["research", "list"])
+    assert refused.exit_code == 1
+    assert refused.output.strip().splitlines() == [
+        "Error: `retrieval research` needs a checkout of the repository: the installed package has no research/"
+    ]

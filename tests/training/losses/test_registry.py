@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,14 @@ from click.testing import CliRunner
 
 import training.losses as package
 from retrieval.cli.main import group
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, MissingDependency
 from training.loop.optimizer import make_optimizers
 from training.loop.recipe import build_loss
 from training.loop.run import Run
 from training.loop.trainer import Trainer, train
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
-from training.losses.registry import COMPARED, loss_arguments
+from training.losses.registry import COMPARED, has_comparison_losses, load_comparison_losses, loss_arguments
 
 from ..conftest import tiny_settings
 from .golden import small_batch
@@ -26,7 +27,8 @@ from .golden import small_batch
 def test_every_loss_of_the_package_has_a_name() -> None:
     public = [getattr(package, name) for name in package.__all__]
     losses = {item for item in public if inspect.isclass(item) and issubclass(item, Loss)}
-    assert losses == {entry.loss for entry in LOSSES.values()}
+    assert losses == {entry.loss for name, entry in LOSSES.items() if name not in COMPARED}
+    assert all(getattr(package, entry.loss.__name__) is entry.loss for entry in COMPARED.values())
 
 
 def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
@@ -88,6 +90,28 @@ def test_the_table_names_everything() -> None:
     assert rows[0]["batches"] == "at least 2 photos per item"
     refused = CliRunner().invoke(group, ["losses", "nothing"])
     assert refused.exit_code != 0
+
+
+def test_without_a_checkout_the_comparison_losses_are_missing_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in COMPARED:
+        monkeypatch.delitem(LOSSES, name)
+    monkeypatch.setitem(sys.modules, "research", None)
+    monkeypatch.delitem(sys.modules, "research.losses")
+    assert not has_comparison_losses()
+    load_comparison_losses()
+    with pytest.raises(InvalidParameter, match=r"got 'roadmap'.* are in research/losses of a checkout$"):
+        make_loss("roadmap", classes=3, dim=4, arguments={})
+    shown = CliRunner().invoke(group, ["losses"]).output
+    assert "triplet" in shown
+    assert "research/losses of a checkout." in shown
+    assert "roadmap" not in shown
+
+
+def test_without_its_package_a_wrapped_loss_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    monkeypatch.delitem(sys.modules, "pytorch_metric_learning.losses", raising=False)
+    with pytest.raises(MissingDependency, match=r"pip install 'retrieval\[train\]'"):
+        make_loss("multi_similarity", classes=3, dim=4, arguments={})
 
 
 @pytest.mark.parametrize("form", ["options", "toml"])

@@ -1,15 +1,26 @@
-"""Well-known losses that the papers compare with, computed by pytorch-metric-learning.
+"""CosFace, multi-similarity, normalized softmax and triplet, computed by pytorch-metric-learning.
 
 Symbols: n = batch size, d = embedding size, C = classes. Both sides normalise; angles are in radians here.
 """
 
 from __future__ import annotations
 
-from pytorch_metric_learning import losses, miners
+from importlib import import_module
+from typing import Any
+
 from torch import Tensor, nn
 
-from retrieval.errors import InvalidParameter
-from training.losses.base import Loss, check_labels, check_shape
+from retrieval.errors import InvalidParameter, MissingDependency
+
+from .base import Loss, check_labels, check_shape
+
+
+def library(name: str) -> Any:
+    """Import `losses` or `miners` of pytorch-metric-learning, or raise an error that says how to install it."""
+    try:
+        return import_module(f"pytorch_metric_learning.{name}")
+    except ModuleNotFoundError as error:
+        raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
 
 
 class _Classifier(Loss):
@@ -35,7 +46,7 @@ class CosFace(_Classifier):
         _check_scale(scale)
         if not 0 <= margin <= 2:
             raise InvalidParameter("margin", "lie in [0, 2], a difference of cosines", margin)
-        super().__init__(classes, losses.CosFaceLoss(classes, dim, margin=margin, scale=scale))
+        super().__init__(classes, library("losses").CosFaceLoss(classes, dim, margin=margin, scale=scale))
 
 
 class NormalizedSoftmax(_Classifier):
@@ -45,7 +56,7 @@ class NormalizedSoftmax(_Classifier):
         check_shape(classes, dim)
         if not temperature > 0:
             raise InvalidParameter("temperature", "be positive", temperature)
-        super().__init__(classes, losses.NormalizedSoftmaxLoss(classes, dim, temperature=temperature))
+        super().__init__(classes, library("losses").NormalizedSoftmaxLoss(classes, dim, temperature=temperature))
 
 
 class MultiSimilarity(Loss):
@@ -56,8 +67,8 @@ class MultiSimilarity(Loss):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not value > 0:
                 raise InvalidParameter(name, "be positive", value)
-        self.inner = losses.MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
-        self.miner = miners.MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
+        self.inner = library("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base)
+        self.miner = library("miners").MultiSimilarityMiner(epsilon=epsilon) if epsilon >= 0 else None
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -78,8 +89,8 @@ class Triplet(Loss):
             raise InvalidParameter("margin", "be zero or more", margin)
         if mining not in ("all", "semihard", "hard"):
             raise InvalidParameter("mining", "be one of all, semihard, hard", mining)
-        self.inner = losses.TripletMarginLoss(margin=margin)
-        self.miner = miners.TripletMarginMiner(margin=margin, type_of_triplets=mining)
+        self.inner = library("losses").TripletMarginLoss(margin=margin)
+        self.miner = library("miners").TripletMarginMiner(margin=margin, type_of_triplets=mining)
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
