@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
 
 _HOMES = {
-    "Bundle": "bundle",
-    "Embedder": "embedder",
+    "Bundle": "bundle.bundle",
+    "Embedder": "bundle.embedder",
     "Match": "result",
     "Retriever": "retriever",
     "SearchResult": "result",

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-SERVE, TRAIN, CLIENT, COMPARE, MILVUS, RAY, SIGN = "serve", "train", "client", "compare", "milvus", "ray", "sign"
+SERVE, TRAIN, CLIENT, MILVUS, RAY, SIGN = "serve", "train", "client", "milvus", "ray", "sign"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
     TRAIN: (
-        "accelerate", "matplotlib", "onnx", "onnxscript", "optuna", "safetensors", "scipy", "sklearn", "tensorboard",
-        "torch", "transformers",
+        "accelerate", "albumentations", "cv2", "matplotlib", "onnx", "onnxscript", "optuna", "pytorch_metric_learning",
+        "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
     ),
     CLIENT: ("httpx",),
-    COMPARE: ("pytorch_metric_learning",),
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
     SIGN: ("cryptography",),

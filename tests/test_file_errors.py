@@ -42,7 +42,7 @@ TRAINING = [
     "tune PHOTOS --config CONFIG -o OUT --search learning_rate=1e-4..1e-2:log --trials 2 --folds 2",
     "export RUN -o OUT --allow-estimate --target-fpir 0.3",
     "explain RUN -o OUT",
-    "benchmark run vmf-figure-2 --data PHOTOS -o OUT --miniature",
+    "research run vmf-figure-2 --data PHOTOS -o OUT --smoke-test",
 ]
 CHANGES = [  # commands that write into what is there
     "gallery declare GALLERY colour",

@@ -18,7 +18,7 @@ from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
 
-from .config import DATA, OUTPUT, Settings
+from .config import DATA, EVALUATION, HARDWARE, OUTPUT, Settings
 from .options import GroupedCommand, SettingsCommand, settings_groups, settings_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,18 +27,16 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class TrainCommand(SettingsCommand):
     """`retrieval train`, with its options in groups."""
 
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        **{title: names for title, names in settings_groups().items() if title not in (DATA, OUTPUT)},
-        DATA: ["config", *settings_groups()[DATA]],
-        OUTPUT: ["output", "resume", *settings_groups()[OUTPUT]],
-    }
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
+        {DATA: ["config"], OUTPUT: ["output", "resume"]}
+    )
 
 
 class EvaluateCommand(GroupedCommand):
     """`retrieval evaluate`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Evaluation": ["target_fpir", "metrics"],
+        EVALUATION: ["target_fpir", "metrics"],
         OUTPUT: ["as_json"],
     }
 
@@ -51,8 +49,8 @@ class ExportCommand(GroupedCommand):
             *("target_fpir", "target_far", "target_precision", "mated_share", "allow_estimate"),
             *("gallery_size", "reject_uncertain", "protocol", "far_range"),
         ],
-        "Hardware": ["precision", "provider"],
-        OUTPUT: ["output", "gallery", "gallery_output"],
+        HARDWARE: ["precision", "provider"],
+        OUTPUT: ["output", "sign", "gallery", "gallery_output"],
     }
 
 

@@ -18,9 +18,10 @@ NOT_NEGATIVE = (
     *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
 )
-DATA, MODEL, LOSS, SAMPLING, AUGMENTATION = ("Data", "Model", "Loss", "Sampling", "Augmentation")
-OPTIMISATION, SCHEDULE, EVALUATION = ("Optimisation", "Schedule", "Evaluation")
-HARDWARE, OUTPUT = ("Hardware", "Output")
+GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
+    *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
+    *("Hardware", "Output"),
+)
 
 
 def setting(default: Any, group: str, text: str) -> Any:

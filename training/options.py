@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -12,7 +11,7 @@ import click
 
 from retrieval.errors import InvalidParameter
 
-from .config import Settings
+from .config import GROUPS, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
@@ -65,12 +64,12 @@ def settings_options(command: Command) -> Command:
     return command
 
 
-def settings_groups() -> dict[str, list[str]]:
-    """Return the names of the settings that are options, by the heading of their group."""
-    groups: dict[str, list[str]] = defaultdict(list)
+def settings_groups(first: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the names of all settings that are options by their heading, preceded by the options `first`."""
+    groups = {title: list(first.get(title, ())) for title in GROUPS}
     for entry in _optional_settings():
         groups[entry.metadata["group"]].append(entry.name)
-    return dict(groups)
+    return groups
 
 
 def _optional_settings() -> list[dataclasses.Field[Any]]:

@@ -197,9 +197,9 @@ def vectors_of(world: World, head: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
 def validation_figures(world: World, head: nn.Linear) -> dict[str, float]:
     """Return R@1 and OPIS on the validation items."""
     protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
-    scene = make_evaluation_split("validation", world.photos, world.splits.validation, protocol)
+    split = make_evaluation_split("validation", world.photos, world.splits.validation, protocol)
     vectors = vectors_of(world, head)[0]
-    figures = rank_metrics(scene, vectors, world.labels) | consistency_metrics(scene, vectors, world.labels)
+    figures = rank_metrics(split, vectors, world.labels) | consistency_metrics(split, vectors, world.labels)
     return {f"validation {name}": figures[name] for name in ("R@1", "OPIS")}
 
 

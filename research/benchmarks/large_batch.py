@@ -2,9 +2,9 @@
 
     python -m research.benchmarks.large_batch --batch 4000 --micro-batch-size 64
 
-takes a step of a pretrained MobileNet at 160 px for each loss, one micro-batch at a time, and prints a table of the peak memory of
-the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a peak never
-falls again.
+takes a step of a pretrained MobileNet at 160 px for each loss, one micro-batch at a time, and prints a table of the
+peak memory of the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a
+peak never falls again.
 """
 
 from __future__ import annotations

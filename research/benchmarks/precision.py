@@ -90,7 +90,7 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
     """Return the speed, fidelity and metrics of a variant of a run compared with fp32."""
     unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
     photos = photos_in_protocol(run.photos(), unseen["test and calibration"], run.protocol)
-    scenes = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}
+    eval_splits = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}
     labels = item_labels(photos)
     with tempfile.TemporaryDirectory() as folder:
         exporter = ModelExporter(run, Path(folder), target_fpir=TARGET)
@@ -110,8 +110,8 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
         Row("cosine to fp32, mean", f"{cosines.mean():.4f}"),
         Row("cosine to fp32, 1st percentile", f"{np.percentile(cosines, 1):.4f}"),
     ]
-    for name, scene in scenes.items():
-        scores = [score_split(scene, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
+    for name, split in eval_splits.items():
+        scores = [score_split(split, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
         low, high = paired_interval(scores[0], scores[1], np.random.default_rng(0))
         rates = [tpir(s) for s in scores]
         rows.append(
@@ -128,10 +128,8 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
         Row("OPIS of searches", f"{searches[1]:.2e}", f"{searches[0]:.2e}", f"{searches[1] / searches[0] - 1:+.1%}"),
         Row("MiB of model.onnx", f"{sizes[1]:.1f}", f"{sizes[0]:.1f}", f"{sizes[1] / sizes[0]:.2f}×"),
     ]
-    asked = f"{len(scene.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
-    print(
-        f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {run.settings.backbone.split('/')[-1]}, {asked}"
-    )
+    asked = f"{len(split.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
+    print(f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {Path(run.settings.backbone).name}, {asked}")
     for form in made:
         chosen = form.choice.tried[0]
         told = f"{chosen['form']}, k = {chosen.get('k', NONE)}, {'' if chosen['whitened'] else 'not '}whitened"

@@ -148,7 +148,7 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     labels, protocol = item_labels(photos), make_evaluation_protocol(photos)
     groups = np.array([photo.group for photo in photos])
     trained = [*splits.fit, *splits.validation]
-    scenes = [
+    eval_splits = [
         make_evaluation_split(name, photos, items, protocol)
         for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
     ]
@@ -160,21 +160,21 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
         used = vectors if whitening is None else whitening(vectors)
         known = size_model(score_split(calibration, used, labels, measure=measure))
         figures: dict[str, Any] = {}
-        for scene in scenes:
-            scores = score_split(scene, used, labels, measure=measure)
+        for split in eval_splits:
+            scores = score_split(split, used, labels, measure=measure)
             threshold = known.threshold(TARGET, scores.gallery_items)
             rates = identification_rates(scores, threshold)
-            figures[scene.name] = {
+            figures[split.name] = {
                 "R@1": float((scores.own < scores.impostor).mean()),
                 "FPIR": rates.fpir,
                 "TPIR": rates.tpir,
                 "misidentification": rates.misidentification,
                 "TPIR at 5 %": open_set_metrics(scores, TARGET)["TPIR"],
-                "FPIR by family": by_family(scores, threshold, groups[scene.queries]),
+                "FPIR by family": by_family(scores, threshold, groups[split.queries]),
             }
-        members = np.union1d(scenes[0].queries, scenes[0].gallery)
+        members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
         figures["OPIS"] = opis(used[members], labels[members]).value
-        figures["R@1 plain"] = rank_metrics(scenes[0], used, labels)["R@1"]
+        figures["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
         found["distances"][title(measure, whitening)] = figures
     if pick:
         choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
@@ -187,10 +187,10 @@ def told(
     photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
 ) -> list[float]:
     """Return between which FPIR `export` tells its user that other families may lie."""
-    scene = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
+    split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
     used = vectors if whitening is None else whitening(vectors)
-    groups = np.array([photos[i].group for i in scene.queries])
-    scores = score_split(scene, used, item_labels(photos), measure=measure)
+    groups = np.array([photos[i].group for i in split.queries])
+    scores = score_split(split, used, item_labels(photos), measure=measure)
     point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
     return list(point.evidence["fpir_on_other_half"])
 

@@ -82,8 +82,7 @@ def _one_line(error: Exception) -> str:
     if isinstance(error, RetrievalError):
         told = str(error)
     elif isinstance(error, ModuleNotFoundError):
-        module = (error.name or "").partition(".")[0]
-        told = str(MissingDependency.of_extra(module, extra_of(module)))
+        told = _missing(error.name or "")
     elif isinstance(error, OSError):
         told = explain(error)
     else:
@@ -91,6 +90,22 @@ def _one_line(error: Exception) -> str:
     return " ".join(told.split())
 
 
+def _missing(name: str) -> str:
+    """Return what to do about a module that cannot be imported."""
+    if name == "research":
+        return "`retrieval research` needs a checkout of the repository: the installed package has no research/"
+    module = name.partition(".")[0]
+    return str(MissingDependency.of_extra(module, extra_of(module)))
+
+
 def _is_ours(error: ModuleNotFoundError) -> bool:
     """Return whether a module of this project is missing: a fault, and no extra that is not installed."""
-    return (error.name or "").partition(".")[0] in ("", "index", "retrieval", "serving", "training")
+    name = error.name or ""
+    return name != "research" and name.partition(".")[0] in (
+        "",
+        "index",
+        "research",
+        "retrieval",
+        "serving",
+        "training",
+    )

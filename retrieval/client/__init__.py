@@ -1,1 +1,5 @@
 """A typed HTTP client of `retrieval serve`, synchronous and asynchronous."""
+
+from .client import AsyncRetrievalClient, RetrievalClient
+
+__all__ = ["AsyncRetrievalClient", "RetrievalClient"]

@@ -107,6 +107,6 @@ def import_albumentations() -> Any:
         import albumentations
         import cv2
     except ModuleNotFoundError as error:
-        raise MissingDependency(f"{error.name} is not installed", remedy="pip install 'retrieval[train]'") from error
+        raise MissingDependency.of_extra(error.name or "albumentations", "train") from error
     cv2.setNumThreads(0)  # photos are already augmented in parallel
     return albumentations

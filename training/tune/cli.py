@@ -25,9 +25,7 @@ class TuneCommand(SettingsCommand):
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Search": ["search", "space", "trials", "jobs", "folds", "objective", "share", "pruner"],
-        **{title: names for title, names in settings_groups().items() if title not in (DATA, OUTPUT)},
-        DATA: ["config", *settings_groups()[DATA]],
-        OUTPUT: ["output", "resume", *settings_groups()[OUTPUT]],
+        **settings_groups({DATA: ["config"], OUTPUT: ["output", "resume"]}),
     }
 
 

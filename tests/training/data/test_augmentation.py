@@ -1,6 +1,8 @@
+import json
 import subprocess
 import sys
 import threading
+import tomllib
 from typing import Any
 
 import albumentations
@@ -112,6 +114,33 @@ def test_a_pipeline_of_albumentations_replaces_the_built_in_one() -> None:
     definition = pipeline(albumentations.Resize(16, 16), albumentations.InvertImg(p=1))
     inverted = augmentation(augmentation=definition).crop(photo(16, 16), 3)
     assert np.array_equal(inverted, 255 - photo(16, 16))
+
+
+def test_a_pipeline_is_read_from_toml_and_from_a_run() -> None:
+    text = """
+    [augmentation.transform]
+    __class_fullname__ = "Compose"
+
+    [[augmentation.transform.transforms]]
+    __class_fullname__ = "RandomResizedCrop"
+    size = [16, 16]
+    scale = [0.5, 1.0]
+    p = 1.0
+
+    [[augmentation.transform.transforms]]
+    __class_fullname__ = "Rotate"
+    limit = [-15, 15]
+    p = 0.5
+    """
+    settings = Settings.from_dict({"catalogue": "", "size": 16} | tomllib.loads(text))
+    python = pipeline(
+        albumentations.RandomResizedCrop(size=(16, 16), scale=(0.5, 1.0)), albumentations.Rotate(limit=(-15, 15), p=0.5)
+    )
+    stored = Settings.from_dict(json.loads(json.dumps(settings.to_dict())))
+    expected = augmentation(augmentation=python)
+    for read in (settings, stored):
+        augment = Augmentation(read)
+        assert all(np.array_equal(augment.crop(photo(), seed), expected.crop(photo(), seed)) for seed in range(20))
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_missing_photos_are_counted_and_the_first_is_named(name: str, tmp_path: 
 def test_an_empty_or_absent_folder_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds n"):
         read_dataset(name, tmp_path)
-    with pytest.raises(DataError, match="is no folder"):
+    with pytest.raises(DataError, match="is not a folder"):
         read_dataset(name, tmp_path / "nowhere")
 
 

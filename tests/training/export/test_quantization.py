@@ -18,7 +18,7 @@ from training.export.fp16 import to_fp16
 from training.export.onnx_graph import after_head
 from training.export.onnx_writer import write_onnx
 from training.export.quantization import DYNAMIC, FIRST, STATIC, round_again, to_int8
-from training.export.rounding import Moments, measure, round_weights
+from training.export.rounding import Moments, input_moments, round_weights
 from training.model import EmbeddingModel, SmallConvNet, TransformersBackbone
 
 from ...world import draw
@@ -252,7 +252,7 @@ def test_what_a_convolution_sees_is_measured_as_torch_unfolds_it(groups: int, st
     ends[0].CopyFrom(helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["n", 4, 9, 9]))
     graph = helper.make_graph([conv], "one", ends[:1], ends[1:], [tensor])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    found = measure(model, [conv], [values[:2], values[2:]])["conv"]
+    found = input_moments(model, [conv], [values[:2], values[2:]])["conv"]
     unfolded = torch.nn.functional.unfold(torch.from_numpy(values), 3, dilation, 1, stride).numpy()  # (n, 36, places)
     seen = unfolded.transpose(1, 0, 2).reshape(groups, 36 // groups, -1)
     assert np.allclose(found.mean, seen.mean(axis=2), atol=1e-6)

@@ -21,7 +21,7 @@ from training.data.reader import PhotoReader
 from training.export import variants
 from training.export.comparison import images_per_second, render_comparison
 from training.export.export import export
-from training.export.variants import FLOORS, REFERENCE, Variant, check_faithful
+from training.export.variants import FLOORS, REFERENCE, Variant, check_parity
 from training.loop.run import Run
 
 pytestmark = pytest.mark.slow
@@ -136,12 +136,12 @@ def test_a_model_that_loses_too_much_is_refused(run: Run, tmp_path: Path, monkey
 def test_each_form_is_held_to_its_own_bar() -> None:
     vectors = np.eye(4, dtype=np.float32)
     turned = np.roll(vectors, 1, axis=0)
-    assert check_faithful(vectors, vectors, REFERENCE)["mean_cosine"] == 1
+    assert check_parity(vectors, vectors, REFERENCE)["mean_cosine"] == 1
     with pytest.raises(RunError, match="differs from torch"):
-        check_faithful(vectors + np.float32(2e-5), vectors, REFERENCE)
-    assert check_faithful(vectors + np.float32(2e-5), vectors, Variant("int8"))["largest_difference"] > 1e-5
+        check_parity(vectors + np.float32(2e-5), vectors, REFERENCE)
+    assert check_parity(vectors + np.float32(2e-5), vectors, Variant("int8"))["largest_difference"] > 1e-5
     with pytest.raises(RunError, match="int8, cpu"):
-        check_faithful(turned, vectors, Variant("int8"))
+        check_parity(turned, vectors, Variant("int8"))
     with pytest.raises(InvalidParameter, match="fp32, fp16, int8"):
         Variant("int4")
 

@@ -72,7 +72,7 @@ def steps(process_group: ProcessGroup, changes: Mapping[str, Any]) -> dict[str, 
 
 
 def work(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Do every case in a team, and leave what every process ended with."""
+    """Do every case in a process group, and leave what every process ended with."""
     process_group = ProcessGroup.join("cpu")
     for name, changes in cases.items():
-        np.savez(folder / f"{name}-{team.rank}.npz", **steps(process_group, changes))
+        np.savez(folder / f"{name}-{process_group.rank}.npz", **steps(process_group, changes))

@@ -25,12 +25,12 @@ from training.config import Settings
 from training.data.splits import make_splits
 from training.tune import trial as trial_module
 from training.tune import trial_queue as claims
-from training.tune.plan import FEW, TuneOptions, make_plan
+from training.tune.plan import MIN_ITEMS, TuneOptions, make_plan
 from training.tune.report import importances, render_study
 from training.tune.results import render, settings_of, to_toml
 from training.tune.search_space import parse_searches
 from training.tune.study import StudyFolder
-from training.tune.trial_queue import ATTEMPTS
+from training.tune.trial_queue import ATTEMPTS, count_done, next_trial
 from training.tune.tune import resume_tuning, tune
 
 from ...conftest import ROOT
@@ -195,7 +195,7 @@ def test_the_margins_of_tcm_are_searched_on_a_tenth_where_that_is_enough(tmp_pat
     base = dataclasses.replace(base, catalogue=str(big))
     plan = make_plan(base, {}, options())
     assert sum(len(validation) for _, validation in plan.folds) == 60  # of 600 training items
-    assert 2 * FEW <= 80
+    assert 2 * MIN_ITEMS <= 80
     plan = make_plan(base, RATES, options())
     assert sum(len(validation) for _, validation in plan.folds) == 600
     plan = make_plan(base, {}, options(share=0.5))

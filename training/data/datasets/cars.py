@@ -3,7 +3,7 @@
 cars_annos.mat            annotations: relative_im_path, class (1 to 196), test; class_names
 car_ims/
 
-devkit/                   (or its files beside the photos)
+devkit/                   (or its files next to the photos)
   cars_train_annos.mat    annotations: class, fname
   cars_test_annos_withlabels.mat
   cars_meta.mat           class_names
@@ -30,7 +30,7 @@ LONG_MAKES = ("AM General", "Aston Martin", "Land Rover")  # the makes of two wo
 
 
 def read_cars(root: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
-    """Return the photos; an item is a class, its category the make of the car."""
+    """Return the photos. Each class is an item; its category is the make of the car."""
     if (root / "cars_annos.mat").is_file():
         values = _load(root / "cars_annos.mat")
         names = _names(values)
@@ -65,13 +65,13 @@ def _devkit(root: Path) -> tuple[list[tuple[str, int, bool]], dict[int, str]]:
     folder = next((place for place in places if (place / files[0]).is_file()), None)
     if folder is None:
         raise DataError(
-            f"{root} holds neither cars_annos.mat nor devkit/{files[0]}",
-            remedy="Name the folder that holds car_ims and cars_annos.mat, or cars_train, cars_test and devkit",
+            f"{root} contains neither cars_annos.mat nor devkit/{files[0]}",
+            remedy="Name the folder with car_ims and cars_annos.mat, or with cars_train, cars_test and devkit",
         )
     if not (folder / files[1]).is_file():
         raise DataError(
-            f"{folder} holds no {files[1]}",
-            remedy="cars_test_annos.mat has no classes: fetch the file with labels of the official page",
+            f"{folder} does not contain {files[1]}",
+            remedy="cars_test_annos.mat has no classes: download the file with labels from the official page",
         )
     rows = [
         (f"cars_{part}/{row['fname']}", int(row["class"]), part == "test")
@@ -90,7 +90,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         values: dict[str, Any] = loadmat(path, squeeze_me=True)
     except (OSError, ValueError, NotImplementedError, TypeError) as error:
-        raise DataError(f"{path} is not a MATLAB file: {error}", remedy="Fetch it from the official page") from error
+        raise DataError(f"{path} is not a MATLAB file: {error}", remedy="Download it from the official page") from error
     return values
 
 
@@ -98,7 +98,7 @@ def _annotations(values: dict[str, Any], path: Path, fields: tuple[str, ...]) ->
     table = np.atleast_1d(values.get("annotations", np.empty(0)))
     missing = [name for name in fields if name not in (table.dtype.names or ())]
     if missing:
-        raise DataError(f"{path}: annotations have no field {missing[0]}", remedy="Fetch it from the official page")
+        raise DataError(f"{path}: annotations have no field {missing[0]}", remedy="Download it from the official page")
     return table
 
 

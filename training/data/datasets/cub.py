@@ -17,11 +17,11 @@ from retrieval.errors import DataError
 
 from .layout import PROTOCOL_OPEN, TEST, TRAIN, locate, numbered, read_rows, require_photos
 
-TRAINING_CLASSES = 100  # the open protocol's: the rest is for testing
+TRAINING_CLASSES = 100  # of the open protocol
 
 
 def read_cub(root: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
-    """Return the photos; an item is a class, its category the last word of its name, such as Albatross."""
+    """Return the photos. Each class is an item; its category is the last word of its name, such as Albatross."""
     folder = locate(root, "images.txt", folder="CUB_200_2011")
     paths = _table(folder / "images.txt")
     labels = {image: int(label) for image, label in _table(folder / "image_class_labels.txt").items()}
@@ -36,7 +36,7 @@ def read_cub(root: Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
         except KeyError as error:
             raise DataError(
                 f"{folder}: image {image} has no class, no name of its class or no part",
-                remedy="Take the lists from the official archive again",
+                remedy="Extract the lists from the official archive again",
             ) from error
         plain = name.split(".", 1)[-1].replace("_", " ")
         photos.append(

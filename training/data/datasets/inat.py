@@ -3,7 +3,7 @@
 train_val2018/Plantae/7477/3b60c9486db1d2ee875f11a669fbde4a.jpg      super-category, category id, photo
 Inat_dataset_splits/Inaturalist_train_set1.txt                       325,846 paths of 5,690 species
 Inat_dataset_splits/Inaturalist_test_set1.txt                        136,093 paths of 2,452 species
-categories.json, train2018.json                                      (either, if at all) names of the categories
+categories.json, train2018.json                                      (optional, one of them) names of the categories
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RANKS = ("genus", "family", "order", "class")
 
 
 def read_inat(root: Path) -> list[Photo]:
-    """Return the photos; an item is a category (species), its category the super-category, such as Plantae.
+    """Return the photos. Each category (species) is an item; its category is the super-category, such as Plantae.
 
-    Where the competition's category list is there, metadata gains the species' name, and its genus, family, order
-    and class where that list has them.
+    If the category list of the competition is there, the metadata has the species' name, and its genus, family, order
+    and class if listed.
     """
     folder = locate(root, f"{SPLITS}/Inaturalist_train_set1.txt", folder="iNaturalist_2018")
     names = _categories(folder)
@@ -65,6 +65,7 @@ def _categories(folder: Path) -> dict[int, dict[str, str]]:
             }
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
-                f"{folder / file} is not in the competition's form: {error!r}", remedy="Fetch it again, or move it away"
+                f"{folder / file} is not in the competition's format: {error!r}",
+                remedy="Download it again, or remove it",
             ) from error
     return {}

@@ -1,7 +1,7 @@
 """In-Shop Clothes Retrieval (DeepFashion; Liu et al., CVPR 2016): 52,712 photos of 7,982 items.
 
 In-shop Clothes Retrieval Benchmark/
-  Eval/list_eval_partition.txt   the count, a head, then image_name item_id evaluation_status (train, query, gallery)
+  Eval/list_eval_partition.txt   the count, a header, then image_name item_id evaluation_status (train, query, gallery)
   Img/img/                       (or img/) WOMEN/Dresses/id_00000002/02_1_front.jpg
 """
 
@@ -20,23 +20,23 @@ STATUSES = ("train", "query", "gallery")
 
 
 def read_inshop(root: Path) -> list[Photo]:
-    """Return the photos; an item's category is its folder, such as WOMEN/Dresses.
+    """Return the photos. The category of an item is its folder, such as WOMEN/Dresses.
 
-    Query and gallery photos of the test part have the role of the list. The list gives training photos none; they
-    alternate here between query and gallery within their item, so that validation asks as the test does.
+    Test photos have the role of the list. Training photos have no role there; they alternate between query and gallery
+    within each item, so that validation resembles the test.
     """
     folder = locate(root, f"Eval/{LIST}", folder="In-shop Clothes Retrieval Benchmark")
     rows = read_rows(folder / "Eval" / LIST, 3, _row, heads=2)
     images = next((place for place in (folder / "Img", folder) if (place / "img").is_dir()), None)
     if images is None:
-        raise DataError(f"{folder} holds neither Img/img nor img", remedy="Unpack Img/img.zip there")
+        raise DataError(f"{folder} contains neither Img/img nor img", remedy="Unpack Img/img.zip there")
     photos = []
-    before: dict[str, int] = defaultdict(int)
+    seen: dict[str, int] = defaultdict(int)
     for path, item, status in rows:
         role = status
         if status == TRAIN:
-            role = ("query", "gallery")[before[item] % 2]
-            before[item] += 1
+            role = ("query", "gallery")[seen[item] % 2]
+            seen[item] += 1
         photos.append(
             Photo(
                 photo_id=path,

@@ -1,4 +1,4 @@
-"""What the readers share: finding the folder, reading its lists, and checking that the photos are there."""
+"""Helpers of the readers: locate the folder, read its lists, check that the photos exist."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from retrieval.errors import DataError
 T = TypeVar("T")
 PROTOCOL_OPEN, PROTOCOL_SHARED = "open", "shared"
 TRAIN, TEST = "train", "test"
-AGAIN = "Take the list from the official archive again"
+AGAIN = "Extract the list from the official archive again"
 
 
 def locate(root: Path, marker: str, *, folder: str) -> Path:
-    """Return `root`, or the official folder inside it: the one that holds the file `marker`."""
-    for place in (root, root / folder):
-        if (place / marker).is_file():
-            return place
+    """Return `root` or the official folder inside it, whichever contains the file `marker`."""
+    for candidate in (root, root / folder):
+        if (candidate / marker).is_file():
+            return candidate
     raise DataError(
-        f"{root} holds no {marker}", remedy=f"Name the folder {folder} of the official archive, or the one it lies in"
+        f"{root} does not contain {marker}", remedy=f"Name the folder {folder} of the official archive, or its parent"
     )
 
 
 def read_rows(path: Path, columns: int, parse: Callable[[list[str]], T], *, heads: int = 0) -> list[T]:
-    """Return `parse(words)` of every line of a list with `columns` words a line, after `heads` lines.
+    """Return `parse(words)` of every line of a list with `columns` words per line, after `heads` header lines.
 
-    DataError names the line that has another form; `parse` refuses one with ValueError.
+    Raises DataError for a malformed line, for which `parse` raises ValueError.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -37,7 +37,7 @@ def read_rows(path: Path, columns: int, parse: Callable[[list[str]], T], *, head
         raise DataError(f"{path} cannot be read: {error.strerror}", remedy="Unpack the official archive") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 text: {error}") from error
-    found = []
+    rows = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split()
         if number <= heads or not words:
@@ -45,28 +45,28 @@ def read_rows(path: Path, columns: int, parse: Callable[[list[str]], T], *, head
         try:
             if len(words) != columns:
                 raise ValueError(f"{len(words)} words")
-            found.append(parse(words))
+            rows.append(parse(words))
         except ValueError as error:
             raise DataError(
-                f"{path}, line {number} is not in the official form of {columns} columns ({error})", remedy=AGAIN
+                f"{path}, line {number} is not in the official format of {columns} columns ({error})", remedy=AGAIN
             ) from error
-    if not found:
+    if not rows:
         raise DataError(f"{path} is empty", remedy=AGAIN)
-    return found
+    return rows
 
 
 def numbered(pairs: Sequence[tuple[int, T]], path: Path) -> dict[int, T]:
-    """Return a list of (id, value) as a mapping, or say which id it holds twice."""
-    found: dict[int, T] = {}
+    """Return a list of (id, value) as a mapping; raise DataError for a duplicate id."""
+    values: dict[int, T] = {}
     for key, value in pairs:
-        if key in found:
-            raise DataError(f"{path} holds the id {key} twice", remedy=AGAIN)
-        found[key] = value
-    return found
+        if key in values:
+            raise DataError(f"{path} contains the id {key} twice", remedy=AGAIN)
+        values[key] = value
+    return values
 
 
 def require_photos(photos: Sequence[Photo], *, root: Path, archive: str) -> list[Photo]:
-    """Return the photos, or say how many of their files are missing; each folder is listed once."""
+    """Return the photos; raise DataError if files are missing. Each folder is listed once."""
     listed: dict[Path, frozenset[str]] = {}
     missing = []
     for photo in photos:
@@ -78,7 +78,7 @@ def require_photos(photos: Sequence[Photo], *, root: Path, archive: str) -> list
     if missing:
         raise DataError(
             f"{len(missing)} of the {len(photos)} photos of the official lists are not in {root}, "
-            f"the first is {missing[0]}",
+            f"starting with {missing[0]}",
             remedy=f"Unpack {archive} there",
         )
     return list(photos)
@@ -86,6 +86,6 @@ def require_photos(photos: Sequence[Photo], *, root: Path, archive: str) -> list
 
 def _names(folder: Path) -> frozenset[str]:
     try:
-        return frozenset(os.listdir(folder))  # noqa: PTH208 - names alone, of up to a million files
+        return frozenset(os.listdir(folder))  # noqa: PTH208 - only names, of up to a million files
     except OSError:
         return frozenset()

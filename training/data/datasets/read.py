@@ -1,4 +1,4 @@
-"""The one door to the benchmark sets."""
+"""Reads any of the benchmark data sets."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ DATASETS: Mapping[str, Callable[..., list[Photo]]] = {
     "inshop": read_inshop,
     "inat": read_inat,
 }
-SHARED = ("cub", "cars")  # the sets that come with a split in which the parts share their classes
+SHARED = ("cub", "cars")  # data sets with an official split of shared classes
 
 
 def read_dataset(name: str, root: str | Path, *, protocol: str = PROTOCOL_OPEN) -> list[Photo]:
-    """Return the photos of a benchmark set in the order of its official lists.
+    """Return the photos of a benchmark data set in the order of its official lists.
 
     Parameters
     ----------
     name:
         "cub", "cars", "sop", "inshop" or "inat".
     root:
-        The folder of the official archive, or the one it lies in.
+        The folder of the official archive, or its parent.
     protocol:
-        "open" (items of train and test are disjoint), or "shared" for CUB and Cars (each item is in both).
+        "open" (disjoint items in train and test), or "shared" for CUB and Cars (each item is in both).
 
-    `partition` is train or test, `role` gallery or query for In-Shop, `metadata["category"]` the super-label where the
-    set gives one. Bounding boxes are left out, as in the papers. DataError where a list or a photo is missing.
+    `partition` is train or test, `role` gallery or query for In-Shop, `metadata["category"]` the super-label if there
+    is one. Bounding boxes are left out, as in the papers. Raises DataError if a list or a photo is missing.
     """
     if name not in DATASETS:
         raise InvalidParameter("name", f"be one of {', '.join(DATASETS)}", name)
     if protocol not in PROTOCOLS:
         raise InvalidParameter("protocol", f"be one of {', '.join(PROTOCOLS)}", protocol)
     if protocol == PROTOCOL_SHARED and name not in SHARED:
-        raise InvalidParameter("protocol", f"be open for {name}, whose parts share no item", protocol)
+        raise InvalidParameter("protocol", f"be open for {name}, which has no split of shared items", protocol)
     root = Path(root)
     if not root.is_dir():
-        raise DataError(f"{root} is no folder", remedy="Name the folder of the unpacked official archive")
+        raise DataError(f"{root} is not a folder", remedy="Name the folder of the unpacked official archive")
     return DATASETS[name](root, protocol=protocol) if name in SHARED else DATASETS[name](root)

@@ -1,7 +1,7 @@
-"""Stanford Online Products (Song et al., CVPR 2016): 120,053 photos of 22,634 products in 12 categories.
+"""Stanford Online Products (Song et al., CVPR 2016): 120,053 photos of 22,634 items in 12 categories.
 
 Stanford_Online_Products/
-  Ebay_train.txt   a head, then image_id class_id super_class_id path (classes 1 to 11,318)
+  Ebay_train.txt   a header, then image_id class_id super_class_id path (classes 1 to 11,318)
   Ebay_test.txt    the same (classes 11,319 to 22,634)
   bicycle_final/ …
 """
@@ -16,7 +16,7 @@ from .layout import TEST, TRAIN, locate, read_rows, require_photos
 
 
 def read_sop(root: Path) -> list[Photo]:
-    """Return the photos; an item is a product, its category the folder's name without "_final"."""
+    """Return the photos. Each class is an item; its category is the folder's name without "_final"."""
     folder = locate(root, "Ebay_train.txt", folder="Stanford_Online_Products")
     photos = []
     for part in (TRAIN, TEST):
@@ -25,10 +25,10 @@ def read_sop(root: Path) -> list[Photo]:
             Photo(
                 photo_id=path,
                 path=folder / path,
-                item_id=f"{product:05d}",
+                item_id=f"{label:05d}",
                 partition=part,
                 metadata={"category": path.split("/")[0].removesuffix("_final")},
             )
-            for product, path in rows
+            for label, path in rows
         ]
     return require_photos(photos, root=folder, archive="Stanford_Online_Products.zip")

@@ -1,4 +1,4 @@
-"""A procedural catalogue: products drawn with Pillow, for a demo and for tests that need no download."""
+"""Synthetic catalogue, drawn with Pillow, for the demo and for tests without downloads."""
 
 from .catalogue import make_catalogue
 

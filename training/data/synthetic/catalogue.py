@@ -1,4 +1,4 @@
-"""A catalogue of products that do not exist, photographed in two stores: a demo that needs no download."""
+"""Synthetic catalogue: drawn items, photographed in two stores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from .photos import STORES, Studio, turns
 
 COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "variation")
 HELD_OUT = 0.2  # share of the families in calibration, and in test
-DENSITY = {"train": (0.1, 0.6), "calibration": (0.0, 0.0), "test": (0.6, 0.7)}  # share of siblings, from to
-UNKNOWN_ITEMS = 2  # of each family that is in no partition
+DENSITY = {"train": (0.1, 0.6), "calibration": (0.0, 0.0), "test": (0.6, 0.7)}  # range of the share of siblings
+UNKNOWN_ITEMS = 2  # items per unknown family
 QUALITY = 88
 
 
 @dataclass(frozen=True)
-class Product:
-    """One item before it is photographed."""
+class SyntheticItem:
+    """An item before it is photographed."""
 
     item_id: str
     family: str
@@ -39,7 +39,7 @@ class Product:
 
     @property
     def name(self) -> str:
-        """What it is called on the page."""
+        """Display name of the item."""
         return f"{self.design.brand} {self.design.flavour} {self.family}"
 
 
@@ -52,34 +52,33 @@ def make_catalogue(
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
-    """Draw a catalogue of products and return the path of its `catalogue.csv`.
+    """Draw a catalogue and return the path of its `catalogue.csv`.
 
-    A product *family* (the CSV's `group`) is one shape; its products differ in colours, pattern, emblem and
-    words. Each product has a `variation`: some are photographed nearly identically, others in any pose, light
-    and place, behind or beside anything. Half of a product's photos are of store_a (the gallery), half of
-    store_b (the queries). Families that are in no partition are photographed into `unknown/` and are not in the
-    CSV: their honest answer is no match.
+    A family (the CSV's `group`) is one shape; its items differ in colours, pattern, emblem and words. Each item has a
+    `variation`: some are photographed nearly identically, others in any pose, light and place. Half of an item's
+    photos are of store_a (the gallery), half of store_b (the queries). Unknown families are photographed into
+    `unknown/` and are not in the CSV: the right answer for them is no match.
 
-    Whole families are in train, calibration or test. **The shift between calibration and test is made on
-    purpose**: which shapes go where is chance, but two thirds of the products of a test family are siblings of
-    another one (the same brand and pattern; an emblem, a word and one or two colours differ), none of a
-    calibration family are, and training families lie between. So a shop that calibrates one plain threshold on
-    families of clearly different products, and then sells look-alikes, meets more false matches than promised. A
-    catalogue whose calibration families are a fair sample of what it will sell shows less of it.
+    Whole families are in train, calibration or test. **The shift between calibration and test is deliberate**: the
+    partition of a shape is random, but two thirds of the items of a test family are siblings of another one (the same
+    brand and pattern; an emblem, a word and one or two colours differ), those of a calibration family never are, and
+    training families lie in between. A plain threshold that was calibrated on clearly different items therefore
+    returns more false matches than promised for look-alikes. With calibration families that represent the test
+    families, the effect is smaller.
 
     Parameters
     ----------
     directory:
-        Where to write; made if it is missing. Files of the same names are replaced.
+        Directory to write to, created if missing. Files of the same names are replaced.
     items, photos, size:
-        Products; photos of each, half a store; side of a photo in pixels.
+        Number of items; photos per item, half of them per store; side of a photo in pixels.
     seed:
-        Decides everything: the same arguments write the same bytes (with the same Pillow and numpy).
+        Seed: the same arguments write the same bytes (with the same versions of Pillow and numpy).
 
     Raises
     ------
     InvalidParameter
-        Fewer than 10 items or 2 photos, an odd number of photos, or a size below 32.
+        For fewer than 10 items or 2 photos, an odd number of photos, or a size below 32.
     """
     if items < 10:
         raise InvalidParameter("items", "be at least 10", items)
@@ -91,11 +90,11 @@ def make_catalogue(
     studio = Studio(size, np.random.default_rng((seed, 0)))
     rows: list[dict[str, str]] = []
     with tqdm(total=items * photos, desc="photographing", unit="photo", disable=not progress) as bar:
-        for number, products in enumerate(_families(items, seed)):
-            for place, product in enumerate(products):
-                generator = np.random.default_rng((seed, 2, number, place))
-                others = [other.views[len(other.views) // 2] for other in products if other is not product]
-                rows += _photograph(product, others, studio, directory, photos, generator)
+        for number, family_items in enumerate(_families(items, seed)):
+            for position, item in enumerate(family_items):
+                generator = np.random.default_rng((seed, 2, number, position))
+                neighbours = [other.views[len(other.views) // 2] for other in family_items if other is not item]
+                rows += _photograph(item, neighbours, studio, directory, photos, generator)
                 bar.update(photos)
     _photograph_unknown(studio, directory / "unknown", seed)
     path = directory / "catalogue.csv"
@@ -108,7 +107,7 @@ def make_catalogue(
 
 
 def partition_families(count: int, generator: np.random.Generator) -> dict[str, str]:
-    """Return the partition of each of `count` families, drawn by chance."""
+    """Return the random partition of each of `count` families."""
     names = list(FAMILIES)
     chosen = [names[i] for i in generator.permutation(len(names))[:count]]
     held_out = max(1, round(count * HELD_OUT))
@@ -117,83 +116,83 @@ def partition_families(count: int, generator: np.random.Generator) -> dict[str, 
     return dict(zip(chosen, parts, strict=True))
 
 
-def _families(items: int, seed: int) -> Iterator[list[Product]]:
-    """Yield the products of each family."""
+def _families(items: int, seed: int) -> Iterator[list[SyntheticItem]]:
+    """Yield the items of each family."""
     generator = np.random.default_rng((seed, 1))
     count = min(len(FAMILIES), items // 2)
     partitions = partition_families(count, generator)
     for number, (family, partition) in enumerate(partitions.items()):
         size = items // count + (number < items % count)
         density = float(generator.uniform(*DENSITY[partition]))
-        yield _draw_products(family, FAMILIES[family], partition, size, density, generator)
+        yield _draw_items(family, FAMILIES[family], partition, size, density, generator)
 
 
-def _draw_products(
+def _draw_items(
     family: str, shape: Shape, partition: str, count: int, density: float, generator: np.random.Generator
-) -> list[Product]:
-    products = []
+) -> list[SyntheticItem]:
+    drawn = []
     for number, design in enumerate(draw_family(count, density=density, generator=generator)):
         variation = float(generator.uniform(0.05, 1))
         views = shape.render(design, turns(variation))
         item_id = f"{family.replace(' ', '-')}-{number + 1:02d}"
-        products.append(Product(item_id, family, partition, design, variation, views))
-    return products
+        drawn.append(SyntheticItem(item_id, family, partition, design, variation, views))
+    return drawn
 
 
 def _photograph(
-    product: Product,
+    item: SyntheticItem,
     neighbours: Sequence[Image.Image],
     studio: Studio,
     directory: Path,
     photos: int,
     generator: np.random.Generator,
 ) -> list[dict[str, str]]:
-    """Write a product's photos and return their rows of the catalogue."""
-    folder = directory / "products" / product.item_id
+    """Write the photos of an item and return their rows of the catalogue."""
+    folder = directory / "items" / item.item_id
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for store in STORES:
         place = studio.visit(generator)
         for number in range(photos // len(STORES)):
             photo = studio.take(
-                product.views,
+                item.views,
                 neighbours,
                 place=place,
-                variation=product.variation,
+                variation=item.variation,
                 store=store,
                 generator=generator,
             )
             path = folder / f"{store.name}_{number + 1}.jpg"
             photo.save(path, quality=QUALITY)
-            rows.append(_row(product, path.relative_to(directory), store.name, store.role))
+            rows.append(_row(item, path.relative_to(directory), store.name, store.role))
     return rows
 
 
-def _row(product: Product, path: Path, source: str, role: str) -> dict[str, str]:
+def _row(item: SyntheticItem, path: Path, source: str, role: str) -> dict[str, str]:
     return {
         "path": path.as_posix(),
-        "item_id": product.item_id,
-        "group": product.family,
+        "item_id": item.item_id,
+        "group": item.family,
         "source": source,
-        "partition": product.partition,
+        "partition": item.partition,
         "role": role,
-        "name": product.name,
-        "variation": f"{product.variation:.2f}",
+        "name": item.name,
+        "variation": f"{item.variation:.2f}",
     }
 
 
 def _photograph_unknown(studio: Studio, folder: Path, seed: int) -> None:
-    """Write one query photo of each of a few products of families that are in no partition."""
+    """Write one query photo of each of a few items of unknown families."""
     generator = np.random.default_rng((seed, 3))
     folder.mkdir(parents=True, exist_ok=True)
     for family, shape in UNKNOWN.items():
-        for product in _draw_products(family, shape, "", UNKNOWN_ITEMS, 0.0, generator):
+        for item in _draw_items(family, shape, "", UNKNOWN_ITEMS, 0.0, generator):
             photo = studio.take(
-                product.views,
+                item.views,
                 [],
                 place=studio.visit(generator),
                 variation=0.4,
                 store=STORES[-1],
                 generator=generator,
             )
-            photo.save(folder / f"{product.item_id}.jpg", quality=QUALITY)
+            photo.save(folder / f"{item.item_id}.jpg", quality=QUALITY)

@@ -1,4 +1,4 @@
-"""What tells the products of a family apart: colours, pattern, emblem, words; and how they are drawn flat.
+"""Designs that distinguish the items of a family: colours, pattern, emblem and words, and their flat drawings.
 
 Shapes: w, h = pixels of an artwork; every image is uint8 (h, w, 3).
 """
@@ -52,7 +52,7 @@ PATTERNS: Mapping[str, Callable[[np.ndarray, np.ndarray, int], np.ndarray]] = {
 
 @dataclass(frozen=True)
 class Design:
-    """Everything that is printed on a product, and its colours."""
+    """Print and colours of an item."""
 
     body: Colour
     label: Colour
@@ -67,22 +67,22 @@ class Design:
 
     @property
     def ink(self) -> Colour:
-        """What is written on the label is in this colour."""
+        """Colour of the text on the label."""
         return ink_on(self.label)
 
 
 def luminance(colour: Colour) -> float:
-    """Return the brightness of a colour as the eye weighs it, 0 to 255."""
+    """Return the perceived brightness of a colour, 0 to 255."""
     return 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2]
 
 
 def ink_on(paper: Colour) -> Colour:
-    """Return black or white, whichever is read better."""
+    """Return black or white, whichever has the higher contrast."""
     return (35, 30, 35) if luminance(paper) > 120 else (250, 248, 240)
 
 
 def draw_colour(generator: np.random.Generator, *, apart: Sequence[Colour] = ()) -> Colour:
-    """Return a colour of the palette, moved a little, that can be told from each colour of `apart`."""
+    """Return a slightly changed colour of the palette that differs clearly from each colour of `apart`."""
     while True:
         colour = _moved(PALETTE[int(generator.integers(len(PALETTE)))], generator)
         if all(sum(abs(one - other) for one, other in zip(colour, known, strict=True)) > 150 for known in apart):
@@ -95,7 +95,7 @@ def _moved(colour: Colour, generator: np.random.Generator) -> Colour:
 
 
 def draw_design(generator: np.random.Generator, *, body: Colour) -> Design:
-    """Return a design of its own around a body's colour."""
+    """Return a new design for the colour of a body."""
     label = draw_colour(generator, apart=[body])
     return Design(
         body=body,
@@ -112,7 +112,7 @@ def draw_design(generator: np.random.Generator, *, body: Colour) -> Design:
 
 
 def draw_sibling(design: Design, generator: np.random.Generator) -> Design:
-    """Return another product of the same brand: its own word, emblem and one or two colours."""
+    """Return a design of the same brand with another word, emblem and one or two colours."""
     others = [getattr(design, name) for name in ("body", *COLOURED)]
     changed: dict[str, Any] = {
         "flavour": str(generator.choice([f for f in FLAVOURS if f != design.flavour])),
@@ -124,7 +124,7 @@ def draw_sibling(design: Design, generator: np.random.Generator) -> Design:
 
 
 def draw_family(count: int, *, density: float, generator: np.random.Generator) -> list[Design]:
-    """Return `count` different designs; a share `density` of them are siblings of one of the others."""
+    """Return `count` different designs, of which a share `density` are siblings of others."""
     bodies = [PALETTE[i] for i in generator.permutation(len(PALETTE))]
     own = max(1, round(count * (1 - density)))
     brands = [draw_design(generator, body=_moved(bodies[i % len(bodies)], generator)) for i in range(own)]
@@ -137,7 +137,7 @@ def draw_family(count: int, *, density: float, generator: np.random.Generator) -
 
 
 def pattern_image(design: Design, width: int, height: int) -> np.ndarray:
-    """Return the pattern alone, (height, width, 3), its squares square."""
+    """Return the pattern (height, width, 3)."""
     x, y = (np.arange(width) + 0.5) / height, (np.arange(height) + 0.5) / height
     x = x - (width / height - 1) / 2  # the middle of the pattern in the middle of the picture
     mask = PATTERNS[design.pattern](x[None, :], y[:, None], design.repeats)
@@ -145,14 +145,14 @@ def pattern_image(design: Design, width: int, height: int) -> np.ndarray:
 
 
 def crest(design: Design, width: int, height: int) -> Image.Image:
-    """Return the pattern (height, width) with the emblem in its middle."""
+    """Return the pattern (height, width) with the emblem in the middle."""
     image = Image.fromarray(pattern_image(design, width, height))
     emblem(ImageDraw.Draw(image), design, (width / 2, height / 2), min(width, height) * 0.34)
     return image
 
 
 def artwork(design: Design, width: int, height: int, *, front: float = 1.0) -> Image.Image:
-    """Return a printed label (height, width); words and emblem keep to the middle share `front`."""
+    """Return a printed label (height, width), with words and emblem in the middle share `front`."""
     image = Image.fromarray(pattern_image(design, width, height))
     draw = ImageDraw.Draw(image)
     across, middle = width * front, width / 2
@@ -177,7 +177,7 @@ def artwork(design: Design, width: int, height: int, *, front: float = 1.0) -> I
 def write(
     draw: ImageDraw.ImageDraw, text: str, at: tuple[float, float], size: float, width: float, ink: Colour, halo: Colour
 ) -> None:
-    """Write a word centred at a point, at most `width` wide, in the font that comes with Pillow."""
+    """Draw a word centred at a point, at most `width` wide, in Pillow's default font."""
     size = min(size, 1.7 * width / max(1, len(text)))
     font = ImageFont.load_default(max(6, round(size)))
     draw.text(at, text, font=font, anchor="mm", fill=ink, stroke_width=size * 0.12, stroke_fill=halo)

@@ -1,4 +1,4 @@
-"""The product families: one shape each. Their products differ in design only."""
+"""Families of items: one shape each. Items of a family differ only in design."""
 
 from __future__ import annotations
 

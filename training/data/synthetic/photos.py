@@ -1,7 +1,6 @@
-"""A sprite becomes a photo: a place, neighbours, pose, something in the way, light, a camera.
+"""Photos of sprites, with background, neighbours, pose, occlusion, light and camera noise.
 
-Every effect grows with the product's `variation` in [0, 1]: near 0 it is photographed again and again in one
-place and one pose, near 1 anywhere and anyhow.
+Every effect grows with the item's `variation` in [0, 1]: near 0 all photos have the same place and pose, near 1 any.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from .designs import PALETTE
 from .renderers import perspective, shaded
 
 PLACES = ("studio", "paper", "shelf", "wood", "tiles", "cloth", "lights")
-LIGHT = np.array([0.11, 0.02, -0.13], np.float32)  # what a warmer lamp adds to red, green and blue
+LIGHT = np.array([0.11, 0.02, -0.13], np.float32)  # change of red, green and blue in warmer light
 SKIN = ((224, 172, 138), (198, 134, 98), (141, 85, 54), (92, 58, 40))
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where and with what a set of photos is taken."""
+    """Conditions under which a set of photos is taken."""
 
     name: str
     role: str
     warmth: float
     exposure: float
-    noise: float  # of the camera, in grey levels
-    variation: float  # how freely photos are taken here, beside the product's own
+    noise: float  # noise of the camera, in grey levels
+    variation: float  # factor on the variation of the items
 
 
 STORES = (
@@ -41,7 +40,7 @@ STORES = (
 
 
 class Studio:
-    """Takes photos of `size` pixels; its places are drawn once."""
+    """Takes photos of `size` pixels, in a fixed set of places."""
 
     def __init__(self, size: int, generator: np.random.Generator, *, places: int = 42) -> None:
         self.size = size
@@ -63,14 +62,14 @@ class Studio:
         store: Store,
         generator: np.random.Generator,
     ) -> Image.Image:
-        """Return one RGB photo (size, size) of a product seen from one of its `views`.
+        """Return one RGB photo (size, size) of an item from one of its `views`.
 
         Parameters
         ----------
         views, neighbours:
-            Sprites: the product turned by growing angles, and products that may stand beside it.
+            Sprites of the item at increasing angles, and of items that may stand next to it.
         place:
-            Where its photos are taken when nothing moves them elsewhere.
+            Default place of its photos.
         """
         v = variation * store.variation
         if generator.random() < 0.9 * v:
@@ -81,8 +80,8 @@ class Studio:
         for left in (-1, 1):
             if neighbours and generator.random() < 0.45 * v:
                 sprite = neighbours[int(generator.integers(len(neighbours)))]
-                beside = centre + np.array([left * side * generator.uniform(0.66, 0.84), -0.03 * side])
-                self._stand(photo, sprite, _square(beside, side * 0.9, 0.05, 0.02, generator))
+                neighbour_centre = centre + np.array([left * side * generator.uniform(0.66, 0.84), -0.03 * side])
+                self._stand(photo, sprite, _square(neighbour_centre, side * 0.9, 0.05, 0.02, generator))
         spread = 1 + round(v * (len(views) - 1))
         first = (len(views) - spread) // 2
         view = views[first + int(generator.integers(spread))]
@@ -108,7 +107,7 @@ class Studio:
         photo.paste(body, mask=alpha)
 
     def _obstruct(self, photo: Image.Image, centre: np.ndarray, side: float, generator: np.random.Generator) -> None:
-        """Put a price tag, a strip of tape or a thumb over an edge of the product."""
+        """Cover an edge of the item with a price tag, a strip of tape or a thumb."""
         draw = ImageDraw.Draw(photo)
         x, y = centre + side * generator.uniform(0.1, 0.3, 2) * generator.choice([-1, 1], 2)
         r = side * generator.uniform(0.07, 0.14)
@@ -129,7 +128,7 @@ class Studio:
             draw.ellipse((x - 0.4 * r, y + 0.15 * r, x + 0.4 * r, y + 0.9 * r), fill=shaded(skin, 1.15))
 
     def _expose(self, photo: Image.Image, v: float, store: Store, generator: np.random.Generator) -> Image.Image:
-        """Return the photo at its final size under some light, out of focus now and then, with noise."""
+        """Return the photo at its final size, with random light, occasional blur and noise."""
         if generator.random() < 0.5 * v:
             photo = photo.filter(ImageFilter.GaussianBlur(generator.uniform(0.4, 1.7) * self._canvas / 192))
         pixels = np.asarray(photo.reduce(2), np.float32)
@@ -198,6 +197,6 @@ def _noise(generator: np.random.Generator, cells: tuple[int, int], side: int) ->
 
 
 def turns(variation: float, *, views: int = 5) -> list[float]:
-    """Return the angles in radians from which a product is drawn: the more varied, the further around."""
+    """Return the angles in radians from which an item is drawn, over a range that grows with its variation."""
     reach = 0.1 + 0.6 * variation
     return np.linspace(-reach, reach, views).tolist()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Three ways to make a body of a flat design: turned on a lathe, folded from card, cut from cloth or plastic.
+"""Renderers that turn a flat design into a body: solid of revolution, carton or cutout.
 
 Coordinates are shares of a square sprite: x across, y down, both in [0, 1]. A sprite is RGBA of SPRITE pixels.
 """
@@ -36,7 +36,7 @@ def fill_colour(design: Design, fill: str) -> Colour:
 
 
 def printed(design: Design, fill: str, width: int, height: int, *, front: float = 1.0) -> Image.Image:
-    """Return a fill as a picture (height, width): "art", "crest", "pattern" or a colour."""
+    """Return a fill as an image (height, width): "art", "crest", "pattern" or a colour."""
     if fill == "art":
         return artwork(design, width, height, front=front)
     if fill == "crest":
@@ -54,9 +54,9 @@ def shaded(colour: Colour, factor: float) -> Colour:
 
 @dataclass(frozen=True)
 class Part:
-    """A flat piece: `points` are corners, or left, upper, right, lower where `form` is oval or box."""
+    """A flat piece: `points` are corners, or left, upper, right, lower if `shape` is oval or box."""
 
-    form: str  # "poly", "blob" (its corners rounded), "oval", "box", "hoop" (an oval's outline)
+    shape: str  # "poly", "blob" (its corners rounded), "oval", "box", "hoop" (an oval's outline)
     points: tuple[float, ...]
     fill: str
 
@@ -71,12 +71,12 @@ class Lathe:
     gloss: float = 0.5
     behind: tuple[Part, ...] = ()
 
-    turns = True  # another side of it can be seen
+    turns = True  # looks different from other sides
 
     @cached_property
     def geometry(self) -> tuple[Any, ...]:
-        """Angle, texture row, mask (a picture), where the lid is, light and spark of each pixel (h, w)."""
-        tilt = 0.16  # how far we look from above
+        """Angle, texture row, mask (an image), lid, light and highlight of each pixel (h, w)."""
+        tilt = 0.16  # tilt of the camera
         heights, widths = (np.array(column) for column in zip(*self.profile, strict=True))
         reach = math.ceil(widths.max() * FINE) / FINE
         x = np.arange(-reach + 0.5 / FINE, reach, 1 / FINE)[None, :]
@@ -103,7 +103,7 @@ class Lathe:
         )
 
     def render(self, design: Design, yaws: Sequence[float]) -> list[Image.Image]:
-        """Return a sprite of a design for each angle that it is turned by (radians)."""
+        """Return a sprite of a design for each angle (radians)."""
         angle, rows, inside, lid, light, spark = self.geometry
         wrap = self._wrap(design)
         left = (FINE - angle.shape[1]) // 2
@@ -119,7 +119,7 @@ class Lathe:
         return sprites
 
     def _wrap(self, design: Design) -> np.ndarray:
-        """Return what is printed all around: uint8 (FINE, columns, 3)."""
+        """Return the texture around the body: uint8 (FINE, columns, 3)."""
         columns = round(2 * np.pi * max(width for _, width in self.profile) * FINE)
         wrap = np.empty((FINE, columns, 3), dtype=np.uint8)
         wrap[:] = design.body
@@ -131,7 +131,7 @@ class Lathe:
 
 @dataclass(frozen=True)
 class Carton:
-    """A box of card, seen a little from above; `gable` is the height of a milk carton's roof."""
+    """A carton, seen slightly from above; `gable` is the height of a milk carton's roof."""
 
     width: float
     height: float
@@ -142,7 +142,7 @@ class Carton:
     turns = True
 
     def render(self, design: Design, yaws: Sequence[float]) -> list[Image.Image]:
-        """Return a sprite of a design for each angle that it is turned by (radians)."""
+        """Return a sprite of a design for each angle (radians)."""
         front = artwork(design, 200, round(200 * self.height / self.width))
         return [self._render(design, front, yaw) for yaw in yaws]
 
@@ -150,7 +150,7 @@ class Carton:
         sprite = Image.new("RGBA", (FINE, FINE))
         w, h, d, ridge = self.width / 2, self.height / 2, self.depth / 2, self.height / 2 + self.gable
         turn = yaw + (0.3 if yaw >= 0 else -0.3)
-        x, near, far = (-w, -d, d) if turn > 0 else (w, d, -d)  # the side that is seen, left edge to right
+        x, near, far = (-w, -d, d) if turn > 0 else (w, d, -d)  # the visible side, from left to right
         back, height = (0.0, ridge) if self.gable else (-d, h)
         above = Image.new("RGB", (8, 8), fill_colour(design, self.top))
         aside = Image.fromarray(pattern_image(design, 120, 200))
@@ -168,7 +168,7 @@ class Carton:
 
 
 def _seen(corner: tuple[float, float, float], turn: float, pitch: float = 0.22) -> Point:
-    """Return where a corner (right, up, towards us) of a turned body is seen, in pixels."""
+    """Return the projection in pixels of a corner (right, up, towards the camera) of a turned body."""
     x, y, z = corner
     x, z = x * math.cos(turn) + z * math.sin(turn), z * math.cos(turn) - x * math.sin(turn)
     y, z = y * math.cos(pitch) - z * math.sin(pitch), z * math.cos(pitch) + y * math.sin(pitch)
@@ -177,7 +177,7 @@ def _seen(corner: tuple[float, float, float], turn: float, pitch: float = 0.22) 
 
 
 def paste_quad(canvas: Image.Image, texture: Image.Image, quad: Sequence[Point], light: float) -> None:
-    """Paste a picture so that its corners, clockwise from the upper left, come to `quad`."""
+    """Paste an image with its corners, clockwise from the upper left, at `quad`."""
     mask = Image.new("L", canvas.size)
     ImageDraw.Draw(mask).polygon([*quad], fill=255)
     if len(set(quad)) < 4:  # a triangle has one colour
@@ -189,9 +189,9 @@ def paste_quad(canvas: Image.Image, texture: Image.Image, quad: Sequence[Point],
 
 
 def perspective(quad: Sequence[Point], size: tuple[int, int]) -> list[float]:
-    """Return Pillow's eight coefficients that bring a picture's corners to `quad` (clockwise from upper left).
+    """Return Pillow's eight coefficients that map an image's corners to `quad` (clockwise from the upper left).
 
-    The corners are taken a pixel inside: sampling outside a picture gives black.
+    The corners are one pixel inside the image, because sampling outside of it returns black.
     """
     width, height = size
     rows, values = [], []
@@ -204,14 +204,14 @@ def perspective(quad: Sequence[Point], size: tuple[int, int]) -> list[float]:
 
 @dataclass(frozen=True)
 class Cutout:
-    """Flat pieces on top of each other, a little rounded at the edges by the light."""
+    """Flat pieces on top of each other, shaded at the edges."""
 
     parts: tuple[Part, ...]
 
     turns = False
 
     def render(self, design: Design, yaws: Sequence[float]) -> list[Image.Image]:
-        """Return the sprite of a design for each angle: always the same, it has one side only."""
+        """Return the sprite of a design for each angle; all are the same, because it has only one side."""
         return [draw_parts(design, self.parts)] * len(yaws)
 
 
@@ -221,7 +221,7 @@ def draw_parts(design: Design, parts: Sequence[Part], *, reduced: bool = True) -
     for part in parts:
         box = _pixel_box(part)
         mask = Image.new("L", (box[2] - box[0], box[3] - box[1]))
-        _draw_form(ImageDraw.Draw(mask), part, box)
+        _draw_shape(ImageDraw.Draw(mask), part, box)
         small = ImageOps.expand(mask.reduce(4), 6).filter(ImageFilter.BoxBlur(4))
         soft = ImageOps.crop(small, 6).resize(mask.size, Resampling.BILINEAR)
         light = 0.6 + 0.45 / 255 * np.asarray(soft, np.float32)[..., None]
@@ -236,17 +236,17 @@ def _pixel_box(part: Part) -> tuple[int, int, int, int]:
     return left, upper, right + 1, lower + 1
 
 
-def _draw_form(draw: ImageDraw.ImageDraw, part: Part, box: tuple[int, int, int, int]) -> None:
+def _draw_shape(draw: ImageDraw.ImageDraw, part: Part, box: tuple[int, int, int, int]) -> None:
     """Draw a piece in white, its box's corner at the origin."""
     across, down = ([round(v * FINE) for v in part.points[i::2]] for i in (0, 1))
     corners = [(x - box[0], y - box[1]) for x, y in zip(across, down, strict=True)]
-    if part.form == "poly":
+    if part.shape == "poly":
         draw.polygon(corners, fill=255)
-    elif part.form == "blob":
+    elif part.shape == "blob":
         draw.polygon(_rounded(corners), fill=255)
-    elif part.form == "oval":
+    elif part.shape == "oval":
         draw.ellipse(corners, fill=255)
-    elif part.form == "hoop":
+    elif part.shape == "hoop":
         draw.ellipse(corners, outline=255, width=round(0.045 * FINE))
     else:
         draw.rounded_rectangle(corners, radius=0.03 * FINE, fill=255)
@@ -256,6 +256,6 @@ def _rounded(corners: Sequence[tuple[float, float]], rounds: int = 3) -> list[Po
     """Return a closed outline with its corners cut (Chaikin, 1974)."""
     points = np.array(corners, float)
     for _ in range(rounds):
-        ahead = np.roll(points, -1, axis=0)
-        points = np.stack([0.75 * points + 0.25 * ahead, 0.25 * points + 0.75 * ahead], axis=1).reshape(-1, 2)
+        following = np.roll(points, -1, axis=0)
+        points = np.stack([0.75 * points + 0.25 * following, 0.25 * points + 0.75 * following], axis=1).reshape(-1, 2)
     return [(float(x), float(y)) for x, y in points]

@@ -16,10 +16,10 @@ CALIBRATION = "calibration"
 
 
 def set_aside(photos: Sequence[Photo], *, share: float, seed: int) -> list[Photo]:
-    """Return the photos with a share of the training items, drawn from the seed, in the partition "calibration".
+    """Return the photos with a random share of the training items in the partition "calibration".
 
-    An official split has no such items, and a threshold may come from none of its parts: not from items that the loss
-    saw, nor from those it is judged by.
+    Official splits have no calibration items, and the threshold may be set neither on items that the loss was trained
+    on nor on test items.
     """
     if not 0 <= share < 1:
         raise InvalidParameter("share", "lie in [0, 1)", share)
