@@ -130,7 +130,8 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
     ]
     asked = f"{len(split.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
     print(
-        f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {run.settings.backbone.split('/')[-1]}, {asked}"
+        f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, "
+        f"{run.settings.backbone.split('/')[-1]}, {asked}"
     )
     for form in made:
         chosen = form.choice.tried[0]
