@@ -129,7 +129,8 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
         Row("MiB of model.onnx", f"{sizes[1]:.1f}", f"{sizes[0]:.1f}", f"{sizes[1] / sizes[0]:.2f}×"),
     ]
     asked = f"{len(split.queries)} queries of {len(unseen['test and calibration'])} items that training never saw"
-    print(f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {Path(run.settings.backbone).name}, {asked}")
+    backbone = Path(run.settings.backbone).name
+    print(f"\n{variant.describe()} ({made[1].method}) and fp32 on the CPU, {backbone}, {asked}")
     for form in made:
         chosen = form.choice.tried[0]
         told = f"{chosen['form']}, k = {chosen.get('k', NONE)}, {'' if chosen['whitened'] else 'not '}whitened"
