@@ -33,7 +33,7 @@ from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
 PACKAGES = ("index", "retrieval", "serving", "training")
-PLACE = 'it\'s a "shop" & more; $HOME'
+PLACE = 'it\'s a  "shop" & more; $HOME'
 SLOW = ("train", "tune", "evaluate", "export", "benchmark")
 QUICK = {"size": 32, "dim": 16, "epochs": 1, "items_per_batch": 4, "freeze_batch_norm": False, "flip": False}
 

@@ -87,7 +87,7 @@ def _one_line(error: Exception) -> str:
         told = explain(error)
     else:
         told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
-    return " ".join(told.split())
+    return " ".join(line.strip() for line in told.splitlines())  # spaces inside a line may be those of a path
 
 
 def _missing(name: str) -> str:
