@@ -77,8 +77,13 @@ class OpenSegment:
         if len(new) >= WHOLE * len(self.checked):
             self._check_whole()
             return
-        for row in new.tolist():
-            self.text_of(row)
+        lines = (new.tolist(), *(a.tolist() for a in (self.starts[new], self.starts[new + 1], self.checksums[new])))
+        text, vectors, size = self.text.data, self.files[0].data, self.vectors[:1].nbytes
+        first = len(vectors) - size * len(self.checked)
+        for row, start, stop, checksum in zip(*lines, strict=True):
+            place = first + size * row
+            if zlib.crc32(text[start:stop], zlib.crc32(vectors[place : place + size])) != checksum:
+                raise self._damaged(row)
         self.checked[new] = True
 
     def _check_whole(self) -> None:
@@ -94,8 +99,11 @@ class OpenSegment:
         """Return the JSON of a row; GalleryCorrupt where it or the vector is not what was written."""
         found = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
         if _checksum(self.vectors[row], found) != self.checksums[row]:
-            raise GalleryCorrupt(f"photo number {self.seqs[row]} is not what was written", remedy=RESTORE)
+            raise self._damaged(row)
         return found
+
+    def _damaged(self, row: int) -> GalleryCorrupt:
+        return GalleryCorrupt(f"photo number {self.seqs[row]} is not what was written", remedy=RESTORE)
 
     def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a row."""

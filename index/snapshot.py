@@ -161,8 +161,9 @@ class Snapshot:
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, a block at a time."""
-        for segment, rows, _ in self._by_segment(positions):
-            segment.check(rows)  # together: many of them are hashed faster than block by block
+        if len(positions) > BLOCK:
+            for segment, rows, _ in self._by_segment(positions):
+                segment.check(rows)  # together: many of them are hashed faster than block by block
         for start in range(0, len(positions), BLOCK):
             yield self.vectors(positions[start : start + BLOCK])
 

@@ -23,7 +23,7 @@ class ServeSettings:
     max_batch_bytes: int = 64 * 2**20  # of a batch of images
     batch: int = 0  # photos embedded together, where that pays (a GPU); 0: where there is one
     keys: Path | None = None  # file of API keys; None: no key is needed
-    rate: float = math.inf  # requests a second and key
+    rate: float = math.inf  # requests per second of a key, or of an address where there are no keys
     local: bool = False  # asked by this machine's own names alone, as nothing else protects it
     feedback: Path | None = None  # file that verdicts are appended to; None: none is taken
 

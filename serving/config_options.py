@@ -21,7 +21,12 @@ OPTIONS = (
     click.option("--deadline", type=float, default=10.0, show_default=True, help="Seconds that a search may take."),
     click.option("--batch", type=int, default=0, help="Photos embedded together.  [default: 16 on a GPU, else 1]"),
     click.option("--keys", type=Folder, help="File of API keys (retrieval keys add); needed beyond this machine."),
-    click.option("--rate", type=float, default=math.inf, help="Requests a second and key.  [default: no limit]"),
+    click.option(
+        "--rate",
+        type=float,
+        default=math.inf,
+        help="Requests per second of a key, or of an address.  [default: no limit]",
+    ),
     click.option("--feedback", type=Folder, help="File that verdicts go to.  [default: GALLERY.feedback.jsonl]"),
 )
 

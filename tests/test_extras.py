@@ -192,7 +192,7 @@ def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_serve_and_client_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     serve, client = install("serve"), install("client")
     assert not any(has(serve, module, tmp_path) for module in ("torch", "transformers", "onnx"))
@@ -222,7 +222,7 @@ with RetrievalClient(address) as client:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     train = install("train", "torch")  # first, so that the pinned one is found where it lies
     version = does([train / "python", "-c", "import torch; print(torch.__version__)"], tmp_path)
@@ -240,7 +240,7 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     home = install("sign")
     bundle = make_bundle(tmp_path).path

@@ -127,6 +127,7 @@ def test_only_what_changed_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
 def test_hand_made_faults_replace_text_that_is_there() -> None:
     values = settings.read_faults()
     assert len({fault["name"] for fault in values}) == len(values)
+    assert {fault["module"] for fault in values} <= set(Settings.read().modules)
     for module in {fault["module"] for fault in values}:
         source = (settings.ROOT / module).read_bytes()
         for fault in faults_of(module, source):

@@ -165,6 +165,25 @@ def serve(path: Path) -> dict[str, Any]:
     return found
 
 
+def first_use(path: Path) -> dict[str, float]:
+    """Search each query twice: at first the photos that it is compared with are checked, then they are known.
+
+    Seconds of the processor, which other work on the machine moves less.
+    """
+
+    def milliseconds(work: Callable[[], Any]) -> float:
+        started = time.process_time()
+        work()
+        return 1e3 * (time.process_time() - started)
+
+    with Gallery.open(path, read_only=True) as gallery:
+        queries = unit_queries(gallery.dim, QUERIES)
+        opened = milliseconds(lambda: gallery.search(queries[:1], K))
+        pairs = [[milliseconds(partial(gallery.search, query[None], K)) for _ in range(2)] for query in queries[1:]]
+    first, later = np.median(pairs, axis=0)
+    return {"open_cpu_ms": opened, "first_use_cpu_ms": float(first), "later_cpu_ms": float(later)}
+
+
 def bare_flat(path: Path) -> dict[str, float]:
     """Search a flat Faiss index over the same vectors."""
     with Gallery.open(path, read_only=True) as gallery:
@@ -175,7 +194,13 @@ def bare_flat(path: Path) -> dict[str, float]:
     return {"bare_flat_ms": 1e3 * float(np.median(seconds))}
 
 
-STEPS: dict[str, Callable[..., dict[str, Any]]] = {"fill": fill, "build": build, "serve": serve, "bare_flat": bare_flat}
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "fill": fill,
+    "build": build,
+    "serve": serve,
+    "first_use": first_use,
+    "bare_flat": bare_flat,
+}
 
 
 def step(name: str, *words: object) -> dict[str, Any]:
@@ -203,6 +228,21 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     return rows
 
 
+def measure_first_use(output: Path, count: int, dim: int, kinds: list[str]) -> list[tuple[str, ...]]:
+    """Return what the checks of a first use cost, a row a kind."""
+    path = output / f"first-use-{count}"
+    shutil.rmtree(path, ignore_errors=True)
+    step("fill", path, count, dim)
+    rows = []
+    for kind in kinds:
+        step("build", path, kind)
+        cost = step("first_use", path)
+        rows.append((kind, *(f"{cost[name]:.2f}" for name in ("open_cpu_ms", "first_use_cpu_ms", "later_cpu_ms"))))
+    shutil.rmtree(path)
+    return rows
+
+
+FIRST_USE_COLUMNS = ("kind", "opening, CPU ms", "a query's first time, CPU ms", "its second time, CPU ms")
 COLUMNS = (
     "photos × d",
     "kind",
@@ -270,6 +310,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=1_000_000)
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
     parser.add_argument("--grow", action="store_true")
+    parser.add_argument("--first-use", action="store_true", help="Measure only what the checks of a first use cost.")
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.step:
@@ -278,6 +319,11 @@ def main() -> None:
         return
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     arguments.output.mkdir(parents=True, exist_ok=True)
+    if arguments.first_use:
+        first_rows = measure_first_use(arguments.output, arguments.photos, DIM, arguments.kinds)
+        with Recorder("gallery-first-use", arguments) as record:
+            record.table("first use", FIRST_USE_COLUMNS, first_rows)
+        return
     if arguments.grow:
         sizes = [(10_000, DIM), (100_000, DIM), (1_000_000, DIM), (10_000_000, 32)]
         rows = [

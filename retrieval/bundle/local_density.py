@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from index.distance import PLAIN, Floats, Measure
-from retrieval.errors import InvalidParameter
+from retrieval.errors import BundleCorrupt, InvalidParameter
 
 ADDITIVE, LOCAL_SCALING = "additive", "local_scaling"
 NEIGHBOURS = (4, 8, 16, 64)  # the k that are tried
@@ -159,9 +159,11 @@ def pack_cohort(cohort: Cohort) -> bytes:
 
 
 def unpack_measure(values: Mapping[str, Any], data: bytes | None) -> Measure:
-    """Return the measure that a manifest describes, with the bytes of its cohort."""
-    if values["form"] == PLAIN.key or data is None:
+    """Return the measure that a manifest describes, with the bytes of its cohort; BundleCorrupt where it lacks one."""
+    if values["form"] == PLAIN.key:
         return PLAIN
+    if data is None:
+        raise BundleCorrupt(f"the distance form is {values['form']} and the manifest lists no cohort")
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         cohort = Cohort(file["vectors"], file["products"])
     return LocalDensity(

@@ -14,6 +14,7 @@ from retrieval.files import explain
 
 from .lazy import Entry, LazyGroup
 
+PACKAGES = ("index", "research", "retrieval", "serving", "training")
 COMMANDS = {
     "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
     "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or make one of a benchmark set."),
@@ -24,7 +25,7 @@ COMMANDS = {
     "explain": Entry("training.explain.cli", "explain", "Show what a run gets wrong, as one page with photos."),
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
     "research": Entry("research.papers.cli", "research", "Run the papers' tables and figures (checkout only)."),
-    "recalibrate": Entry("retrieval.cli.commands", "recalibrate", "Move a bundle's threshold without a new model."),
+    "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),
@@ -87,7 +88,7 @@ def _one_line(error: Exception) -> str:
         told = explain(error)
     else:
         told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
-    return " ".join(told.split())
+    return " ".join(line.strip() for line in told.splitlines())  # spaces inside a line may be those of a path
 
 
 def _missing(name: str) -> str:
@@ -101,11 +102,4 @@ def _missing(name: str) -> str:
 def _is_ours(error: ModuleNotFoundError) -> bool:
     """Return whether a module of this project is missing: a fault, and no extra that is not installed."""
     name = error.name or ""
-    return name != "research" and name.partition(".")[0] in (
-        "",
-        "index",
-        "research",
-        "retrieval",
-        "serving",
-        "training",
-    )
+    return name != "research" and name.partition(".")[0] in ("", *PACKAGES)

@@ -74,6 +74,7 @@ def index_catalogue(
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
+    embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # before a gallery is made, for it may fail
     report = IndexReport()
     started = time.perf_counter()
     with (
@@ -88,10 +89,10 @@ def index_catalogue(
         report.refused += wrong.items()
         bar.update(len(wrong))
         usable = [photo for photo in photos if photo.photo_id not in wrong]
-        if engine == RAY:
+        if embedder is None:
             made = ray_batches(bundle, usable, known, batch_size=batch_size)
         else:
-            made = _overlapped(bundle.embedder(threads=1), usable, known, batch_size, threads or os.cpu_count() or 1)
+            made = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
         for batch in made:
             _write(gallery, batch, known, report)
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))

@@ -35,6 +35,7 @@ SHOWN = ("/", "/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
 PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no part is empty or begins with a dot
 EVENT_BYTES = 16 * 1024  # of a request that runs an event: tokens and numbers
+MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
 KINDS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
 PHOTO_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'; sandbox"}
@@ -80,7 +81,7 @@ def page_routes(
 
 
 class _Shown:
-    """Passes a request for HTML, scripts and styles on, without its query."""
+    """Passes a request for HTML, scripts and styles on, without its query and the headers that could move the page."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -88,7 +89,7 @@ class _Shown:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not PLAIN_PATH.fullmatch(scope["path"]):
             raise HTTPException(404)
-        await self._app({**scope, "query_string": b""}, receive, send)
+        await self._app(_plain(scope), receive, send)
 
 
 class _Run:
@@ -129,11 +130,21 @@ class _Run:
             ASKED.reset(token)
 
 
+def _plain(scope: Scope, *without: bytes) -> Scope:
+    """Return the scope of a request without its query, and without headers that tell Gradio who or where it is."""
+    headers = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name not in (*MISLEADING, *without) and not name.startswith(b"x-gradio-")
+    ]
+    return {**scope, "query_string": b"", "headers": headers}
+
+
 def _run_scope(scope: Scope, length: int) -> Scope:
     """Return the scope of the request that Gradio gets, whatever query and type the client's had."""
-    headers = [header for header in scope["headers"] if header[0] not in (b"content-length", b"content-type")]
-    headers += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
-    return {**scope, "query_string": b"", "headers": headers}
+    plain = _plain(scope, b"content-length", b"content-type")
+    plain["headers"] += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
+    return plain
 
 
 class _Transfer:

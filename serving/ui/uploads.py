@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import logging
 import os
 import secrets
 import shutil
@@ -25,6 +26,7 @@ from retrieval.images import read_file
 from serving.http.limits import AGAIN, Busy
 from serving.service import NoSuchThing
 
+log = logging.getLogger("retrieval.serving")
 KEPT_S = 900.0  # seconds that a photo is kept after its last use
 LEAST = 64 * 1024  # bytes that a photo counts at least, which bounds the number of files
 PREFIX = "retrieval-uploads-"
@@ -89,8 +91,13 @@ class Uploads:
         """Write a photo and return its token; without an client it is an example, which stays."""
         token = secrets.token_hex(16)
         path = self.folder / token
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-            file.write(data)
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+                file.write(data)
+        except OSError as error:
+            log.error("an upload could not be stored", exc_info=error)
+            path.unlink(missing_ok=True)
+            raise Busy("there is no room for uploads", remedy=AGAIN) from error
         with self._guard:
             self._held[token] = Upload(path, client, max(len(data), LEAST), self._clock())
             if client is not None:

@@ -15,6 +15,8 @@ from index.gallery import Gallery
 
 from .vectors import DIM, filled, unit
 
+pytestmark = pytest.mark.usefixtures("few_own_queries")
+
 
 def at(distance: np.ndarray | float, around: np.ndarray, seed: int, count: int) -> np.ndarray:
     """Return unit vectors (count, d) at a plain distance from a unit vector, in random directions."""
@@ -30,12 +32,12 @@ def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path,
     """Both are within the distance; more candidates are fetched although an item has been found already."""
     query = unit(1, 1, 32)[0].astype(np.float64)
     crowd, second = at(np.linspace(0.2, 0.3, 300), query, 2, 300), at(0.4, query, 3, 1)
-    far = unit(1500, 4, 32)
+    far = unit(800, 4, 32)
     assert plain_distance(query, far).min() > 0.5
     with Gallery.create(tmp_path / "g", dim=32, embedding_id="e") as gallery:
         gallery.add([f"c{i}" for i in range(300)], ["crowd"] * 300, crowd)
         gallery.add(["second"], ["second"], second)
-        gallery.add([f"f{i}" for i in range(1500)], [f"f{i}" for i in range(1500)], far)
+        gallery.add([f"f{i}" for i in range(800)], [f"f{i}" for i in range(800)], far)
         gallery.merge(kind=kind, probe=Probe(0.5))
         answer = gallery.search([query], 2, within=0.5)[0]
         assert [found.item_id for found in answer if found.distance <= 0.5] == ["crowd", "second"]
@@ -46,7 +48,7 @@ def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path,
 @pytest.mark.parametrize("where", [None, "half = 'a'"])
 def test_near_ties_are_told_apart_by_the_exact_distance(tmp_path: Path, kind: str, where: str | None) -> None:
     """Cosines of an index are off by more than these photos differ: the cut leaves room for it."""
-    count, dim, queries = 400, 64, unit(12, 5, 64)
+    count, dim, queries = 200, 64, unit(8, 5, 64)
     with Gallery.create(tmp_path / "g", dim=dim, embedding_id="e", columns={"half": "text"}) as gallery:
         for number, query in enumerate(queries.astype(np.float64)):
             near = at(np.linspace(0.3, 0.3 + 4e-5, count)[::-1], query, 100 + number, count)

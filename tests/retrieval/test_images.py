@@ -85,22 +85,28 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.close(writer)
 
 
-def test_a_file_that_becomes_a_pipe_is_neither_read_nor_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("kind", "follow_links"), [("pipe", True), ("pipe", False), ("link", False)])
+def test_a_file_that_is_replaced_while_it_is_looked_at_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, follow_links: bool
 ) -> None:
-    photo = tmp_path / "photo.jpg"
-    photo.write_bytes(encode(gradient()))
+    photo, other = tmp_path / "photo.jpg", tmp_path / "other.jpg"
+    for path in (photo, other):
+        path.write_bytes(encode(gradient()))
     plain = Path.stat
 
     def stat_then_swap(path: Path, *, follow_symlinks: bool = True) -> os.stat_result:
         status = plain(path, follow_symlinks=follow_symlinks)
         photo.unlink()
-        os.mkfifo(photo)
+        if kind == "pipe":
+            os.mkfifo(photo)
+        else:
+            photo.symlink_to(other)
         return status
 
     monkeypatch.setattr(Path, "stat", stat_then_swap)
-    with pytest.raises(ImageUnreadable, match="regular file"):
-        read_file(photo)
+    with pytest.raises(ImageUnreadable, match=r"regular file|cannot be read"):
+        read_file(photo, follow_links=follow_links)
 
 
 def test_links_can_be_refused(tmp_path: Path) -> None:

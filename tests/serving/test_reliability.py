@@ -311,8 +311,11 @@ def test_what_was_acknowledged_outlives_kills(own: Path) -> None:
         with running(own, own, "--no-page") as served:
             assert time.monotonic() - begun < 20
             assert missing(served, stored, removed) == []
+            enough = len(stored) + 10
             with load(write, threads=2), load(ask, threads=1):
-                time.sleep(0.3 * SECONDS + 0.13 * again)
+                while len(stored) < enough and time.monotonic() < begun + 120:
+                    time.sleep(0.05)
+                time.sleep(0.3 + 0.13 * again)
                 served.process.kill()
                 served.process.wait()
     with running(own, own, "--no-page") as served:

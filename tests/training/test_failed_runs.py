@@ -144,6 +144,24 @@ def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     assert equal(weights(run, LAST), weights(resumed, LAST))
 
 
+@pytest.mark.parametrize("step", ["save", "record", "write_progress"])
+def test_a_run_that_was_killed_between_two_files_tells_of_every_epoch(
+    step: str, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, step, killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_settings(catalogue), tmp_path / "run")
+    monkeypatch.undo()
+    resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
+    lines = (resumed.path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert resumed.progress["epoch"] == 2
+    assert equal(weights(run, LAST), weights(resumed, LAST))
+
+
 def test_a_run_that_was_killed_while_it_was_begun_is_begun_again(catalogue: Path, tmp_path: Path) -> None:
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     (tmp_path / "run" / "splits.json").write_text("{")

@@ -70,9 +70,9 @@ def cover(tree: Path, settings: Settings, modules: list[str]) -> Coverage:
     return Coverage(**json.loads(output.read_text()))
 
 
-def tasks_of(module: str, source: bytes, told: Coverage) -> Iterator[Task]:
+def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -> Iterator[Task]:
     """Return the mutants of a module with their tests."""
-    for mutant in [*faults_of(module, source), *mutants_of(source)]:
+    for mutant in [*faults_of(module, source), *([] if faults_only else mutants_of(source))]:
         tests = told.tests_of(module, mutant)
         yield Task(module, mutant, tests, sum(told.seconds[test] for test in tests))
 
@@ -120,7 +120,7 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
         hashes = {module: report.digests((trees[0] / module).read_bytes()) for module in modules}
         for module in modules:
             source = (trees[0] / module).read_bytes()
-            every = list(tasks_of(module, source, told))
+            every = list(tasks_of(module, source, told, faults_only=module in settings.faults_only))
             kept = outcomes.start(module, source, [task.mutant for task in every], again=arguments.all)
             tasks += [
                 task

@@ -24,15 +24,17 @@ class Settings:
     least: float  # share of mutants that must be killed
     marks: str  # pytest's -m
     modules: dict[str, list[str]]  # tests by the module that they are about
+    faults_only: frozenset[str] = frozenset()  # modules where hand-made faults alone are tried
 
     @classmethod
     def read(cls) -> Settings:
         """Return the settings; every path must exist."""
         values = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutants"]
-        for path in [*values["modules"], *(test for tests in values["modules"].values() for test in tests)]:
+        modules = {**values["modules"], **values["faults_only"]}
+        for path in [*modules, *(test for tests in modules.values() for test in tests)]:
             if not (ROOT / path).exists():
                 raise FileNotFoundError(f"[tool.mutants] of pyproject.toml names {path}, which does not exist")
-        return cls(float(values["least"]), str(values["marks"]), dict(values["modules"]))
+        return cls(float(values["least"]), str(values["marks"]), modules, frozenset(values["faults_only"]))
 
 
 def read_faults() -> list[dict[str, str]]:

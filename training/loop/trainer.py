@@ -215,8 +215,8 @@ class Trainer:
                 progress["epoch"] += 1
                 self._keep_best(progress, metrics)
                 if self.process_group.is_main:
+                    self.run.record({"epoch": progress["epoch"], **metrics})  # a resumed run drops it if need be
                     self._checkpoint(progress)
-                    self.run.record({"epoch": progress["epoch"], **metrics})
                 self.process_group.barrier()
                 if self._on_epoch is not None:
                     self._on_epoch(progress["epoch"], metrics)

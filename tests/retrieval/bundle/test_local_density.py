@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from retrieval.bundle.local_density import (
     pack_cohort,
     unpack_measure,
 )
-from retrieval.errors import InvalidParameter
+from retrieval.errors import BundleCorrupt, InvalidParameter
 from retrieval.metrics.identification import search_scores
 
 FORMS = (ADDITIVE, LOCAL_SCALING)
@@ -42,6 +43,7 @@ def cohort() -> Cohort:
 def test_a_cohort_holds_so_many_photos_of_each_product(cohort: Cohort) -> None:
     assert cohort.size == 30
     assert (np.bincount(cohort.products) == PHOTOS_OF_A_PRODUCT).all()
+    assert PHOTOS_OF_A_PRODUCT == 8
 
 
 def test_density_is_the_mean_of_the_next_k_products(cohort: Cohort) -> None:
@@ -184,10 +186,23 @@ def test_the_key_is_of_the_vectors_and_of_the_products(cohort: Cohort) -> None:
     assert len({cohort.key, Cohort(cohort.vectors, moved).key, Cohort(-cohort.vectors, cohort.products).key}) == 3
 
 
-@pytest.mark.parametrize("products", [[0, 0, 1], [1, 0], [0, 1, 1, 2]])
+@pytest.mark.parametrize("products", [[0, 0, 1, 1], [1, 0, 1], [0, 2, 1], [0, 1]])
 def test_products_of_a_cohort_are_sorted_one_a_vector(products: list[int]) -> None:
     with pytest.raises(InvalidParameter, match="products must be ascending, one a vector"):
-        Cohort(np.eye(2, dtype=np.float32), np.array(products))
+        Cohort(np.eye(3, dtype=np.float32), np.array(products))
+
+
+def test_a_cohort_may_begin_with_any_product() -> None:
+    cohort = Cohort(np.eye(3, dtype=np.float32), np.array([1, 1, 5]))
+    assert cohort.size == 2
+    assert cohort.nearest(np.eye(3, dtype=np.float32)).tolist() == [[1, 0], [1, 0], [1, 0]]
+
+
+def test_all_photos_of_few_are_kept_and_no_more_than_2000_products() -> None:
+    vectors, labels = crowded(30, 8, seed=1)
+    assert (np.bincount(Cohort.of(vectors, labels).products) == 8).all()
+    many = np.tile(np.eye(2, dtype=np.float32), (1001, 1))
+    assert Cohort.of(many, np.arange(2002)).size == 2000
 
 
 @pytest.mark.parametrize("block", [1, 240, 1000])
@@ -259,5 +274,36 @@ def test_a_manifest_tells_everything_of_a_measure(cohort: Cohort) -> None:
     assert (again.form, again.k, again.floor, again.sparsest) == (ADDITIVE, 8, measure.floor, measure.sparsest)
     assert (again.cohort.products == cohort.products).all()
     assert unpack_measure({"form": "plain"}, pack_cohort(cohort)) is PLAIN
+    with pytest.raises(BundleCorrupt, match="the distance form is additive and the manifest lists no cohort"):
+        unpack_measure(measure.to_dict(), None)  # never the plain distance, which another threshold is for
     keys = {LocalDensity(form, k, floor, cohort).key for form in FORMS for k in (4, 8) for floor in (0.1, 0.2)}
     assert len(keys) == 8
+
+
+def test_a_cohort_is_numbers_and_never_objects() -> None:
+    """Objects in npz are pickles, which run what they say when they are read."""
+    file = io.BytesIO()
+    np.savez(file, vectors=np.eye(2, dtype=np.float32), products=np.array([0, 1], dtype=object))
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        unpack_measure({"form": ADDITIVE, "k": 1, "floor": 0.1, "sparsest": -1.0}, file.getvalue())
+
+
+def test_densities_may_be_lists(cohort: Cohort) -> None:
+    for form in FORMS:
+        measure = LocalDensity(form, 4, 0.25, cohort)
+        one = measure.transform(np.array([0.3]), [0.5], [0.28])
+        assert one == measure.transform(np.array([0.3]), 0.5, np.array([0.28]))
+
+
+def test_a_floor_of_additive_density_is_any_number() -> None:
+    """In a cohort of orthogonal photos every density is 0."""
+    measure = LocalDensity.fit(ADDITIVE, 4, Cohort(np.eye(12, dtype=np.float32), np.arange(12)))
+    assert measure.floor == 0.0
+
+
+def test_without_a_limit_nothing_is_outside() -> None:
+    """The photo opposite to all of the cohort has a density of -1, the least there is."""
+    alike = Cohort(np.tile(np.eye(4, dtype=np.float32)[:1], (4, 1)), np.arange(4))
+    opposite = -np.eye(4, dtype=np.float32)[:1]
+    assert LocalDensity(ADDITIVE, 2, 0.1, alike).densities(opposite).tolist() == [-1.0]
+    assert not LocalDensity(ADDITIVE, 2, 0.1, alike).is_outside(opposite).any()

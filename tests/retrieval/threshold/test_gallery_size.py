@@ -59,7 +59,7 @@ def predicted(near: np.ndarray, known: int, threshold: float, items: int) -> np.
     pooled = np.sort(near[np.isfinite(near)])
     tail = min(max(50, int(0.05 * len(near))), len(pooled))
     edge = pooled[tail - 1]
-    exponent = (tail - 2) / np.log(edge / pooled[: tail - 1]).sum()  # Hill, without its bias
+    exponent = max(tail - 2, 1) / np.log(edge / pooled[: tail - 1]).sum()  # Hill, without its bias
     power_law = tail / len(near) * (threshold / edge) ** exponent
     mean = (pooled <= threshold).sum() / len(near) if threshold >= edge else power_law
     counts = (near <= max(threshold, edge)).sum(axis=1)
@@ -84,6 +84,18 @@ def test_a_larger_gallery_is_what_the_model_says(queries: int, items: int) -> No
         expected = predicted(near, 299, float(threshold), items)
         np.testing.assert_allclose(size.chances(float(threshold), items), expected, rtol=1e-9, atol=1e-12)
         assert size.fpir(float(threshold), items) == pytest.approx(expected.mean())
+
+
+@pytest.mark.parametrize("near", [[[0.4, 0.5]], [[0.4, 0.45, 0.5]], [[0.3, 0.4], [0.35, 0.5]]])
+def test_a_tail_of_two_or_three_distances_has_a_power_law(near: list[list[float]]) -> None:
+    for threshold in (0.2, 0.39, 0.47, 0.5, 0.6):
+        expected = predicted(np.array(near), 5, threshold, 20)
+        assert GallerySize(np.array(near), 5).chances(threshold, 20) == pytest.approx(expected)
+
+
+def test_no_distance_is_below_zero(scores: SearchScores) -> None:
+    for threshold in (-0.1, 0.0):
+        assert size_model(scores).fpir(threshold, 3000) == size_model(scores).fpir(threshold, 30) == 0
 
 
 def test_equal_distances_have_no_tail_below_them() -> None:

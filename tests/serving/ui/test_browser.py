@@ -33,13 +33,14 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"),
 ]
 CLEAR = "button[aria-label='Clear'], button[aria-label='Remove Image']"
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *CAMERA])
         yield browser
         browser.close()
 
@@ -115,6 +116,13 @@ def test_an_image_can_be_pasted(page: Page) -> None:
     }""")
     page.locator("button[aria-label*='lipboard'], button[title*='lipboard'], button[aria-label*='aste']").first.click()
     expect(page.locator("#answer .r-banner")).to_be_visible()
+
+
+def test_a_photo_of_the_webcam_is_searched(page: Page) -> None:
+    page.get_by_label("Capture from camera").click()
+    page.get_by_text("Click to Access Webcam").click()
+    page.get_by_label("capture photo").click()
+    expect(page.locator("#answer h2")).to_have_text("Not in the catalogue")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import pytest
 
+from retrieval.threshold.feedback import read_feedback
 from serving.api.problems import MEDIA_TYPE
 from serving.http.keys import add_key
 from serving.ui.uploads import PREFIX
@@ -302,6 +303,8 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
     assert "could not be noted" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
     assert "could not be noted" in run(ann, right, session="another").json()["data"][0]
     assert "Noted" in run(ann, right, session="shared").json()["data"][0]
+    (verdict,) = read_feedback(running.log.parent / "feedback.jsonl")
+    assert (verdict.key, verdict.asked_by, bool(verdict.request_id)) == ("ann", "ann", True)
     assert run(bob, event(bob, "change"), None, session="shared").status_code == 200  # clears nothing of ann's
     assert ann.get(f"/gradio_api/file={token}").content == encode(draw(3, 5))
     assert run(ann, event(ann, "change"), None, session="shared").status_code == 200
@@ -397,5 +400,5 @@ def test_no_json_for_any_event_opens_a_file_or_fails(
             assert answer.status_code == 200 or LEAK.search(answer.text) is None, (number, answer.text[:200])
     assert min(statuses[status] for status in (200, 404, 422)) > FUZZ // 50, statuses
     held = [path.stat().st_size for path in folder.iterdir() if not path.is_symlink()]
-    assert sum(held) < 16 * 10 * MB
+    assert sum(held) < 8 * 10 * MB
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))

@@ -62,7 +62,8 @@ def make(uploads: Uploads, received: list[dict[str, Any]]) -> Iterator[Make]:
 
         @behind.get("/{path:path}")
         async def shown(request: Request) -> dict[str, Any]:
-            return {"path": request.url.path, "query": request.url.query}
+            names = sorted({*request.headers} - {"accept", "accept-encoding", "connection", "user-agent"})
+            return {"path": request.url.path, "query": request.url.query, "headers": names}
 
         rates, telemetry = Rates.of(rate), Telemetry()
         events = {SEARCH: Event("search", (photo_check(uploads),)), PEEK: Event("peek", ())}
@@ -116,10 +117,24 @@ def test_an_event_takes_its_number_of_values(make: Make, received: list[dict[str
     assert received == []
 
 
-def test_what_is_shown_comes_without_its_query(make: Make) -> None:
+def test_what_is_shown_depends_on_the_path_alone(make: Make) -> None:
     page = make()
-    assert page.get("/?deep_link=../x&page=y").json() == {"path": "/", "query": ""}
-    assert page.get("/assets/a/index-Dphv_gB.js?v=1").json() == {"path": "/assets/a/index-Dphv_gB.js", "query": ""}
+    names = (
+        "x-forwarded-host",
+        "x-gradio-server",
+        "x-gradio-user",
+        "x-direct-url",
+        "referer",
+        "cookie",
+        "authorization",
+    )
+    for path in ("/", "/assets/a/index-Dphv_gB.js"):
+        answer = page.get(f"{path}?deep_link=../x&page=y", headers=dict.fromkeys(names, "http://shop.example"))
+        assert answer.json() == {"path": path, "query": "", "headers": ["host"]}
+
+
+def test_other_paths_are_not_there(make: Make) -> None:
+    page = make()
     for path in (
         "/assets/%2e%2e/%2e%2e/etc/passwd",
         "/assets/..%2f..%2fetc/passwd",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
 import signal
@@ -7,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -164,6 +167,28 @@ def test_room_is_made_before_an_upload_arrives_and_no_more_arrive_than_fit(uploa
         raise RuntimeError("cut off")
     with uploads.arriving("a", 2 * MB):  # what was cut off takes no room
         pass
+
+
+def test_small_uploads_that_arrive_count_too(uploads: Uploads) -> None:
+    with ExitStack() as stack:
+        for _ in range(2 * MB // LEAST):
+            stack.enter_context(uploads.arriving("a", 1))
+        with pytest.raises(Busy, match="at once"), uploads.arriving("a", 1):
+            pass
+
+
+def test_a_full_disk_leaves_nothing_behind(uploads: Uploads, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Full(io.BytesIO):
+        write = full  # type: ignore[assignment]
+
+    monkeypatch.setattr("serving.ui.uploads.os.fdopen", lambda descriptor, _: os.close(descriptor) or Full())
+    with pytest.raises(Busy, match="no room"):
+        uploads.store("a", b"photo")
+    assert files(uploads) == set()
+    assert len(uploads) == 0
 
 
 def test_a_killed_process_leaves_its_folder_for_the_next_to_delete(temporary: Path, clock: Clock) -> None:

@@ -1,0 +1,360 @@
+"""Every command that the product prints for the user to run next is run here, with names that a shell must quote."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import uvicorn
+
+from index.shell import command
+from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import COMMANDS, main
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.recalibrate import Searches, outlook, pack_searches
+from serving.http.keys import add_key, read_keys
+from serving.http.listening import bind
+
+from .conftest import ROOT
+from .retrieval.threshold.test_gallery_size import searches, simulated
+from .world import make_bundle, write_folder
+
+PACKAGES = ("index", "research", "retrieval", "serving", "training")
+PLACE = 'it\'s a  "shop" & more; $HOME'
+SLOW = ("train", "tune", "evaluate", "export", "research")
+QUICK = {"size": 32, "dim": 16, "epochs": 1, "items_per_batch": 4, "freeze_batch_norm": False, "flip": False}
+
+# what stands for words in capitals and for what the code fills in; NEW is a name that is not taken
+WORDS = {
+    "BUNDLE": "bundle",
+    "GALLERY": "gallery",
+    "PHOTOS": "photos",
+    "CATALOGUE": "photos",
+    "DATA": "photos",
+    "RUN": "run",
+    "KEY": "shop.key",
+    "FILE": "keys.json",
+    "NEW_GALLERY": "NEW",
+    "NEW.parquet": "NEW.parquet",
+    "bundle": "bundle",
+    "bundle.path": "bundle",
+    "old": "bundle",
+    "gallery": "gallery",
+    "gallery_path": "gallery",
+    "run": "run",
+    "run.path": "run",
+    "catalogue": "photos",
+    "keys": "new-keys.json",
+    "self.path": "keys.json",
+    "file": "shop.key",
+    "f'{key}.pub'": "shop.key.pub",
+    "config": "settings.toml",
+    "new": "NEW",
+    "address": "NEW",
+    "path.parent": "NEW",
+    "output / 'bundle'": "bundle",
+    "output / 'gallery'": "gallery",
+}
+PLAIN = {
+    "NAME": "somebody",
+    "NAME:KIND": "colour:text",
+    "entry.name": "vmf-figure-2",
+    "2 * self.items": "600",
+    "SEARCH": "learning_rate=1e-5..1e-3:log",
+    "f'runs/{catalogue.stem}'": f"runs/{PLACE}",
+    "f'runs/{output.stem}'": f"runs/{PLACE}",
+    "f'runs/{output.resolve().name}'": f"runs/{PLACE}",
+    "f'bundles/{run.name}'": f"bundles/{PLACE}",
+    "f'galleries/{output.name}'": f"galleries/{PLACE}",
+}
+OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one place than in others
+    ("retrieval/cli/data.py", "output"): "photos",
+    ("training/data/cli.py", "output"): "photos",
+    ("retrieval/cli/commands.py", "output"): "gallery",
+    ("retrieval/cli/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
+    ("training/cli.py", "output"): "bundle",
+    ("training/cli.py", "'evaluate'", "output"): "run",
+    ("training/cli.py", "'train'", "RUN"): "NEW",
+    ("serving/http/keys.py", "SEARCH"): "=search",
+    ("serving/http/guard.py", "scope"): "=admin",
+    ("index/filters.py", "name"): "=colour",
+    ("training/cli.py", "name"): "=contrastive",
+    ("research/papers/cli.py", "NAME"): "=vmf-figure-2",
+    ("retrieval/cli/gallery.py", "path"): "gallery",
+    ("retrieval/bundle/signing.py", "path"): "bundle",
+    ("retrieval/bundle/bundle.py", "path"): "NEW",
+    ("training/loop/run.py", "path"): "NEW",
+    ("training/tune/study.py", "path"): "NEW",
+}
+
+
+class Printed(NamedTuple):
+    """A call of `command`: where it stands, and its arguments as the code has them."""
+
+    file: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.file}: {' '.join(self.arguments)}".replace("'", "")
+
+    def words(self, folder: Path) -> list[str]:
+        """Return the words that are printed, with names of things in a folder."""
+        return [text for argument in self.arguments for text in self._of(argument, folder)]
+
+    def _of(self, argument: str, folder: Path) -> list[str]:
+        literal = argument[0] in "'\""
+        word = str(ast.literal_eval(argument)) if literal else argument
+        if literal and word == word.lower():
+            return [word]
+        if word == "*examples":
+            return ["--examples", str(folder / "photos")]
+        keys = ((self.file, *self.arguments, word), (self.file, self.arguments[0], word), (self.file, word))
+        value = next((OWN[key] for key in keys if key in OWN), WORDS.get(word))
+        if value is not None:
+            return [value[1:] if value[0] == "=" else str(folder / value)]
+        assert word in PLAIN, f"tell this test what {argument} stands for in {self.file}"
+        return [PLAIN[word]]
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())
+
+
+def printed() -> list[Printed]:
+    """Return every call of `command` in the product."""
+    found = [
+        Printed(file, tuple(ast.unparse(argument) for argument in node.args))
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command"
+        if not any(isinstance(argument, ast.Starred) and node.keywords for argument in node.args)
+    ]
+    return sorted(set(found))
+
+
+def test_no_command_is_printed_that_is_not_quoted_for_the_shell() -> None:
+    """Commands with arguments, in any text that is no docstring and no help, are made by `index.shell.command`."""
+    verbs = "|".join(re.escape(name) for name in COMMANDS)
+    written = re.compile(rf"\bretrieval ({verbs}) [^`,.;:)]")
+    wrong = []
+    for file, tree in sources():
+        if file == "research/papers/page.py":  # writes docs/papers.md
+            continue
+        docs = {
+            node.body[0].value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "help":
+                docs |= set(ast.walk(node.value))
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if node not in docs and (text.startswith("Next: ret") or written.search(text)):
+                wrong.append(f"{file}:{node.lineno}: {text}")  # type: ignore[attr-defined]
+    assert [text for text in wrong if "that `retrieval" not in text] == []
+
+
+def options() -> set[str]:
+    import click
+
+    from retrieval.cli.main import group
+
+    def of(parent: click.Command) -> set[str]:
+        found = {name for parameter in parent.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        if isinstance(parent, click.Group):
+            context = click.Context(parent)
+            for name in parent.list_commands(context):
+                child = parent.get_command(context, name)
+                assert child is not None
+                found |= of(child)
+        return found
+
+    return of(group)
+
+
+def test_every_option_that_a_remedy_names_exists() -> None:
+    known = options() | {"--version", "--help"}
+    wrong = []
+    for file, tree in sources():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.keyword) and node.arg == "remedy":
+                named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", ast.unparse(node.value)))
+                wrong += [f"{file}: {name}" for name in named - known if f"{name}." not in ast.unparse(node.value)]
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder, with a name that a shell must quote, of one of everything."""
+    folder = tmp_path_factory.mktemp("printed") / PLACE
+    folder.mkdir()
+    vectors, labels = simulated(300, 4, seed=0)
+    scores = searches(vectors, labels, np.arange(300), 4)
+    names = np.arange(len(scores.own)).astype(str)
+    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    bundle = make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
+    photos = write_folder(folder / "photos", items=range(20), photos=range(4))
+    index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
+    new_signing_key(folder / "shop.key")
+    sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(folder / "shop.key"))
+    add_key(folder / "keys.json", "shop", "search")
+    lines = [f'catalogue = "{photos}"'.replace('"shop"', '\\"shop\\"')]
+    (folder / "settings.toml").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(shop: Path) -> Path:
+    """Return the shop with a trained run."""
+    from training.config import Settings
+    from training.loop.trainer import train
+
+    train(Settings(catalogue=str(shop / "photos"), **QUICK), shop / "run")  # type: ignore[arg-type]
+    return shop
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands do what they do, but less of it: short trainings, and a server that ends at once."""
+    from research.papers import runs
+    from training import cli
+    from training.tune import cli as tuning
+    from training.tune import plan
+
+    gather, make_plan, wanted = cli.gather_settings, plan.make_plan, runs.Options
+
+    def short(*arguments: Any, **named: Any) -> Any:
+        return dataclasses.replace(gather(*arguments, **named), **QUICK)
+
+    def few(settings: Any, axes: Any, chosen: Any) -> Any:
+        return make_plan(settings, axes, dataclasses.replace(chosen, trials=1, folds=2))
+
+    def run(server: uvicorn.Server, sockets: list[Any]) -> None:
+        for listener in sockets:
+            listener.close()
+        server.started = True
+
+    for module in (cli, tuning):
+        monkeypatch.setattr(module, "gather_settings", short)
+    monkeypatch.setattr(plan, "make_plan", few)
+    monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"smoke_test": True})))
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    monkeypatch.setattr("serving.cli.bind", lambda host, _: bind(host, 0))  # the port may be taken here
+    monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr("serving.cli.signal.signal", lambda *_: None)
+
+
+def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a printed command in this process, and return its status."""
+    words = shlex.split(line)
+    split = subprocess.run(["sh", "-c", f"printf '%s\\0' {line}"], check=True, capture_output=True).stdout
+    assert split.decode().split("\0")[:-1] == words  # as a shell would
+    assert words[0] == "retrieval"
+    monkeypatch.setattr(sys, "argv", words)
+    try:
+        main()
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
+
+
+def check_runs(case: Printed, shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    own = shop.parent / f"{abs(hash(case))}" / PLACE  # changes stay here
+    own.mkdir(parents=True)
+    for name in ("bundle", "gallery", "run"):
+        if (shop / name).exists():
+            shutil.copytree(shop / name, own / name)
+    for name in ("keys.json", "shop.key", "shop.key.pub", "settings.toml"):
+        shutil.copy(shop / name, own / name)
+    (own / "photos").symlink_to(shop / "photos", target_is_directory=True)
+    monkeypatch.chdir(own)
+    line = command(*case.words(own))
+    assert run_line(line, monkeypatch) == 0, f"{line}\n{capsys.readouterr().err}"
+
+
+@pytest.mark.parametrize("case", [case for case in printed() if case.arguments[0].strip("'") not in SLOW], ids=str)
+def test_a_printed_command_runs(
+    case: Printed, shop: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_runs(case, shop, monkeypatch, capsys)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*joblib will operate in serial mode")
+@pytest.mark.parametrize("case", [case for case in printed() if case.arguments[0].strip("'") in SLOW], ids=str)
+def test_a_printed_command_of_training_runs(
+    case: Printed, trained: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_runs(case, trained, monkeypatch, capsys)
+
+
+def next_of(words: list[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run a command and return the one that it says comes next."""
+    assert run_line(command(*words), monkeypatch) == 0, capsys.readouterr().err
+    return capsys.readouterr().out.splitlines()[-1].removeprefix("Next: ")
+
+
+def test_what_is_printed_is_run_as_it_stands(
+    shop: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = next_of(["index", shop / "bundle", shop / "photos", "-o", tmp_path / PLACE], monkeypatch, capsys)
+    assert line.startswith("retrieval serve ")
+    assert run_line(line, monkeypatch) == 0
+    line = next_of(["audit", shop / "bundle", shop / "gallery"], monkeypatch, capsys)
+    assert run_line(line, monkeypatch) == 0
+    assert (tmp_path / "audit.html").exists()
+    line = next_of(["keys", "new-signing", tmp_path / "it's.key"], monkeypatch, capsys)
+    shutil.copytree(shop / "bundle", tmp_path / "BUNDLE")
+    line = next_of(shlex.split(line)[1:], monkeypatch, capsys)
+    shutil.copytree(shop / "gallery", tmp_path / "GALLERY")
+    assert run_line(line, monkeypatch) == 0
+
+
+def test_the_remedy_of_an_outgrown_gallery_runs_for_an_estimated_bundle(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the demo's: too few items to certify anything."""
+    vectors, labels = simulated(20, 4, seed=0)
+    scores = searches(vectors, labels, np.arange(20), 4)
+    names = np.arange(len(scores.own)).astype(str)
+    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    point = calibrate(scores, allow_estimate=True)
+    assert point.status == "estimated"
+    bundle = make_bundle(tmp_path / PLACE, point=point, files={CALIBRATION: packed})
+    view = outlook(bundle, 150)
+    assert view is not None
+    (line,) = re.findall("`(.*)`", view.warning(bundle.path))
+    assert run_line(line, monkeypatch) == 0, capsys.readouterr().err
+    assert Bundle.open(f"{bundle.path}-300").operating_point.evidence["gallery_size"] == 300
+    assert "BUNDLE -o NEW" in view.warning()  # where clients see it, no path of the server
+
+
+def test_the_first_key_of_a_file_is_made_as_the_server_says(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "it's keys.json"
+    add_key(file, "shop", "search")
+    assert run_line(command("keys", "remove", file, "shop"), monkeypatch) == 0
+    served = command("serve", shop / "bundle", shop / "gallery", "--keys", file)
+    assert run_line(served, monkeypatch) == 1
+    told = capsys.readouterr().err.strip()
+    assert run_line(told[told.index("retrieval keys add") :], monkeypatch) == 0
+    assert [key.name for key in read_keys(file)] == ["NAME"]
