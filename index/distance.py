@@ -53,14 +53,14 @@ PLAIN = PlainMeasure()
 def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     """Return sqrt(2 - 2 cos) in [0, 2], row by row, in float64.
 
+    The length of the difference of two unit vectors is the same number as sqrt(2 - 2 cos) without its
+    cancellation near zero: identical rows are exactly 0 apart. Each row is computed on its own, so that the
+    size of a batch cannot change an answer.
+
     Parameters
     ----------
     queries, vectors:
         (n, d) each, or shapes that broadcast to it. Rows are scaled to length one in float64 first.
-
-    The length of the difference of two unit vectors is the same number as sqrt(2 - 2 cos) without its
-    cancellation near zero: identical rows are exactly 0 apart. Each row is computed on its own, so that the
-    size of a batch cannot change an answer.
     """
     return np.asarray(np.sqrt(squared_distance(queries, vectors)))
 

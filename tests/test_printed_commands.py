@@ -32,9 +32,9 @@ from .conftest import ROOT
 from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
-PACKAGES = ("index", "retrieval", "serving", "training")
+PACKAGES = ("index", "research", "retrieval", "serving", "training")
 PLACE = 'it\'s a  "shop" & more; $HOME'
-SLOW = ("train", "tune", "evaluate", "export", "benchmark")
+SLOW = ("train", "tune", "evaluate", "export", "research")
 QUICK = {"size": 32, "dim": 16, "epochs": 1, "items_per_batch": 4, "freeze_batch_norm": False, "flip": False}
 
 # what stands for words in capitals and for what the code fills in; NEW is a name that is not taken
@@ -53,7 +53,7 @@ WORDS = {
     "bundle.path": "bundle",
     "old": "bundle",
     "gallery": "gallery",
-    "where": "gallery",
+    "gallery_path": "gallery",
     "run": "run",
     "run.path": "run",
     "catalogue": "photos",
@@ -82,6 +82,7 @@ PLAIN = {
 }
 OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one place than in others
     ("retrieval/cli/data.py", "output"): "photos",
+    ("training/data/cli.py", "output"): "photos",
     ("retrieval/cli/commands.py", "output"): "gallery",
     ("retrieval/cli/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
     ("training/cli.py", "output"): "bundle",
@@ -253,7 +254,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cli, tuning):
         monkeypatch.setattr(module, "gather_settings", short)
     monkeypatch.setattr(plan, "make_plan", few)
-    monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"miniature": True})))
+    monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"smoke_test": True})))
     monkeypatch.setattr(uvicorn.Server, "run", run)
     monkeypatch.setattr("serving.cli.bind", lambda host, _: bind(host, 0))  # the port may be taken here
     monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)

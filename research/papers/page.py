@@ -15,10 +15,10 @@ Every table and figure of the four papers that this project builds on has a conf
 runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
 configurations (`retrieval research list --markdown`); a test keeps both alike.
 
-    retrieval research show NAME                                   what it trains and measures
-    retrieval research run NAME --data DATA -o papers          the paper's protocol; DATA holds cub, cars, sop, ...
-    retrieval research run NAME --data photos.csv -o papers    the same comparison on your photos
-    retrieval research run NAME --data DATA -o try --smoke-test     minutes: a tiny model, to see that all fits together
+    retrieval research show NAME                                 what it trains and measures
+    retrieval research run NAME --data DATA -o papers            the paper's protocol; DATA holds cub, cars, sop, ...
+    retrieval research run NAME --data photos.csv -o papers      the same comparison on your photos
+    retrieval research run NAME --data DATA -o try --smoke-test   minutes: a tiny model, to see that all fits together
 
 `--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
 stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.

@@ -14,6 +14,7 @@ from retrieval.files import explain
 
 from .lazy import Entry, LazyGroup
 
+PACKAGES = ("index", "research", "retrieval", "serving", "training")
 COMMANDS = {
     "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
     "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or make one of a benchmark set."),
@@ -101,11 +102,4 @@ def _missing(name: str) -> str:
 def _is_ours(error: ModuleNotFoundError) -> bool:
     """Return whether a module of this project is missing: a fault, and no extra that is not installed."""
     name = error.name or ""
-    return name != "research" and name.partition(".")[0] in (
-        "",
-        "index",
-        "research",
-        "retrieval",
-        "serving",
-        "training",
-    )
+    return name != "research" and name.partition(".")[0] in ("", *PACKAGES)

@@ -73,6 +73,8 @@ def search_scores(
 ) -> SearchScores:
     """Return the two distances of every query.
 
+    Candidates come from blocked float32 products; the two distances are exact (`squared_distance`).
+
     Parameters
     ----------
     queries, gallery:
@@ -84,8 +86,6 @@ def search_scores(
         may be queries and gallery at once.
     measure:
         What a distance is.
-
-    Candidates come from blocked float32 products; the two distances are exact (`squared_distance`).
     """
     asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):

@@ -121,6 +121,9 @@ def hierarchical_ap(
 ) -> float:
     """Return H-AP (Ramzi et al., ECCV 2022): average precision where photos are relevant by degrees.
 
+    H-AP = Σ_k Hrank(k) / rank(k) / Σ_k rel(k) with Hrank(k) = Σ min(rel(j), rel(k)) over the photos j up to k. With one
+    column it is mAP. A query is left out where the gallery has nothing that agrees in any column.
+
     Parameters
     ----------
     query_labels, gallery_labels:
@@ -130,9 +133,6 @@ def hierarchical_ap(
         relevance (l / L)^alpha / (photos of exactly this level in the gallery).
     count_query:
         Count the query itself among the photos of level L, as the released code does.
-
-    H-AP = Σ_k Hrank(k) / rank(k) / Σ_k rel(k) with Hrank(k) = Σ min(rel(j), rel(k)) over the photos j up to k. With one
-    column it is mAP. A query is left out where the gallery has nothing that agrees in any column.
     """
     asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
     if asked.ndim != 2 or kept.ndim != 2 or asked.shape[1] != kept.shape[1] or not asked.shape[1]:

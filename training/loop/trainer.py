@@ -215,7 +215,7 @@ class Trainer:
                 progress["epoch"] += 1
                 self._keep_best(progress, metrics)
                 if self.process_group.is_main:
-                    self.run.record({"epoch": progress["epoch"], **metrics})  # a resumed run drops it if needed
+                    self.run.record({"epoch": progress["epoch"], **metrics})  # a resumed run drops it if need be
                     self._checkpoint(progress)
                 self.process_group.barrier()
                 if self._on_epoch is not None:
