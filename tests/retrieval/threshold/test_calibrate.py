@@ -280,6 +280,14 @@ def test_the_limit_for_a_larger_gallery_is_the_last_that_keeps_the_promise(items
     assert size.fpir(guess.threshold, items) <= 0.02 < size.fpir(guess.threshold + 2 * step, items)
 
 
+def test_a_promise_that_equal_photos_break_already_is_refused() -> None:
+    """A tenth of the photos stands in the gallery under another item, too: FPIR is 0.1 at a distance of 0."""
+    scores = sized()
+    scores.near[:30, 0] = scores.impostor[:30] = 0.0
+    with pytest.raises(CalibrationError, match=r"no threshold with FPIR <= 0\.05 finds a single item"):
+        calibrate(scores, gallery_size=900, allow_estimate=True)
+
+
 def test_ten_times_as_many_items_can_be_certified_and_no_more() -> None:
     assert calibrate(sized(), gallery_size=3000).status == "certified"
     with pytest.raises(CalibrationError, match="3001 items are more than 10 times the 300 that were searched"):
