@@ -181,9 +181,7 @@ def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
     """Scale uint8 pixels (..., h, w, 3) to a float32 tensor (..., 3, h, w)."""
     mean = np.asarray(preprocessing.mean, dtype=np.float32) * 255
     scale = 1 / (np.asarray(preprocessing.std, dtype=np.float32) * 255)
-    tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(
-        np.float32
-    )  # contiguous rows make the arithmetic faster
+    tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)  # contiguous rows are faster
     tensor -= mean[:, None, None]
     tensor *= scale[:, None, None]
     return tensor

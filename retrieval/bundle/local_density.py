@@ -160,7 +160,7 @@ def pack_cohort(cohort: Cohort) -> bytes:
 
 
 def unpack_measure(values: Mapping[str, Any], data: bytes | None) -> Measure:
-    """Return the measure described by a manifest, given the bytes of its cohort; raise BundleCorrupt if they are missing."""
+    """Return the measure that a manifest describes; raise BundleCorrupt if it needs a cohort and `data` is None."""
     if values["form"] == PLAIN.key:
         return PLAIN
     if data is None:

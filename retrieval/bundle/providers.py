@@ -97,7 +97,7 @@ def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str,
             "device_type": "CPU",
             "num_of_threads": str(threads),
             "precision": "ACCURACY",
-        }  # keep the model's precision
+        }  # as in the model
     if name == "cuda":
         return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # reproducible across starts
     if name == "tensorrt":
