@@ -93,11 +93,7 @@ def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -
 
 def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str, str]:
     if name == "openvino":
-        return {
-            "device_type": "CPU",
-            "num_of_threads": str(threads),
-            "precision": "ACCURACY",
-        }  # as in the model
+        return {"device_type": "CPU", "num_of_threads": str(threads), "precision": "ACCURACY"}  # as in the model
     if name == "cuda":
         return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # reproducible across starts
     if name == "tensorrt":

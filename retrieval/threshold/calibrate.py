@@ -203,9 +203,7 @@ class _Promise:
             return self.rate(threshold) <= self.target
 
         errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
-        ends = np.append(
-            np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0
-        )  # the FPIR changes only here
+        ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only here
         if self.items != self.scores.gallery_items:  # the predicted FPIR also changes in between
             ends = np.linspace(0, ends[-1], STEPS)
         passed, failed = -1, len(ends)

@@ -1,4 +1,4 @@
-"""Calibration of a threshold for 1:1 verification: do two photos show the same item?
+"""Calibration of a threshold for 1:1 verification, which decides whether two photos show the same item.
 
 The rule and the range follow threshold consistency (arXiv 2307.04047): among the distances between two false accept
 rates, choose the greatest mean utility over items; see `calibrate.best_threshold`.

@@ -48,7 +48,7 @@ class Target:
             )
 
     def as_fpir(self, scores: SearchScores) -> float:
-        """Convert the target to an FPIR on the calibration searches; raise CalibrationError if no threshold meets it."""
+        """Convert the target to an FPIR on these searches; raise CalibrationError if no threshold meets it."""
         if self.fpir is not None:
             return self.fpir
         threshold = _threshold_at_far(scores, self.far) if self.far is not None else self._threshold(scores)
@@ -90,9 +90,7 @@ def _threshold_at_far(scores: SearchScores, far: float) -> float:
     near = size_model(scores).near
     allowed = int(far * len(near) * (scores.gallery_items - 1))
     pooled = np.sort(near[np.isfinite(near)])
-    known = (
-        near[:, -1].min() if near.shape[1] < scores.gallery_items - 1 else np.inf
-    )  # all pairs up to this distance are kept
+    known = near[:, -1].min() if near.shape[1] < scores.gallery_items - 1 else np.inf  # all pairs up to here are kept
     if allowed >= len(pooled) or pooled[allowed] > known:
         raise CalibrationError(
             f"a FAR of {far:g} accepts more than the {near.shape[1]} items nearest to a query, and only those are kept",
