@@ -12,6 +12,4 @@ def cores() -> int:
 
 def threads_of_share() -> int:
     """Return the number of cores per process that the launcher started on this machine, at least 1."""
-    return max(
-        1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    )  # set by torchrun, accelerate and our own launcher
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # also set by our launcher

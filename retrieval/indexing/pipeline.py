@@ -134,7 +134,7 @@ def _unusable(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, 
 def _overlapped(
     embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
 ) -> Iterator[Batch]:
-    """Yield finished batches in order. At most `threads` + 2 batches are in flight, and lost if the process is killed."""
+    """Yield finished batches in order. A kill loses at most the `threads` + 2 batches in flight."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: list[Future[Batch]] = []
         for start in range(0, len(photos), batch_size):
