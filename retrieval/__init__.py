@@ -1,6 +1,6 @@
-"""An image in, matches out, or an honest no-match.
+"""Image search that returns catalogue items within a calibrated threshold, or no match.
 
-The five public names are loaded when they are first used, so that importing the package does nothing.
+The public names are imported lazily, on first use.
 """
 
 from __future__ import annotations

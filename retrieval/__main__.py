@@ -1,4 +1,4 @@
-"""`python -m retrieval` is the command `retrieval`, for launchers that want a module."""
+"""Entry point of `python -m retrieval`, for launchers that require a module."""
 
 from retrieval.cli.main import main
 

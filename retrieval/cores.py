@@ -1,4 +1,4 @@
-"""What this process has of the machine."""
+"""CPU cores and threads available to this process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def threads_of_share() -> int:
-    """Return how many cores are left to each of the processes that a launcher started on this machine, at least 1."""
-    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # set by torchrun, accelerate and ours
+    """Return the number of cores per process that the launcher started on this machine, at least 1."""
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # also set by our launcher

@@ -1,4 +1,4 @@
-"""Which extra of the distribution brings a module."""
+"""The mapping from imported modules to the extras that install them."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ MODULES = {
 
 
 def extra_of(module: str) -> str:
-    """Return the extra that brings a module; `serve` for those that others need in turn."""
+    """Return the extra that installs a module; `serve` for indirect dependencies."""
     return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)

@@ -1,4 +1,4 @@
-"""What our pages of one file share: the frame, and pictures and drawings that travel inside it."""
+"""Building blocks of self-contained HTML pages: document, embedded images and plots."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def document(title: str, *, style: str, body: str, script: str = "") -> str:
-    """Return a whole HTML page that loads nothing; the title is escaped, the rest is HTML, CSS and JavaScript."""
+    """Return an HTML page without external resources. Only the title is escaped."""
     ending = f"<script>{script}</script>" if script else ""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -25,17 +25,17 @@ def document(title: str, *, style: str, body: str, script: str = "") -> str:
 
 
 def data_uri(jpeg: bytes) -> str:
-    """Return a JPEG as an address that holds it."""
+    """Return a JPEG as a data URI."""
     return f"data:image/jpeg;base64,{base64.b64encode(jpeg).decode()}"
 
 
 def picture(jpeg: bytes, *, alt: str = "") -> str:
-    """Return a JPEG as an image element; `alt` is escaped, and is empty where the text beside it says the same."""
+    """Return a JPEG as an `img` element. `alt` is escaped; leave it empty if the adjacent text says the same."""
     return f'<img alt="{html.escape(alt)}" src="{data_uri(jpeg)}">'
 
 
 def drawn(draw: Callable[[Axes], None]) -> str:
-    """Return a figure as SVG text."""
+    """Draw a matplotlib figure and return it as SVG; raise MissingDependency if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -50,5 +50,5 @@ def drawn(draw: Callable[[Axes], None]) -> str:
 
 
 def legend_above(axes: Axes) -> None:
-    """Add a legend above the axes: matplotlib's search for a free corner takes long where there are many points."""
+    """Add a legend above the axes. Matplotlib's automatic placement is slow with many points."""
     axes.legend(frameon=False, fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)

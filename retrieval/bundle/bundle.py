@@ -1,17 +1,17 @@
-"""A bundle: the directory that decides. Model, preprocessing, threshold and evidence, with a hash of everything.
+"""Bundles: immutable directories with the model, preprocessing, threshold, evidence and a hash of every file.
 
 bundle/
   manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
-  cohort.npz      where the distance is corrected by local density: what it is measured against
+  cohort.npz      reference photos for the local-density correction, if the distance uses it
   calibration.npz the searches that the threshold was chosen on
-  golden.npz      what the model made of a picture of numbers where it was exported
-  report.html     pictures of what the threshold does, and how far to believe it
-  signature.json  where it is signed: by which key, and the signature of bundle_id
+  golden.npz      the model's output for a synthetic image on the machine that exported it
+  report.html     plots of the threshold's behaviour and the strength of its evidence
+  signature.json  if signed: the public key and the signature of bundle_id
 
-Two ids. `embedding_id` is the hash of what decides a vector (model, preprocessing, precision, dimension, and the
-provider that runs it, where that is not the CPU): galleries carry it. `bundle_id` is the hash of all: it decides an
-answer. A bundle is immutable: written aside, synced, then renamed.
+A bundle has two ids. `embedding_id` is the hash of everything that determines a vector (model, preprocessing,
+precision, dimension, and the provider unless it is the CPU); galleries store it. `bundle_id` is the hash of the whole
+manifest and so determines the answers. Bundles are written to a temporary directory, synced, then renamed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CALIBRATION, REPORT, GOLDEN = "calibration.npz", "report.html", "golden.npz"
 
 
 class Bundle:
-    """An opened bundle. `Bundle.open` checks it; nothing of it can be changed."""
+    """An opened, read-only bundle. Use `Bundle.open`, which checks its integrity."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class Bundle:
     ) -> None:
         self.path = path
         self.manifest = manifest
-        self.trust = tuple(trust)  # files of public keys
-        self.signed_by = signed_by  # fingerprint of the trusted key; None where no key was asked for
+        self.trust = tuple(trust)  # public key files
+        self.signed_by = signed_by  # fingerprint of the trusted key; None if `trust` is empty
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.dim = int(manifest["dim"])
         self.precision = str(manifest.get("precision", FP32))
-        self.provider: str | None = manifest.get("provider")  # None: written before bundles named one
+        self.provider: str | None = manifest.get("provider")  # None in bundles of versions that did not record it
         self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
@@ -70,13 +70,13 @@ class Bundle:
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
-        """Open a bundle and check the manifest, and with `verify` every file, against their hashes.
+        """Open a bundle and check the hash of its manifest and, with `verify`, of every file.
 
-        With files of public keys as `trust` one of the keys must have signed it, too, and every file is checked.
-        Raises BundleError where there is none or it has another format, BundleCorrupt where something changed,
-        BundleUntrusted where none of the keys signed it.
+        If `trust` lists public key files, one of the keys must have signed the bundle, and every file is checked.
+        Raises BundleError if the path is not a bundle or has another format, BundleCorrupt if a file was changed,
+        and BundleUntrusted if none of the keys signed it.
         """
-        path = Path(path).resolve()  # a link may lead elsewhere tomorrow
+        path = Path(path).resolve()  # a symbolic link may be redirected later
         manifest = _read_manifest(path)
         signer = check_signature(path, str(manifest["bundle_id"]), trust) if trust else None
         bundle = cls(path, manifest, trust=trust, signed_by=None if signer is None else signer.fingerprint)
@@ -85,7 +85,7 @@ class Bundle:
         return bundle
 
     def read(self, name: str) -> bytes:
-        """Return a file of the bundle; BundleCorrupt where it is not the one that was written."""
+        """Return the content of a file in the bundle; raise BundleCorrupt if it was changed."""
         try:
             data = (self.path / name).read_bytes()
         except OSError as error:
@@ -100,14 +100,14 @@ class Bundle:
 
     @property
     def further_files(self) -> list[str]:
-        """The names of the files beside manifest, model and cohort."""
+        """The names of all files except the manifest, model and cohort."""
         return [name for name in self.manifest["files"] if name not in (MODEL, COHORT)]
 
     def embedder(self, *, threads: int = 1) -> Embedder:
-        """Return the model, ready to run.
+        """Return an embedder that runs the bundle's model.
 
-        Raises MissingDependency where its provider is not installed here, BundleError where this machine makes other
-        vectors than the one that exported it.
+        Raises MissingDependency if the model's execution provider is not installed, and BundleError if this machine
+        computes different vectors from the one that exported the bundle.
         """
         embedder = Embedder(
             self.read(MODEL),
@@ -134,12 +134,13 @@ def write_bundle(
     evidence: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a new bundle and open it; an existing path is refused.
+    """Write a new bundle and open it. Raise BundleError if the path exists.
 
     Parameters
     ----------
     precision, provider:
-        What the threshold was measured with; None as provider is that of a bundle that names none.
+        Precision and execution provider that the threshold was measured with. If `provider` is None, the bundle
+        records no provider.
     """
     path = Path(path)
     if path.exists():
@@ -152,7 +153,7 @@ def write_bundle(
         contents[COHORT] = pack_cohort(measure.cohort)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
     named = {} if provider is None else {"provider": provider}
-    beyond = {} if provider == CPU else named  # galleries made before providers were named are the CPU's
+    beyond = {} if provider == CPU else named  # the CPU is left out: galleries of older versions stay valid
     manifest: dict[str, Any] = {
         "format_version": FORMAT,
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),

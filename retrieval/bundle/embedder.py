@@ -1,4 +1,4 @@
-"""Photos in, unit vectors out: the ONNX model of a bundle, without torch.
+"""The `Embedder`: runs a bundle's ONNX model without torch.
 
 Shapes: n photos, d = embedding size.
 """
@@ -22,29 +22,29 @@ from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider
 if TYPE_CHECKING:
     import onnxruntime
 
-ALONE = "photos_run_alone"  # in a model's metadata: its ranges are a run's, so a photo beside others would move
-NO_FOLDER = "/nonexistent"  # where weights outside of a model would lie: its hash says nothing of them
+ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
+NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
 
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Unit vectors (n, d), and how certain the model is of each: the norm before scaling (n,)."""
+    """Unit vectors (n, d) and their certainties (n,), the norms before scaling."""
 
     vectors: NDArray[np.float32]
     certainties: NDArray[np.float32]
 
 
 class Embedder:
-    """Runs a model with the input `pixels` (n, 3, size, size) and the outputs `embedding` and `certainty`.
+    """Runs an ONNX model with the input `pixels` (n, 3, size, size) and the outputs `embedding` and `certainty`.
 
-    Safe for any number of threads: a session may be run by several at once.
+    Thread-safe: several threads may run the same session at once.
 
     Parameters
     ----------
     provider:
-        What runs it (`providers`). None is for bundles that name none: CUDA where there is one, else the CPU.
+        Execution provider (`providers`). None, for bundles that record none, selects CUDA if available, else the CPU.
     precision:
-        That of the model: a provider may have to be told.
+        Precision of the model; some providers need it as an option.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class Embedder:
         return list(self._session.get_providers())
 
     def embed(self, images: Sequence[Source]) -> Embeddings:
-        """Return the embeddings of encoded images, paths or PIL images; an ImageRefused names what is wrong."""
+        """Embed images: encoded bytes, paths, PIL images or arrays. Raises ImageRefused if one cannot be used."""
         return self.embed_pixels(self.read(images))
 
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
-        """Return what the model sees of the images, uint8 (n, size, size, 3)."""
+        """Decode and preprocess images to uint8 (n, size, size, 3)."""
         size = self.preprocessing.size
         squares = [see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images]
         return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
-        """Return the embeddings of squares uint8 (n, size, size, 3)."""
+        """Embed preprocessed pixels, uint8 (n, size, size, 3)."""
         if not len(pixels):
             return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
         return self.embed_tensor(to_tensor(pixels, self.preprocessing))
 
     def embed_tensor(self, tensor: NDArray[np.float32]) -> Embeddings:
-        """Return the embeddings of scaled pixels float32 (n, 3, size, size), n ≥ 1: the model alone."""
+        """Run the model on scaled pixels, float32 (n, 3, size, size) with n ≥ 1."""
         runs = [tensor[i : i + 1] for i in range(len(tensor))] if self._alone else [tensor]
         made = [self._session.run(["embedding", "certainty"], {"pixels": run}) for run in runs]
         vectors, certainties = made[0] if len(made) == 1 else (np.concatenate(part) for part in zip(*made, strict=True))
@@ -113,7 +113,7 @@ def _open_session(
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leave idle cores to others
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads sleep instead of spinning
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
     engines: list[tuple[str, dict[str, str]]]
     if provider is None:
@@ -129,8 +129,8 @@ def _open_session(
             provider_options=[settings for _, settings in engines],
             enable_fallback=int(provider is None),
         )
-    except Exception as error:  # ONNX Runtime raises many types, all of them for a bad model
+    except Exception as error:  # ONNX Runtime raises many types for a bad model
         raise BundleError(f"the model cannot be loaded: {error}", remedy="Export it again") from error
-    if provider is not None and session.get_providers()[0] != provider.engine:  # it fell back without a word
+    if provider is not None and session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
         raise missing(provider)
     return session

@@ -1,7 +1,7 @@
-"""One picture made of numbers, and the vector that a bundle's model gave of it where its threshold was measured.
+"""Golden vector: the embedding of a synthetic image, recorded where the threshold was measured.
 
-The same file may compute otherwise elsewhere, without a word: a processor that lacks the right instructions clips the
-products of int8, another version of a provider rounds at other places. A threshold is worth nothing there.
+The same model file can silently compute different values on another machine: a processor without the required
+instructions saturates int8 products, and another provider version rounds differently. The threshold is invalid there.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from retrieval.errors import BundleError
 
 from .embedder import Embedder
 
-AGREES = 0.999  # cosine from which two vectors of the picture are the same
+AGREES = 0.999  # minimum cosine between the expected and the computed vector
 PATCHES = 8
 
 
 def golden_pixels(size: int) -> NDArray[np.uint8]:
-    """Return the picture, uint8 (1, size, size, 3): a pattern of coloured patches."""
+    """Return the synthetic image, a pattern of coloured patches, uint8 (1, size, size, 3)."""
     patches = np.random.default_rng(0).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
     places = np.arange(size) * PATCHES // size
     return patches[places][:, places][None]
 
 
 def pack_golden(embedder: Embedder) -> bytes:
-    """Return what a model makes of the picture, as npz."""
+    """Return the golden vector of a model as npz."""
     file = io.BytesIO()
     vectors = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors
     np.savez_compressed(file, vector=vectors[0])
@@ -35,7 +35,7 @@ def pack_golden(embedder: Embedder) -> bytes:
 
 
 def check_golden(embedder: Embedder, packed: bytes) -> float:
-    """Return the cosine of the picture's vector here and there; BundleError where this machine computes otherwise."""
+    """Return the cosine between the expected and the computed golden vector; raise BundleError if they differ."""
     with np.load(io.BytesIO(packed), allow_pickle=False) as file:
         expected = file["vector"]
     found = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors[0]

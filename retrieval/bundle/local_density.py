@@ -1,9 +1,10 @@
-"""Local density: what makes one threshold mean the same in dense and in sparse regions.
+"""Local-density correction of distances: one threshold for dense and sparse regions.
 
-Where everything is close to everything, a small distance says little. The density b(x) around an embedding is
-measured against a fixed *cohort*: photos of products that training saw, kept in the bundle. It takes one cosine a
-cohort product, that of its nearest photo; leaves the nearest product out, because x may show it (a shop's gallery
-holds the products it trained on); and is the mean of the next k.
+A small distance is weak evidence in a dense region. The density b(x) around an embedding is measured against a fixed
+*cohort*: photos of training items, stored in the bundle. Each cohort item contributes the cosine of its nearest photo.
+The nearest item is left out, because x may show it (galleries often hold the training items); b(x) is the mean cosine
+of the next k items.
+
 Shapes: n vectors, d = embedding size, m cohort photos.
 """
 
@@ -23,20 +24,20 @@ from index.distance import PLAIN, Floats, Measure
 from retrieval.errors import BundleCorrupt, InvalidParameter
 
 ADDITIVE, LOCAL_SCALING = "additive", "local_scaling"
-NEIGHBOURS = (4, 8, 16, 64)  # the k that are tried
-RAMP = 0.05  # squared plain distance over which the additive term sets in: a photo is always 0 away from itself
-OUTSIDE = 0.001  # share of the cohort's own photos that may count as of another domain
-LOWEST = 0.02  # percentile, as a share, of the cohort's own densities that bounds the correction
-PHOTOS_OF_A_PRODUCT, PRODUCTS = 8, 2000  # of a cohort, at most
-BLOCK = 2**22  # cosines held at a time
+NEIGHBOURS = (4, 8, 16, 64)  # candidate values of k
+RAMP = 0.05  # squared plain distance at which the additive term is full; it is 0 at distance 0
+OUTSIDE = 0.001  # share of the cohort's own photos that may be called out of domain
+LOWEST = 0.02  # quantile of the cohort's own densities that sets the floor
+PHOTOS_OF_A_PRODUCT, PRODUCTS = 8, 2000  # maximum in a cohort
+BLOCK = 2**22  # cosines in memory at once
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """Photos of products, sorted by product."""
+    """Photos of items, sorted by item."""
 
     vectors: NDArray[np.float32]  # (m, d) unit
-    products: NDArray[np.int64]  # (m,) ascending
+    products: NDArray[np.int64]  # (m,) item codes, ascending
 
     def __post_init__(self) -> None:
         if len(self.vectors) != len(self.products) or (np.diff(self.products) < 0).any():
@@ -44,7 +45,7 @@ class Cohort:
 
     @classmethod
     def of(cls, vectors: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> Cohort:
-        """Return a cohort of a part of labelled unit vectors: up to 2,000 products, 8 photos of each."""
+        """Sample a cohort from labelled unit vectors: up to 2,000 items with 8 photos per item."""
         codes = np.unique(np.asarray(labels), return_inverse=True)[1].astype(np.int64)
         generator = np.random.default_rng(seed)
         order = generator.permutation(len(codes))
@@ -56,21 +57,21 @@ class Cohort:
 
     @property
     def size(self) -> int:
-        """How many products it has."""
+        """The number of items."""
         return len(np.unique(self.products))
 
     @cached_property
     def key(self) -> str:
-        """The hash of its content."""
+        """The hash of the content."""
         return hashlib.sha256(self.vectors.tobytes() + self.products.tobytes()).hexdigest()
 
     @cached_property
     def _exact(self) -> tuple[Floats, NDArray[np.int64]]:
-        """Photos as float64 (d, m), and where each product starts."""
+        """The photos as float64 (d, m), and the start of each item."""
         return self.vectors.astype(np.float64).T, np.flatnonzero(np.diff(self.products, prepend=-1))
 
     def nearest(self, vectors: NDArray[np.float32]) -> Floats:
-        """Return the cosine of each of the vectors (n, d) with each product's nearest photo, descending (n, size)."""
+        """Return the cosines of vectors (n, d) with each item's nearest photo, descending, (n, size)."""
         photos, starts = self._exact
         rows = max(1, BLOCK // len(self.products))
         found = np.empty((len(vectors), len(starts)))
@@ -80,18 +81,18 @@ class Cohort:
         return found
 
     def density(self, vectors: NDArray[np.float32], k: int) -> Floats:
-        """Return b of each of the vectors (n, d)."""
+        """Return the densities b (n,) of vectors (n, d)."""
         return density_of(self.nearest(vectors), k)
 
 
 def density_of(nearest: Floats, k: int) -> Floats:
-    """Return the mean of the k cosines after the first, for cosines (n, products) in descending order."""
+    """Return the mean of the k cosines after the first, for descending cosines (n, items)."""
     return np.asarray(nearest[:, 1 : 1 + k].mean(axis=1))
 
 
 @dataclass(frozen=True)
 class LocalDensity:
-    """A distance that is corrected by the density on both sides (a `Measure`).
+    """A distance corrected by the densities of query and photo (a `Measure`).
 
     With x the squared plain distance and b the densities of query q and photo g:
     local scaling, sqrt(x / sqrt(s_q s_g)) with s = max(floor, 1 - b);
@@ -102,7 +103,7 @@ class LocalDensity:
     k: int
     floor: float
     cohort: Cohort
-    sparsest: float = -1.0  # the density that nearly all of the cohort exceeds
+    sparsest: float = -1.0  # density that nearly all cohort photos exceed
 
     def __post_init__(self) -> None:
         if self.form not in (ADDITIVE, LOCAL_SCALING):
@@ -116,9 +117,9 @@ class LocalDensity:
 
     @classmethod
     def fit(cls, form: str, k: int, cohort: Cohort, *, nearest: Floats | None = None) -> LocalDensity:
-        """Return the measure whose floor is a low percentile over the cohort's own photos.
+        """Create a measure whose floor is a low percentile over the cohort's own photos.
 
-        `nearest` is `cohort.nearest(cohort.vectors)`, where it is at hand already.
+        `nearest` is `cohort.nearest(cohort.vectors)`, if already computed.
         """
         own = density_of(cohort.nearest(cohort.vectors) if nearest is None else nearest, k)
         lowest = float(np.quantile(own if form == ADDITIVE else 1 - own, LOWEST))
@@ -126,15 +127,15 @@ class LocalDensity:
 
     @property
     def key(self) -> str:
-        """What tells this measure from every other."""
+        """A string that identifies this measure."""
         return f"{self.form}-{self.k}-{self.floor!r}-{self.cohort.key}"
 
     def densities(self, vectors: NDArray[np.float32]) -> Floats:
-        """Return b of each of the vectors (n, d)."""
+        """Return the densities b (n,) of vectors (n, d)."""
         return self.cohort.density(vectors, self.k)
 
     def transform(self, squared: Floats, query: ArrayLike, photo: ArrayLike) -> Floats:
-        """Return distances for squared plain distances and the densities of both sides."""
+        """Return corrected distances from squared plain distances and the densities of query and photo."""
         both = np.asarray(query, dtype=np.float64), np.asarray(photo, dtype=np.float64)
         if self.form == LOCAL_SCALING:
             spread = [np.maximum(self.floor, 1 - b) for b in both]
@@ -143,11 +144,11 @@ class LocalDensity:
         return np.asarray(np.sqrt(squared + (crowd[0] + crowd[1]) * np.minimum(1, squared / RAMP)))
 
     def is_outside(self, vectors: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Return which of the vectors (n, d) lie where hardly any photo of the cohort does: another domain."""
+        """Return which vectors (n, d) are out of domain, in a region sparser than nearly all cohort photos."""
         return np.asarray(self.densities(vectors) < self.sparsest)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values; the cohort is a file of its own."""
+        """Return the parameters as plain JSON values; the cohort is stored in its own file."""
         return {"form": self.form, "k": self.k, "floor": self.floor, "sparsest": self.sparsest}
 
 
@@ -159,7 +160,7 @@ def pack_cohort(cohort: Cohort) -> bytes:
 
 
 def unpack_measure(values: Mapping[str, Any], data: bytes | None) -> Measure:
-    """Return the measure that a manifest describes, with the bytes of its cohort; BundleCorrupt where it lacks one."""
+    """Return the measure that a manifest describes; raise BundleCorrupt if it needs a cohort and `data` is None."""
     if values["form"] == PLAIN.key:
         return PLAIN
     if data is None:

@@ -1,7 +1,7 @@
-"""What runs a model: the execution providers of ONNX Runtime under the names that a manifest uses.
+"""Execution providers of ONNX Runtime, under the names used in manifests.
 
-A threshold belongs to one of them, because each computes a little otherwise: a bundle is run by the one that it was
-calibrated with, or not at all.
+Providers compute slightly different values, so a threshold is valid for one provider only: a bundle runs with the
+provider that it was calibrated with, or not at all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from retrieval.errors import InvalidParameter, MissingDependency, install_comman
 
 CPU = "cpu"
 FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
-LARGEST_BATCH = 64  # that TensorRT makes its engine for
+LARGEST_BATCH = 64  # that the TensorRT engine is built for
 
 
-UNINSTALL = "pip uninstall onnxruntime, then "  # two of its kinds overwrite each other
+UNINSTALL = "pip uninstall onnxruntime, then "  # two variants of the package overwrite each other
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ PROVIDERS: Mapping[str, Provider] = {
 
 
 def import_onnxruntime() -> Any:
-    """Import ONNX Runtime without its telemetry, which would write files and tell its makers."""
+    """Import ONNX Runtime with telemetry disabled; otherwise it writes files and sends usage data."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
@@ -56,7 +56,7 @@ def import_onnxruntime() -> Any:
 
 
 def find_provider(name: str) -> Provider:
-    """Return the provider of this name; MissingDependency where this ONNX Runtime has it not."""
+    """Return the provider with this name; raise MissingDependency if the installed ONNX Runtime lacks it."""
     if name not in PROVIDERS:
         raise InvalidParameter("provider", f"be one of {', '.join(PROVIDERS)}", name)
     provider = PROVIDERS[name]
@@ -66,7 +66,7 @@ def find_provider(name: str) -> Provider:
 
 
 def missing(provider: Provider) -> MissingDependency:
-    """Return the error that says a provider is not there, and what to do."""
+    """Return the error for a provider that is missing or cannot start."""
     return MissingDependency(
         f"the model runs by {provider.name}, which this ONNX Runtime has not, or cannot start",
         remedy=f"{provider.install}; or export the run again with --provider {CPU}, for a threshold belongs to one",
@@ -76,12 +76,12 @@ def missing(provider: Provider) -> MissingDependency:
 def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -> list[tuple[str, dict[str, str]]]:
     """Return ONNX Runtime's providers and their options, first choice first.
 
-    What a provider does not know is run by the next: a few operators on shapes, mostly.
+    Operators that a provider does not support, mostly on shapes, run on the next one.
 
     Parameters
     ----------
     precision, size:
-        That of the model, and the side of its input in pixels.
+        Precision of the model and side of its input in pixels.
     """
     chosen = (provider.engine, _options(provider.name, precision=precision, size=size, threads=threads))
     fallback: Sequence[str] = {"tensorrt": ("cuda", CPU), CPU: ()}.get(provider.name, (CPU,))
@@ -93,9 +93,9 @@ def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -
 
 def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str, str]:
     if name == "openvino":
-        return {"device_type": "CPU", "num_of_threads": str(threads), "precision": "ACCURACY"}  # as the model says
+        return {"device_type": "CPU", "num_of_threads": str(threads), "precision": "ACCURACY"}  # as in the model
     if name == "cuda":
-        return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # the same sums at every start
+        return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # reproducible across starts
     if name == "tensorrt":
         shapes = {"min": 1, "opt": 8, "max": LARGEST_BATCH}
         return {

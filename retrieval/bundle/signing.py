@@ -1,8 +1,8 @@
-"""Signatures of bundles: who made them, beside the hashes that say that nothing of them changed.
+"""Ed25519 signatures of bundles.
 
-A hash is recomputed by whoever changes a file; a signature takes the private key. `signature.json` in a bundle holds
-the public key and an Ed25519 signature of the bundle_id, which is the hash of the manifest, which holds the hash of
-every file. Key files are PEM: the private key in PKCS #8, not encrypted, readable by its owner alone.
+Anyone who changes a file can recompute its hash; a valid signature needs the private key. `signature.json` holds the
+public key and the signature of the bundle_id. The bundle_id is the hash of the manifest, which lists the hash of every
+file. Key files are PEM; the private key is unencrypted PKCS #8, readable by its owner only.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 SIGNATURE = "signature.json"
 ALGORITHM = "ed25519"
-PURPOSE = b"retrieval bundle "  # so that no signature made for something else passes for one of a bundle
+PURPOSE = b"retrieval bundle "  # prefix: signatures made for other purposes are not valid for bundles
 PUBLIC = ".pub"
 
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A key that signatures are checked with."""
+    """A public key that verifies signatures."""
 
     raw: bytes  # (32,)
 
     @property
     def fingerprint(self) -> str:
-        """Return what people compare."""
+        """Return a short hash of the key for people to compare."""
         return hashlib.sha256(self.raw).hexdigest()[:16]
 
     @classmethod
     def read(cls, path: str | Path) -> PublicKey:
-        """Read a PEM file; InvalidParameter where it holds no public Ed25519 key."""
+        """Read a PEM file; raise InvalidParameter if it holds no public Ed25519 key."""
         serialization, ed25519 = _cryptography()
         try:
             key = serialization.load_pem_public_key(Path(path).read_bytes())
@@ -52,7 +52,7 @@ class PublicKey:
         return cls(key.public_bytes_raw())
 
     def signed(self, signature: bytes, bundle_id: str) -> bool:
-        """Return whether a signature is this key's, of this bundle."""
+        """Return whether this key made the signature for this bundle."""
         from cryptography.exceptions import InvalidSignature
 
         key: Ed25519PublicKey = _cryptography()[1].Ed25519PublicKey.from_public_bytes(self.raw)
@@ -65,17 +65,17 @@ class PublicKey:
 
 @dataclass(frozen=True, repr=False)
 class SigningKey:
-    """A private key. It is never printed."""
+    """A private key. Its repr does not show the key."""
 
     private: Ed25519PrivateKey
 
     @classmethod
     def read(cls, path: str | Path) -> SigningKey:
-        """Read a PEM file; InvalidParameter where it holds no private Ed25519 key without a password."""
+        """Read a PEM file; raise InvalidParameter unless it holds a private Ed25519 key without a password."""
         serialization, ed25519 = _cryptography()
         try:
             key = serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
-        except (ValueError, TypeError):  # a TypeError where it has a password
+        except (ValueError, TypeError):  # TypeError: the key has a password
             key = None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise InvalidParameter("signing key", "be a private Ed25519 key in PEM, without a password", str(path))
@@ -83,16 +83,16 @@ class SigningKey:
 
     @property
     def public(self) -> PublicKey:
-        """Return the key that its signatures are checked with."""
+        """Return the matching public key."""
         return PublicKey(self.private.public_key().public_bytes_raw())
 
     def sign(self, bundle_id: str) -> bytes:
-        """Return the signature of a bundle, of 64 bytes."""
+        """Return the 64-byte signature of a bundle."""
         return self.private.sign(PURPOSE + bundle_id.encode())
 
 
 def new_signing_key(path: Path) -> PublicKey:
-    """Write a new private key, and its public key beside it as FILE.pub; existing files are refused."""
+    """Write a new private key to `path` and its public key to FILE.pub; raise InvalidParameter if either exists."""
     serialization, ed25519 = _cryptography()
     public_path = path.with_name(path.name + PUBLIC)
     for file in (path, public_path):
@@ -115,7 +115,7 @@ def new_signing_key(path: Path) -> PublicKey:
 
 
 def sign_bundle(path: Path, bundle_id: str, key: SigningKey) -> None:
-    """Write the signature into a bundle's directory, in place of an older one."""
+    """Write `signature.json` to a bundle's directory, replacing an older one."""
     values = {
         "algorithm": ALGORITHM,
         "public_key": base64.b64encode(key.public.raw).decode(),
@@ -125,12 +125,12 @@ def sign_bundle(path: Path, bundle_id: str, key: SigningKey) -> None:
 
 
 def check_signature(path: Path, bundle_id: str, trust: Sequence[str | Path]) -> PublicKey:
-    """Return which of the trusted keys signed a bundle; BundleUntrusted where none of them did.
+    """Return the trusted key that signed a bundle; raise BundleUntrusted if none did.
 
     Parameters
     ----------
     trust:
-        Files of public keys. The key that the bundle names counts for nothing unless it is one of them.
+        Public key files. The public key in the bundle itself is not trusted unless it is one of them.
     """
     trusted = [PublicKey.read(file) for file in trust]
     remedy = f"Have it signed: {command('keys', 'sign', path, '--key', 'KEY')}"
@@ -149,7 +149,7 @@ def check_signature(path: Path, bundle_id: str, trust: Sequence[str | Path]) -> 
 
 
 def _cryptography() -> tuple[Any, Any]:
-    """Return the modules of the library that read and write keys, and that make them."""
+    """Import the `serialization` and `ed25519` modules of cryptography."""
     try:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519

@@ -1,4 +1,4 @@
-"""The commands `retrieval index`, `search`, `audit` and `doctor`."""
+"""Commands `retrieval index`, `search`, `audit` and `doctor`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .gallery import MEMORY, describe_index, describe_merge
 from .options import Place
 from .signing_options import trust_option
 
-SHOWN = 10  # lines of a list before "and N more"
+SHOWN = 10  # lines shown before "and N more"
 Folder = click.Path(path_type=Path)
 
 
@@ -46,10 +46,10 @@ def index(
     engine: str,
     report: Path | None,
 ) -> None:
-    """Put the photos of a folder, a CSV, parquet or JSON-lines file or tar shards into a gallery.
+    """Add photos to a gallery from a folder, a CSV, parquet or JSON-lines file, or tar shards.
 
-    Photos that are in the gallery already are skipped, so that an interrupted run continues. A photo that
-    cannot be used is reported and never stops the rest.
+    Photos already in the gallery are skipped, so an interrupted run can be continued. Photos that cannot be used are
+    reported and do not stop the run.
 
     \b
     Example:
@@ -104,7 +104,7 @@ def index(
 @click.option("--where", help="A filter over metadata, such as \"brand = 'x' and price < 10\".")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
-    """Ask which catalogue item a photo shows, if any.
+    """Search for the catalogue item that a photo shows.
 
     \b
     Example:
@@ -138,7 +138,7 @@ def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: st
 @click.option("-o", "--output", type=Folder, help="Also write the audit with pictures, as one HTML page.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
-    """Look for what searches will stumble over: items that collide, photos that miss their own item, duplicates.
+    """Find gallery problems: items that collide, photos that miss their own item, near-duplicates.
 
     \b
     Example:
@@ -174,9 +174,9 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 )
 @trust_option
 def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
-    """Say what is wrong with this installation, a bundle or a gallery, and how to mend it.
+    """Check the installation, a bundle or a gallery, and suggest how to fix problems.
 
-    A bundle is intact where its files are what its manifest says, and verified where it is signed by a key of --trust.
+    A bundle is intact if its files match its manifest, and verified if it is signed by a key given with --trust.
 
     \b
     Example:
@@ -196,7 +196,7 @@ def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust:
 
 
 def show_lines(title: str, lines: Sequence[str]) -> None:
-    """Print the first lines of a list under its title, and how many more there are."""
+    """Print a title with the number of lines, the first lines, and how many more there are."""
     if not lines:
         return
     click.echo(f"{len(lines)} {title}:")

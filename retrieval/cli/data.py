@@ -1,4 +1,4 @@
-"""`retrieval data`: look at a catalogue, or turn a benchmark set into one."""
+"""Command group `retrieval data`: check catalogues and convert benchmark sets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMMANDS = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def data() -> None:
-    """Check a catalogue before training on it, or make one of a benchmark set.
+    """Check a catalogue before training, or create one from a benchmark set.
 
     \b
     Example:
@@ -41,10 +41,10 @@ def data() -> None:
 @click.argument("catalogue", type=Folder)
 @click.option("--report", type=Folder, help="Write everything that is wrong with the photos as JSON.")
 def check(catalogue: Path, report: Path | None) -> None:
-    """Report how a catalogue is read, what is wrong with its photos, and what training will find in it.
+    """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
 
-    Told are unreadable photos, duplicates, items with one photo, items in more than one partition, the items of each
-    part of a training, and what there is too little of. Exits with 1 where training would refuse the catalogue.
+    Reports unreadable photos, duplicates, items with one photo, items in more than one partition, the number of items
+    per training split, and shortages. Exits with status 1 if training would refuse the catalogue.
 
     \b
     Example:
@@ -75,7 +75,7 @@ def check(catalogue: Path, report: Path | None) -> None:
 @click.option("-o", "--output", required=True, type=Folder, help="The CSV to write.")
 @click.option("--no-groups", is_flag=True, help="Leave the groups out: parts of a training may then divide them.")
 def table(catalogue: Path, output: Path, no_groups: bool) -> None:
-    """Write a catalogue as a CSV, one line per photo, to look at or to edit; its photos stay where they are.
+    """Write a catalogue as a CSV with one line per photo, to view or edit. The photos are not copied.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`retrieval gallery`: look at a gallery, change it, take it elsewhere."""
+"""Command group `retrieval gallery`: inspect, change, export and import galleries."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10
 
 
 class Memory(click.ParamType[int]):
-    """Bytes, as a number with or without a unit."""
+    """A number of bytes, with or without a unit."""
 
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return bytes."""
+        """Convert to bytes."""
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
@@ -40,7 +40,7 @@ MEMORY = Memory()
 
 
 def describe_index(gallery: Gallery) -> str:
-    """Say which index is in force, and what it takes and loses."""
+    """Return a sentence on the current index: kind, memory and recall."""
     from index.ann.kinds import choose_kind
 
     index = gallery.index()
@@ -54,7 +54,7 @@ def describe_index(gallery: Gallery) -> str:
 
 
 def describe_merge(merged: Merged) -> str:
-    """Say which index was made, why, and what it takes and loses."""
+    """Return a sentence on a newly built index: kind, reason, memory and recall."""
     choice = merged.choice
     told = (
         f"Index: {choice.kind}, {choice.why}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
@@ -72,7 +72,7 @@ def describe_merge(merged: Merged) -> str:
 
 @click.group()
 def gallery() -> None:
-    """Look at a gallery, change it, take it elsewhere.
+    """Inspect, change, export and import galleries.
 
     \b
     Example:
@@ -89,7 +89,7 @@ def _open(path: Path, *, read_only: bool = False) -> Gallery:
 @gallery.command()
 @click.argument("path", type=Folder)
 def info(path: Path) -> None:
-    """Show how much it holds, its index, and the columns that filters may use.
+    """Show a gallery's size, its index, and the columns available to filters.
 
     \b
     Example:
@@ -111,7 +111,7 @@ def info(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
 def log(path: Path, limit: int) -> None:
-    """List the changes: version, time, who, what, how many photos.
+    """List changes: version, time, user, action and number of photos.
 
     \b
     Example:
@@ -126,7 +126,7 @@ def log(path: Path, limit: int) -> None:
 @click.argument("path", type=Folder)
 @click.argument("columns", nargs=-1, required=True, metavar="NAME:KIND...")
 def declare(path: Path, columns: tuple[str, ...]) -> None:
-    """Let filters use metadata: text (the default), number or boolean.
+    """Make metadata columns available to filters, as text (the default), number or boolean.
 
     \b
     Example:
@@ -143,7 +143,7 @@ def declare(path: Path, columns: tuple[str, ...]) -> None:
 @click.option("--photo", "photos", multiple=True, help="A photo_id; may be repeated.")
 @click.option("--item", "items", multiple=True, help="An item_id, with all its photos; may be repeated.")
 def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
-    """Remove photos, or whole items.
+    """Remove photos or whole items.
 
     \b
     Example:
@@ -165,7 +165,7 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
 @click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
 @click.option("--min-recall", type=float, default=0.99, show_default=True, help="Refuse an index that finds less.")
 def merge(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
-    """Build the index anew, and drop the vectors of removed photos; searches go on meanwhile.
+    """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
 
     \b
     Example:
@@ -183,7 +183,7 @@ def merge(path: Path, bundle: Path | None, kind: str | None, max_memory: int | N
 @gallery.command()
 @click.argument("path", type=Folder)
 def verify(path: Path) -> None:
-    """Read everything, and compare it with its hashes and checksums.
+    """Read the whole gallery and check its hashes and checksums.
 
     \b
     Example:
@@ -203,10 +203,10 @@ def verify(path: Path) -> None:
 @click.argument("path", type=Folder)
 @click.argument("output", type=Folder)
 def export(path: Path, output: Path) -> None:
-    """Write all photos to a file, by the ending of its name.
+    """Export all photos to a .parquet or .csv file.
 
-    A .parquet file holds everything: ids, vectors, metadata, thumbnails, the log of changes; `retrieval gallery import`
-    reads it. A .csv file is a table for spreadsheets: ids and metadata, without vectors; it cannot be imported.
+    A .parquet file holds everything (ids, vectors, metadata, thumbnails and the change log) and can be imported with
+    `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets and cannot be imported.
 
     \b
     Example:
@@ -223,9 +223,9 @@ def export(path: Path, output: Path) -> None:
 @click.argument("source", type=Folder)
 @click.argument("path", type=Folder)
 def import_(source: Path, path: Path) -> None:
-    """Make a gallery from an exported parquet file, or add its photos to one of the same model.
+    """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
-    A new gallery begins with the log of changes of the exported one; a gallery that exists keeps its own.
+    A new gallery starts with the change log of the exported one; an existing gallery keeps its own.
 
     \b
     Example:

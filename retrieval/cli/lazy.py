@@ -1,4 +1,4 @@
-"""Command groups whose commands are imported when they are used."""
+"""Command groups that import their commands on first use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 
 class Entry(NamedTuple):
-    """The module and attribute of a command, and its line in the help of its group."""
+    """The module and attribute of a command, and its summary in the group's help."""
 
     module: str
     attribute: str
@@ -18,18 +18,18 @@ class Entry(NamedTuple):
 
 
 class LazyGroup(click.Group):
-    """A group that imports one command at a time, so that help is quick and serving imports no torch."""
+    """A group that imports only the command in use: help is fast, and serving does not import torch."""
 
     def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the names, in the order of the table."""
+        """Return the command names, in the order of the table."""
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import a command."""
+        """Import and return a command, or None if it does not exist."""
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None

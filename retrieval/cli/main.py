@@ -1,4 +1,4 @@
-"""The command `retrieval`: a table of commands, each loaded when it is used."""
+"""Command `retrieval`: the table of subcommands, loaded on first use."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS = {
 @click.version_option(package_name="retrieval")
 @click.pass_context
 def group(context: click.Context, debug: bool) -> None:
-    """Image search that can say: this is not in the catalogue.
+    """Image search that can tell when an item is not in the catalogue.
 
     \b
     Example, from labelled photos to an answer:
@@ -55,12 +55,12 @@ def group(context: click.Context, debug: bool) -> None:
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line on stderr and the status 1."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave a busy machine to the others
+    """Run the command line. Errors are printed as one line on stderr, with exit status 1."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep instead of spinning
     try:
         group.main(standalone_mode=False)
-        sys.stdout.flush()  # a full disk behind it is found here
-    except BrokenPipeError:  # who reads the output has enough of it
+        sys.stdout.flush()  # raises if the output disk is full
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (RetrievalError, OSError, sqlite3.OperationalError, ModuleNotFoundError) as error:
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _one_line(error: Exception) -> str:
-    """Return what is wrong, and what to do, without a line break."""
+    """Return the error and its remedy as one line."""
     if isinstance(error, RetrievalError):
         told = str(error)
     elif isinstance(error, ModuleNotFoundError):
@@ -88,11 +88,11 @@ def _one_line(error: Exception) -> str:
         told = explain(error)
     else:
         told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
-    return " ".join(line.strip() for line in told.splitlines())  # spaces inside a line may be those of a path
+    return " ".join(line.strip() for line in told.splitlines())  # keep spaces within lines: they may belong to a path
 
 
 def _missing(name: str) -> str:
-    """Return what to do about a module that cannot be imported."""
+    """Return the message for a module that cannot be imported."""
     if name == "research":
         return "`retrieval research` needs a checkout of the repository: the installed package has no research/"
     module = name.partition(".")[0]
@@ -100,6 +100,6 @@ def _missing(name: str) -> str:
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:
-    """Return whether a module of this project is missing: a fault, and no extra that is not installed."""
+    """Return whether the missing module belongs to this project, which is a bug and not a missing extra."""
     name = error.name or ""
     return name != "research" and name.partition(".")[0] in ("", *PACKAGES)

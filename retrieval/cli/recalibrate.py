@@ -1,4 +1,4 @@
-"""The command `retrieval recalibrate`."""
+"""Command `retrieval recalibrate`."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def recalibrate(
     dry_run: bool,
     sign: Path | None,
 ) -> None:
-    """Move a bundle's threshold: the same model with another promise, or for a larger gallery.
+    """Change a bundle's threshold, for another target or a larger gallery. The model stays the same.
 
-    The bundle keeps the searches that it was calibrated on. A new bundle is written, without the old one's signature;
-    galleries stay valid. A key may move the threshold only as far as the verdicts of others do, unless --trust-key
-    names it.
+    Uses the calibration searches stored in the bundle. Writes a new bundle without the old one's signature; galleries
+    stay valid. Feedback given with one API key moves the threshold only as far as the verdicts of other keys support,
+    unless --trust-key names that key.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The commands `retrieval keys new-signing` and `retrieval keys sign`."""
+"""Commands `retrieval keys new-signing` and `retrieval keys sign`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ File = click.Path(path_type=Path)
 @click.command("new-signing")
 @click.argument("file", type=File)
 def new_signing(file: Path) -> None:
-    """Write a new private key to FILE, which signs bundles, and its public key to FILE.pub.
+    """Create a key pair for signing bundles: the private key FILE and the public key FILE.pub.
 
-    Keep FILE where bundles are made, and nowhere else; FILE.pub is for those who serve them.
+    Keep FILE only on the machine that makes bundles. Give FILE.pub to the machines that serve them.
 
     \b
     Example:
@@ -37,7 +37,7 @@ def new_signing(file: Path) -> None:
 @click.argument("bundle", type=File)
 @click.option("--key", required=True, type=File, help="The private key's file.")
 def sign(bundle: Path, key: Path) -> None:
-    """Sign a bundle, in place of an older signature. Its files are checked first.
+    """Check a bundle's files and sign it, replacing an older signature.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""The options that sign bundles and check signatures, for the commands that make and open bundles."""
+"""Command-line options that sign bundles and check signatures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ trust_option = click.option(
 
 
 def read_key(path: Path | None) -> SigningKey | None:
-    """Return the private key of a file, before the work is done that it is to sign; None where there is no file."""
+    """Read a private key, or return None if `path` is None. Call it before the work, to fail early."""
     if path is None:
         return None
     from retrieval.bundle.signing import SigningKey
@@ -29,7 +29,7 @@ def read_key(path: Path | None) -> SigningKey | None:
 
 
 def say_signed(bundle: Bundle, key: SigningKey | None) -> None:
-    """Sign a bundle and say by which key; nothing without a key."""
+    """Sign a bundle and print the key's fingerprint; do nothing if `key` is None."""
     if key is None:
         return
     from retrieval.bundle.signing import sign_bundle

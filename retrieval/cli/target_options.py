@@ -1,4 +1,4 @@
-"""The options that say what a threshold is to promise, for the commands that choose one."""
+"""Command-line options for the target of a threshold."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OPTIONS = (
 
 
 def target_options(command: Command) -> Command:
-    """Give a command the options, and pass it `target`: None where none of them was used."""
+    """Add the target options to a command and pass it `target`, None if none of them was given."""
 
     @wraps(command)
     def with_target(

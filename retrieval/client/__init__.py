@@ -1,4 +1,4 @@
-"""A typed HTTP client of `retrieval serve`, synchronous and asynchronous."""
+"""Typed HTTP clients for `retrieval serve`, synchronous and asynchronous."""
 
 from .client import AsyncRetrievalClient, RetrievalClient
 

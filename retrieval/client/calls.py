@@ -1,4 +1,4 @@
-"""What the client asks: one function a question, each returning a request and how its answer is read."""
+"""Client requests: one function per API call, each returning a `Call`."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Query = Mapping[str, str | int | bool | list[str]]
 
 @dataclass(frozen=True)
 class Call(Generic[T]):
-    """A request, as plain values that can be sent again, and how its answer is read."""
+    """A request, stored as plain values so that it can be resent, and the parser of its response."""
 
     method: str
-    path: str  # its ids percent-encoded
+    path: str  # with percent-encoded ids
     read: Callable[[httpx.Response], T]
     query: Query = field(default_factory=dict)
     body: bytes | None = None
     media_type: str = ""
-    images: Sequence[bytes] = ()  # instead of a body: the files `images` of a form
-    repeatable: bool = True  # asked twice, it does what it does once
-    accepted: frozenset[int] = frozenset()  # statuses that are an answer too
+    images: Sequence[bytes] = ()  # sent as the form files `images`, instead of a body
+    repeatable: bool = True  # idempotent: safe to send twice
+    accepted: frozenset[int] = frozenset()  # further statuses that `read` accepts
 
     def request(self, http: httpx.Client | httpx.AsyncClient, *, timeout: float) -> httpx.Request:
-        """Return the request; none of its steps may wait longer than `timeout` seconds."""
+        """Build the request, with `timeout` seconds for each network operation."""
         files = [("images", (f"image-{number}", data, media_type(data))) for number, data in enumerate(self.images)]
         return http.build_request(
             self.method,
@@ -56,7 +56,7 @@ class Call(Generic[T]):
         )
 
     def result(self, outcome: httpx.Response | httpx.RequestError) -> T:
-        """Return what was asked for, or raise ApiError or Unreachable."""
+        """Return the parsed response, or raise ApiError or Unreachable."""
         if isinstance(outcome, Exception):
             asked = outcome.request.url
             raise Unreachable(
@@ -74,7 +74,7 @@ class Call(Generic[T]):
 def search(
     image: Source, *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
 ) -> Call[Answer]:
-    """Ask which item a photo shows."""
+    """Search with one photo."""
     data = image_bytes(image)
     query = _search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search", _as(Answer), query=query, body=data, media_type=media_type(data))
@@ -83,7 +83,7 @@ def search(
 def search_batch(
     images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
 ) -> Call[list[Answer | ApiError]]:
-    """Ask it for several photos at once."""
+    """Search with several photos at once."""
     if not images:
         raise InvalidParameter("images", "hold at least one image", images)
     query = _search_query(top_k, where, fields, explain=explain)
@@ -97,7 +97,7 @@ def items(after: str | None, limit: int) -> Call[ItemPage]:
 
 
 def item(item_id: str) -> Call[Item]:
-    """Ask for an item and its photos."""
+    """Get an item and its photos."""
     return Call("GET", _path("items", item_id), _as(Item))
 
 
@@ -107,12 +107,12 @@ def remove_item(item_id: str) -> Call[Removed]:
 
 
 def photo(photo_id: str) -> Call[Photo]:
-    """Ask for what is known of a photo."""
+    """Get a photo's item and metadata."""
     return Call("GET", _path("photos", photo_id), _as(Photo))
 
 
 def put_photo(photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None) -> Call[Stored]:
-    """Add or replace a photo; one with metadata travels as JSON."""
+    """Add or replace a photo. A photo with metadata is sent as JSON."""
     path, data = _path("photos", photo_id), image_bytes(image)
     if not metadata:
         query = {"item_id": item_id}
@@ -131,37 +131,37 @@ def remove_photo(photo_id: str) -> Call[Removed]:
 
 
 def thumbnail(photo_id: str) -> Call[bytes]:
-    """Ask for a photo's thumbnail, a JPEG."""
+    """Get a photo's thumbnail, a JPEG."""
     return Call("GET", _path("thumbnails", photo_id), lambda response: response.content)
 
 
 def info() -> Call[Info]:
-    """Ask which bundle and gallery answer."""
+    """Get information about the server's bundle and gallery."""
     return Call("GET", "/v1/info", _as(Info))
 
 
 def feedback(about: Answer | str, verdict: Verdict) -> Call[bool]:
-    """Say of an answer whether it was right."""
+    """Send feedback on an answer."""
     request_id = about.request_id if isinstance(about, Answer) else about
     body = json.dumps({"request_id": request_id, "verdict": verdict}).encode()
     return Call("POST", "/v1/feedback", _read_recorded, body=body, media_type=JSON, repeatable=False)
 
 
 def reload(images: Sequence[Source], *, dry_run: bool) -> Call[Reloaded]:
-    """Let the server open its bundle and gallery again."""
+    """Make the server reopen its bundle and gallery."""
     sent = [image_bytes(image) for image in images]
     query = {"dry_run": dry_run}
     return Call("POST", "/v1/admin/reload", _as(Reloaded), query=query, images=sent, repeatable=False)
 
 
 def ready() -> Call[bool]:
-    """Ask whether a search would be answered."""
+    """Check whether the server is ready to answer searches."""
     busy = HTTPStatus.SERVICE_UNAVAILABLE
     return Call("GET", "/readyz", lambda response: response.status_code != busy, accepted=frozenset({busy}))
 
 
 def image_bytes(image: Source) -> bytes:
-    """Return an image as a file; a PIL image or an array becomes the PNG of what a search would see of it."""
+    """Return an image as encoded bytes. PIL images and arrays are checked like search images and encoded as PNG."""
     source = plain_source(image)
     if isinstance(source, Image.Image):
         file = io.BytesIO()
@@ -176,7 +176,7 @@ def image_bytes(image: Source) -> bytes:
 
 
 def media_type(data: bytes) -> str:
-    """Return what an image declares itself to be; the server looks for itself."""
+    """Return the media type that an image's header suggests; the server checks the content itself."""
     if data.startswith(b"\x89PNG"):
         return "image/png"
     return "image/webp" if data[8:12] == b"WEBP" else "image/jpeg"
@@ -189,7 +189,7 @@ def _search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *
     if where is not None:
         query["where"] = where
     if fields is not None:
-        query["fields"] = list(fields) or [""]  # no key has that name: nothing comes back
+        query["fields"] = list(fields) or [""]  # matches no key: no metadata is returned
     return query
 
 
@@ -197,7 +197,7 @@ def _path(collection: str, name: str) -> str:
     if not name:
         raise InvalidParameter("id", "not be empty", name)
     encoded = quote(name, safe="")
-    if name in (".", ".."):  # which a path would lose
+    if name in (".", ".."):  # path normalization would remove these
         encoded = name.replace(".", "%2E")
     return f"/v1/{collection}/{encoded}"
 
@@ -225,7 +225,7 @@ def _read_recorded(response: httpx.Response) -> bool:
 def _json_object(response: httpx.Response) -> dict[str, Any]:
     try:
         values = response.json()
-    except ValueError:  # a proxy's own page
+    except ValueError:  # such as a proxy's HTML page
         return {}
     return values if isinstance(values, dict) else {}
 

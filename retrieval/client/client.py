@@ -1,6 +1,6 @@
-"""Asks a server of `retrieval serve` over HTTP: one client that waits, and one to be awaited.
+"""HTTP clients for `retrieval serve`: `RetrievalClient` and `AsyncRetrievalClient`.
 
-Both send what `client_calls` describes, again as `client_retries` allows. Needs the extra `client`.
+Both send the requests defined in `calls`, with the retries defined in `retries`. Requires the extra `client`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ T = TypeVar("T")
 
 
 class RetrievalClient:
-    """A connection to a server, for any number of threads. Images are bytes, paths or PIL images.
+    """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
 
     Parameters
     ----------
     base_url:
-        Such as "https://search.example.org".
+        URL of the server, such as "https://search.example.org".
     key:
-        What `retrieval keys add` printed.
+        API key, as printed by `retrieval keys add`.
     timeout:
-        Seconds that a call may take, its retries and their pauses included: each wait for the network is cut off at
-        what is left of them.
+        Time limit of a call in seconds, including retries and pauses. Each network operation is limited to the
+        remaining time.
     retries:
-        Attempts after the first, where a connection broke, or the server is busy (503) or asked too often (429).
-        `feedback` and `reload` are repeated only where no connection could be opened. A removal that was done
-        although its answer got lost is told on its repeat that there is nothing to remove.
+        Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
+        and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
+        retry reports that there is nothing to remove.
     transport:
-        Of httpx, for tests.
+        An httpx transport, for tests.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class RetrievalClient:
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> Answer:
-        """Return the catalogue items that a photo shows, or none.
+        """Return the catalogue items that match a photo, if any.
 
-        `where` filters by declared columns; `fields` are the metadata keys that come back, all by default.
+        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
         """
         return self._send(calls.search(image, top_k=top_k, where=where, fields=fields, explain=explain))
 
@@ -100,11 +100,11 @@ class RetrievalClient:
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> list[Answer | ApiError]:
-        """Search with several photos; one that the server refuses has its error in that place."""
+        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         return self._send(calls.search_batch(images, top_k=top_k, where=where, fields=fields, explain=explain))
 
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
-        """Return a page of item_ids, those that follow `after`."""
+        """Return a page of item_ids that follow `after`."""
         return self._send(calls.items(after, limit))
 
     def item(self, item_id: str) -> Item:
@@ -116,7 +116,7 @@ class RetrievalClient:
         return self._send(calls.remove_item(item_id))
 
     def photo(self, photo_id: str) -> Photo:
-        """Return what is known of a photo."""
+        """Return a photo's item and metadata."""
         return self._send(calls.photo(photo_id))
 
     def put_photo(
@@ -134,19 +134,19 @@ class RetrievalClient:
         return self._send(calls.thumbnail(photo_id))
 
     def info(self) -> Info:
-        """Return which bundle and gallery answer, and what the threshold promises."""
+        """Return information about the server's bundle, gallery and threshold."""
         return self._send(calls.info())
 
     def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
-        """Say of an answer, or of its request_id, whether it was right; return whether that was written."""
+        """Send feedback on an answer or request_id; return whether the server recorded it."""
         return self._send(calls.feedback(answer, verdict))
 
     def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
-        """Let the server open its bundle and gallery again; `images` are asked before and after."""
+        """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
         return self._send(calls.reload(images, dry_run=dry_run))
 
     def ready(self) -> bool:
-        """Return whether the server is there and would answer a search."""
+        """Return whether the server is reachable and ready to answer searches."""
         try:
             return self._send(calls.ready())
         except Unreachable:
@@ -168,7 +168,7 @@ class RetrievalClient:
 
 
 class AsyncRetrievalClient:
-    """The same for asyncio: `RetrievalClient` says what its arguments mean."""
+    """The asyncio version of `RetrievalClient`, with the same parameters."""
 
     def __init__(
         self,
@@ -207,9 +207,9 @@ class AsyncRetrievalClient:
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> Answer:
-        """Return the catalogue items that a photo shows, or none.
+        """Return the catalogue items that match a photo, if any.
 
-        `where` filters by declared columns; `fields` are the metadata keys that come back, all by default.
+        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
         """
         call = await to_thread(calls.search, image, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
@@ -223,12 +223,12 @@ class AsyncRetrievalClient:
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> list[Answer | ApiError]:
-        """Search with several photos; one that the server refuses has its error in that place."""
+        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
 
     async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
-        """Return a page of item_ids, those that follow `after`."""
+        """Return a page of item_ids that follow `after`."""
         return await self._send(calls.items(after, limit))
 
     async def item(self, item_id: str) -> Item:
@@ -240,7 +240,7 @@ class AsyncRetrievalClient:
         return await self._send(calls.remove_item(item_id))
 
     async def photo(self, photo_id: str) -> Photo:
-        """Return what is known of a photo."""
+        """Return a photo's item and metadata."""
         return await self._send(calls.photo(photo_id))
 
     async def put_photo(
@@ -259,19 +259,19 @@ class AsyncRetrievalClient:
         return await self._send(calls.thumbnail(photo_id))
 
     async def info(self) -> Info:
-        """Return which bundle and gallery answer, and what the threshold promises."""
+        """Return information about the server's bundle, gallery and threshold."""
         return await self._send(calls.info())
 
     async def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
-        """Say of an answer, or of its request_id, whether it was right; return whether that was written."""
+        """Send feedback on an answer or request_id; return whether the server recorded it."""
         return await self._send(calls.feedback(answer, verdict))
 
     async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
-        """Let the server open its bundle and gallery again; `images` are asked before and after."""
+        """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
         return await self._send(await to_thread(calls.reload, images, dry_run=dry_run))
 
     async def ready(self) -> bool:
-        """Return whether the server is there and would answer a search."""
+        """Return whether the server is reachable and ready to answer searches."""
         try:
             return await self._send(calls.ready())
         except Unreachable:

@@ -1,4 +1,4 @@
-"""Where a client connects to, and with which key."""
+"""Client connection settings: server address and headers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def require_httpx() -> None:
-    """Raise MissingDependency where httpx is not installed."""
+    """Raise MissingDependency if httpx is not installed."""
     try:
         import httpx  # noqa: F401
     except ImportError as error:
@@ -19,7 +19,7 @@ def require_httpx() -> None:
 
 
 def address(base_url: str) -> httpx.URL:
-    """Return a server's address; InvalidParameter where it is none."""
+    """Parse a server's URL; raise InvalidParameter if it is invalid."""
     import httpx
 
     try:
@@ -32,8 +32,8 @@ def address(base_url: str) -> httpx.URL:
 
 
 def headers(key: str | None) -> dict[str, str]:
-    """Return the headers that each request carries."""
-    secret = (key or "").strip()  # of a file's line end
+    """Return the headers sent with each request."""
+    secret = (key or "").strip()  # strip the newline of a key file
     if not secret:
         return {}
     if not (secret.isascii() and secret.isprintable()):

@@ -1,4 +1,4 @@
-"""What a server answers, as frozen values, and how it refuses; what a newer server says besides is passed over."""
+"""Response models and errors of the client. Unknown fields of newer servers are ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class ApiError(RetrievalError):
-    """The server refused, or answered what the client does not know; the fields are those of a problem document."""
+    """An error response or an unexpected response. The attributes are the fields of a problem document (RFC 9457)."""
 
     def __init__(
         self, status: int, title: str, *, detail: str = "", kind: str = "about:blank", request_id: str = ""
@@ -27,17 +27,17 @@ class ApiError(RetrievalError):
 
 
 class Unreachable(RetrievalError):
-    """No answer came: the connection could not be opened, broke, or the time was up."""
+    """No response: the connection could not be opened, was interrupted, or timed out."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """How an answer came about."""
+    """Details behind an answer."""
 
-    distance_form: str  # "plain", or how density corrects it
-    density: float  # how crowded it is around the query; 0 where the distance is plain
+    distance_form: str  # "plain", or the form of the density correction
+    density: float  # local density around the query; 0 for the plain distance
     plain_nearest: Match | None  # the nearest item by the plain distance
-    min_certainty: float  # below it nothing is returned
+    min_certainty: float  # searches below it return no match
     photos: int
     items: int
     index: str
@@ -45,11 +45,11 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one photo."""
+    """The answer to a search with one photo."""
 
     decision: str  # "match" or "no_match"
-    reason: str  # why nothing is returned; "" for a match
-    matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
+    reason: str  # of a no-match; "" for a match
+    matches: tuple[Match, ...]  # best first; empty for a no-match
     nearest: Match | None  # the closest item, match or not
     threshold: float
     nearest_distance: float | None
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def matched(self) -> bool:
-        """Whether the photo shows something of the catalogue."""
+        """Whether the photo matches an item of the catalogue."""
         return self.decision == MATCH
 
 
@@ -86,7 +86,7 @@ class Item:
 
 @dataclass(frozen=True)
 class ItemPage:
-    """Some item_ids in alphabetical order; `next` is the `after` of the following page, None on the last."""
+    """A page of item_ids in alphabetical order. `next` is the `after` of the next page, None on the last."""
 
     items: tuple[str, ...]
     next: str | None
@@ -94,7 +94,7 @@ class ItemPage:
 
 @dataclass(frozen=True)
 class Removed:
-    """How many photos went."""
+    """The number of photos removed."""
 
     photos: int
     gallery_version: int
@@ -102,7 +102,7 @@ class Removed:
 
 @dataclass(frozen=True)
 class Stored:
-    """A photo was added, or replaced."""
+    """An added or replaced photo."""
 
     photo_id: str
     item_id: str
@@ -112,7 +112,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class GalleryInfo:
-    """The gallery now."""
+    """The current state of the gallery."""
 
     version: int
     photos: int
@@ -123,24 +123,24 @@ class GalleryInfo:
 
 @dataclass(frozen=True)
 class Info:
-    """Which bundle and gallery answer, and what the threshold promises."""
+    """The server's bundle, gallery and threshold."""
 
     bundle_id: str
     embedding_id: str
     threshold: float
-    status: str  # of the promise: "certified" or "estimated"
+    status: str  # of the target: "certified" or "estimated"
     target_fpir: float
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    outlook: dict[str, Any] | None  # what the threshold does in a gallery of this size
+    outlook: dict[str, Any] | None  # expected FPIR at the current gallery size
     gallery: GalleryInfo
     drift: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Change:
-    """A replayed query that is answered otherwise: item_ids matched, best first."""
+    """A replayed query with a different answer: matched item_ids, best first."""
 
     query: int
     before: tuple[str, ...]
@@ -149,18 +149,18 @@ class Change:
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What a reload did, or would do; the mappings hold `before` and `after`."""
+    """The outcome of a reload or dry run. The mappings have the keys `before` and `after`."""
 
     swapped: bool
     bundle_id: dict[str, str]
     gallery_version: dict[str, int]
     threshold: dict[str, float]
-    asked: int  # queries that were replayed
+    asked: int  # number of replayed queries
     changed: tuple[Change, ...]
 
 
 def decode(kind: type[T], value: Any) -> T:
-    """Return a JSON value as one of the dataclasses above; TypeError or KeyError where it is none."""
+    """Convert a JSON value to one of the dataclasses above; raise TypeError or KeyError if it does not fit."""
     decoded: T = _decode(kind, value)
     return decoded
 

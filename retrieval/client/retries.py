@@ -1,4 +1,4 @@
-"""When a request is sent again: after what passes, where asking twice does no harm, and while there is time."""
+"""Retries of client requests: transient errors of idempotent calls, until a deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ jitter = SystemRandom().uniform
 
 
 class Attempts:
-    """The attempts at one call, and its deadline."""
+    """The attempts of one call, and its deadline."""
 
     def __init__(self, call: Call[Any], *, timeout: float, retries: int) -> None:
         self._call = call
@@ -32,14 +32,14 @@ class Attempts:
         self._made = 0
 
     def request(self, http: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """Return the request of the next attempt, which may take what is left of the time."""
+        """Build the request of the next attempt, limited to the remaining time."""
         return self._call.request(http, timeout=max(self._left(), LEAST_TIMEOUT_S))
 
     def pause(self, outcome: httpx.Response | httpx.RequestError) -> float | None:
-        """Return the seconds to wait before another attempt, None where this outcome stands.
+        """Return the seconds to wait before the next attempt, None if this outcome is final.
 
-        Exponential backoff with full jitter, on top of what the server asks for in Retry-After. A pause that
-        would outlast the deadline is not begun.
+        Uses exponential backoff with full jitter, added to the server's Retry-After. A pause beyond the deadline ends
+        the attempts.
         """
         if self._made == self._retries or not _may_repeat(self._call, outcome):
             return None
@@ -53,7 +53,7 @@ class Attempts:
 
 
 def check_patience(timeout: float, retries: int) -> None:
-    """Refuse what is no time and no number of retries."""
+    """Raise InvalidParameter for an invalid timeout or number of retries."""
     if not 0 < timeout < float("inf"):
         raise InvalidParameter("timeout", "be a positive number of seconds", timeout)
     if retries < 0:
@@ -73,7 +73,7 @@ def _may_repeat(call: Call[Any], outcome: httpx.Response | httpx.RequestError) -
 
 
 def _asked_for(outcome: httpx.Response | httpx.RequestError) -> float:
-    """Return the seconds of a Retry-After, which may be a date."""
+    """Return the Retry-After of a response in seconds; the header may be a date."""
     if isinstance(outcome, Exception):
         return 0.0
     value = outcome.headers.get("Retry-After", "")

@@ -1,1 +1,1 @@
-"""Turning a catalogue into a gallery: decode, embed and write."""
+"""Indexing of catalogues into galleries: decode, embed and write."""

@@ -1,8 +1,9 @@
-"""A catalogue becomes a gallery: decode, embed and write overlap; a bad photo is reported and never stops it.
+"""Indexing pipeline: decode, embed and write the photos of a catalogue into a gallery.
 
-Each worker decodes, resizes and embeds one batch on its own core (on a CPU larger batches gain next to nothing); the
-calling thread writes finished batches, a transaction each. An interrupted run is continued by running it again:
-photos whose content is in the gallery already are not embedded again.
+Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
+The calling thread meanwhile writes finished batches, one transaction per batch. Photos that cannot be used are
+reported and do not stop the run. To continue an interrupted run, run it again: photos whose content is already in the
+gallery are skipped.
 """
 
 from __future__ import annotations
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
     from index.milvus import MilvusGallery
 
 LOCAL, RAY = ENGINES = ("local", "ray")
-COLUMNS = 16  # that are declared without being asked for
-CONTENT = "_content_sha256"  # reserved metadata key: what the photo's file held when it was embedded
+COLUMNS = 16  # maximum number of columns declared automatically
+CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 
 
 @dataclass
 class IndexReport:
-    """What indexing did."""
+    """The outcome of indexing."""
 
     added: int = 0
-    replaced: int = 0  # of the added: photos whose file had changed
-    skipped: int = 0  # photos that were in the gallery already
+    replaced: int = 0  # photos among the added ones whose file had changed
+    skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
-    merged: Merged | None = None  # a new index, where one was due
+    merged: Merged | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
 
 
@@ -63,18 +64,19 @@ def index_catalogue(
     max_memory: int | None = None,
     engine: str = LOCAL,
 ) -> IndexReport:
-    """Add photos to the gallery at a path or address, making it where there is none; return what happened.
+    """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
 
-    Metadata that filters may use are declared on the way (`columns_of`). At the end the index is built anew where that
-    is due, or where `kind` and `max_memory` ask for another one (`Gallery.merge`). The `engine` embeds: this machine's
-    cores, or a Ray cluster. Raises BundleMismatch when the
-    gallery belongs to another model, GalleryLocked when somebody else writes.
+    Metadata columns for filters are declared automatically (`columns_of`). Finally, the index is rebuilt if that is
+    due, or if `kind` or `max_memory` is given (`Gallery.merge`). The `engine` is "local", which embeds on this
+    machine's cores, or "ray", which embeds on a Ray cluster.
+
+    Raises BundleMismatch if the gallery belongs to another model, and GalleryLocked if another process is writing.
     """
     if engine not in ENGINES:
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
-    embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # before a gallery is made, for it may fail
+    embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     report = IndexReport()
     started = time.perf_counter()
     with (
@@ -97,7 +99,7 @@ def index_catalogue(
             _write(gallery, batch, known, report)
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
-        if isinstance(gallery, Gallery):  # Milvus looks after its own index
+        if isinstance(gallery, Gallery):  # Milvus maintains its own index
             if kind is not None or max_memory is not None:
                 report.merged = gallery.merge(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
             else:
@@ -106,7 +108,7 @@ def index_catalogue(
 
 
 def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
-    """Return the metadata that filters may use, and their kinds: up to COLUMNS that are of one kind throughout."""
+    """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind."""
     kinds: dict[str, set[str | None]] = {}
     for photo in photos:
         for name, value in _named(photo).items():
@@ -116,7 +118,7 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
 
 
 def _unusable(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return photo_id to the reason for photos whose metadata the gallery or a declared column would refuse."""
+    """Return the reason per photo_id, for photos whose metadata the gallery or a declared column refuses."""
     found = {}
     for photo in photos:
         try:
@@ -132,7 +134,7 @@ def _unusable(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, 
 def _overlapped(
     embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
 ) -> Iterator[Batch]:
-    """Yield finished batches in order; one a thread is under way, and two wait: so many a kill can cost at most."""
+    """Yield finished batches in order. A kill loses at most the `threads` + 2 batches in flight."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: list[Future[Batch]] = []
         for start in range(0, len(photos), batch_size):
@@ -160,7 +162,7 @@ def _write(gallery: Gallery | MilvusGallery, batch: Batch, known: Mapping[str, s
 
 
 def _metadata(photo: Photo, digest: str) -> dict[str, Any]:
-    """Return what is kept of a photo's catalogue line, and the hash of its content."""
+    """Return the metadata stored with a photo, including the hash of its content."""
     return {**_named(photo), CONTENT: digest}
 
 

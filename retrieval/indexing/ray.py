@@ -1,6 +1,7 @@
-"""Embedding a catalogue on a Ray cluster: the same records as on one machine, made by as many as there are.
+"""Embedding of a catalogue on a Ray cluster, with the same results as on one machine.
 
-Every machine must reach the photos and the bundle under the same paths. One machine is quicker without Ray.
+Every machine must have access to the photos and the bundle under the same paths. On a single machine, the local engine
+is faster.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from retrieval.errors import MissingDependency
 
 from .worker import Batch, embed_batch
 
-AHEAD = 2  # batches of results that are fetched ahead of the writer
+AHEAD = 2  # batches prefetched for the writer
 
 
 class Embedding:
-    """An actor: a bundle's model, opened once, that turns lines of a catalogue into records."""
+    """A Ray actor that opens a bundle's model once and converts catalogue rows to records."""
 
     def __init__(self, bundle: str) -> None:
         self._embedder = Bundle.open(bundle).embedder(threads=1)
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one record a photo: number, hash, vector, thumbnail, and why it was refused."""
+        """Return one record per photo: number, hash, vector, thumbnail, and reason if it was refused."""
         numbers = [int(number) for number in columns["number"]]
         photos = {number: _photo(line) for number, line in zip(numbers, columns["photo"], strict=True)}
         known = {
@@ -59,7 +60,7 @@ class Embedding:
 def ray_batches(
     bundle: Bundle, photos: Sequence[Photo], known: Mapping[str, str], *, batch_size: int, workers: int | None = None
 ) -> Iterator[Batch]:
-    """Yield finished batches in the order of the photos, embedded by `workers` actors (by default all CPUs but one)."""
+    """Yield finished batches in the order of the photos, embedded by `workers` actors (default: all CPUs but one)."""
     try:
         import ray
     except ImportError as error:
@@ -81,7 +82,7 @@ def ray_batches(
             Embedding,
             fn_constructor_args=(str(Path(bundle.path).resolve()),),
             batch_size=batch_size,
-            concurrency=workers or max(1, cpus - 1),  # one CPU is left to the reading: else nothing moves
+            concurrency=workers or max(1, cpus - 1),  # reading needs one free CPU, or it deadlocks
             num_cpus=1,
         )
         for columns in made.iter_batches(batch_size=batch_size, prefetch_batches=AHEAD, batch_format="numpy"):
@@ -113,7 +114,7 @@ def _record(number: int) -> dict[str, Any]:
 
 
 def _line(photo: Photo) -> dict[str, Any]:
-    """Return what an actor needs to know of a photo."""
+    """Return the fields of a photo that an actor needs."""
     values = asdict(photo)
     return {
         "photo_id": photo.photo_id,

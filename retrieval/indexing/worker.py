@@ -1,4 +1,4 @@
-"""A few photos of a catalogue, decoded and embedded: what every engine of indexing does, wherever it runs."""
+"""Decoding and embedding of one batch of photos, shared by all indexing engines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from retrieval.images import crop, open_image, see, thumbnail
 
 @dataclass
 class Batch:
-    """What became of a few photos."""
+    """The embedded, skipped and refused photos of a batch."""
 
     photos: list[Photo] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Batch:
 
 
 def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str]) -> Batch:
-    """Return what became of the photos; those whose content `known` holds (photo_id to hash) are skipped."""
+    """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash)."""
     batch = Batch()
     squares = []
     sight = embedder.preprocessing

@@ -1,1 +1,1 @@
-"""Inspecting galleries and installations: `retrieval audit` and `retrieval doctor`."""
+"""Inspection of galleries and installations: `retrieval audit` and `retrieval doctor`."""

@@ -1,9 +1,9 @@
-"""What a gallery holds that a search will stumble over.
+"""Gallery audit: photos and items that cause wrong or missing search results.
 
-- collisions: items closer to each other than the threshold, so that a photo of one returns the other too;
-- strays: photos that a search with the rest of their own item's photos would not find;
+- collisions: items closer to each other than the threshold, whose photos also return the other item;
+- strays: photos farther than the threshold from all other photos of their own item;
 - near-duplicates: photos of different items that show the same thing, or are the same file;
-- crowds: items in the densest regions, where the nearest other items are closest.
+- crowds: items in the densest regions, closest to their nearest other items.
 
 Shapes: n photos, d = embedding size.
 """
@@ -23,10 +23,10 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.html import document, picture
 from retrieval.retriever import require_match
 
-NEAR_DUPLICATE = 0.02  # plain distance: the same picture, or saved again
-CROWD = 4  # nearest other items that tell how dense it is around an item
-BLOCK = 2**22  # distances held at a time
-SHOWN = 30  # entries of a kind on the page
+NEAR_DUPLICATE = 0.02  # plain distance between copies of the same picture, including re-encoded ones
+CROWD = 4  # nearest other items that measure the density around an item
+BLOCK = 2**22  # distances in memory at once
+SHOWN = 30  # entries per section of the page
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Stray:
-    """A photo, and how far the nearest other photo of its item is."""
+    """A photo and its distance to the nearest other photo of its item."""
 
     item_id: str
     photo_id: str
@@ -51,7 +51,7 @@ class Stray:
 
 @dataclass(frozen=True)
 class Crowd:
-    """An item, and the mean distance of its photos to the nearest other items."""
+    """An item and the mean distance of its photos to the nearest other items."""
 
     item_id: str
     photo_id: str
@@ -60,20 +60,20 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Audit:
-    """What was found; every list has the worst first."""
+    """The results of an audit. Every list is sorted worst first."""
 
     photos: int
     items: int
     threshold: float
-    collisions: list[Pair]  # one a pair of items, by their nearest photos
-    duplicates: list[Pair]  # one a pair of items, distance plain
+    collisions: list[Pair]  # one per pair of items, by their nearest photos
+    duplicates: list[Pair]  # one per pair of items, by the plain distance
     strays: list[Stray]
-    single_photo_items: int  # which nothing can be said about
+    single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
 
 
 def audit(bundle: Bundle, gallery: Gallery) -> Audit:
-    """Compare all photos of a gallery with each other, as a search with the bundle would."""
+    """Compare all photos of a gallery with each other, by the bundle's distance and threshold."""
     require_match(bundle, gallery)
     photo_ids, item_ids, vectors = gallery.contents()
     names, items = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
@@ -153,7 +153,7 @@ figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3re
 
 
 def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
-    """Return the audit as one HTML page with pictures."""
+    """Render an audit as one HTML page with pictures."""
 
     def shown(photo_id: str) -> str:
         return picture(thumbnail(photo_id) or b"", alt=photo_id)
@@ -181,7 +181,7 @@ def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
 
 
 def summary(found: Audit) -> str:
-    """Say it in a line."""
+    """Return a one-line summary."""
     return (
         f"{found.photos} photos of {found.items} items, threshold {found.threshold:.4f}: "
         f"{len(found.collisions)} pairs of items collide, {len(found.strays)} photos do not find their own item, "
@@ -191,7 +191,7 @@ def summary(found: Audit) -> str:
 
 
 def table(found: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
-    """Return titles with lines of text, at most so many a title."""
+    """Return pairs of a title and its lines of text, at most `limit` lines per title."""
 
     def pairs(entries: Sequence[Pair]) -> list[str]:
         return [

@@ -1,4 +1,4 @@
-"""What is wrong with an installation, a bundle or a gallery, and how to mend it."""
+"""Health checks of the installation, a bundle and a gallery."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from retrieval.errors import RetrievalError, install_command
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
-SHOWN = 10  # photos that are named
+SHOWN = 10  # maximum number of photos listed
 ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu-cu12",)}
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the doctor's report."""
+    """One line of the report."""
 
     good: bool
     text: str
@@ -30,14 +30,14 @@ class Finding:
 def examine(
     bundle: Path | None, gallery: Path | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
 ) -> Iterator[Finding]:
-    """Yield what is found, as it is found.
+    """Run the checks and yield each finding as it is made.
 
     Parameters
     ----------
     probe:
-        A catalogue whose photos are asked of every kind of index.
+        Catalogue whose photos are searched with every kind of index.
     trust:
-        Files of public keys, one of which must have signed the bundle.
+        Public key files. One of the keys must have signed the bundle.
     """
     yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
@@ -69,7 +69,7 @@ def _guarded(what: str, look: Callable[[], str]) -> Finding:
         return Finding(True, f"{what}: {look()}")
     except RetrievalError as error:
         return Finding(False, f"{what}: {error.message}", error.remedy)
-    except Exception as error:  # a doctor reports what it meets
+    except Exception as error:  # report any error as a finding
         return Finding(False, f"{what}: {type(error).__name__}: {error}", "Install again, or export and index again")
 
 
@@ -107,7 +107,7 @@ def _gallery(path: Path) -> str:
 
 
 def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
-    """Yield, for each kind of index, which of the photos it answers otherwise than a comparison with all."""
+    """Yield, for each kind of index, the photos whose results differ from an exhaustive search."""
     from index.ann.comparison import compare_kinds
     from index.ann.recall import Probe
     from index.gallery import Gallery

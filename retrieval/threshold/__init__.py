@@ -1,1 +1,1 @@
-"""Choosing a threshold: calibration, bounds, targets, feedback and the report."""
+"""Threshold selection: calibration, bounds, targets, feedback and the report."""

@@ -1,6 +1,6 @@
 """Upper confidence bounds on a rate, from means over independent clusters.
 
-Hoeffding-Bentkus (Bates et al., Distribution-free, risk-controlling prediction sets, JACM 2021).
+Uses the Hoeffding-Bentkus bound (Bates et al., Distribution-free, risk-controlling prediction sets, JACM 2021).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 def products_needed(target_fpir: float) -> int:
-    """Return how many independent products certify the target when none of them shows an error."""
+    """Return the number of independent items that certify the target if none of them has an error."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - target_fpir))
 
 
@@ -56,5 +56,5 @@ def _binomial_below(hits: int, count: int, share: float) -> float:
 
 
 def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:
-    """Return the share of hits in each cluster (k,)."""
+    """Return the share of hits per cluster (k,)."""
     return np.asarray(np.bincount(clusters, weights=hits) / np.bincount(clusters))

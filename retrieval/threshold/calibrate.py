@@ -1,13 +1,13 @@
-"""The operating point: from labelled searches to one threshold with its evidence.
+"""Calibration: choose one threshold from labelled searches, with its evidence.
 
-The rule (docs/architecture.md): among the thresholds that keep the promise FPIR <= target, the greatest
-mean utility over products, U_i = harmonic mean of 1 - FPIR_i and TPIR_i; those within one standard error of it are
-equivalent, and the one with the smallest variance across products wins; ties go to the largest distance.
+The rule (docs/architecture.md): among the thresholds with FPIR <= target, find the greatest mean utility over items,
+U_i = harmonic mean of 1 - FPIR_i and TPIR_i. Thresholds within one standard error of it are equivalent; of these, the
+one with the smallest variance across items wins. Ties go to the largest distance.
 
-The promise is *certified* when an upper 95 % bound on the FPIR keeps it, *estimated* when only the observed FPIR does.
-The bound (`bounds`) is on means over independent clusters: photos of a product, and products of a group, are not
-independent. Thresholds are tested from the strictest upwards, so that choosing one costs
-no coverage: the observed FPIR only grows along the way.
+The target is *certified* if the upper 95 % bound on the FPIR meets it, and *estimated* if only the observed FPIR does.
+The bound (`bounds`) applies to means over independent clusters, because photos of an item and items of a group are not
+independent. Thresholds are tested in ascending order. The observed FPIR grows monotonically with the threshold, so the
+selection does not reduce the coverage of the bound.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from .bounds import CONFIDENCE, bound_p_value, cluster_means, products_needed, u
 from .gallery_size import EXTRAPOLATION, GallerySize
 
 CERTIFIED, ESTIMATED = "certified", "estimated"
-CANDIDATES = 2000  # thresholds that are compared at most
-LOW_TPIR = 0.5  # below which export says so
-SPLITS = 200  # of the clusters into halves
-STEPS = 2**20  # of the range of distances, where FPIR is worked out for another size of gallery
+CANDIDATES = 2000  # maximum number of thresholds compared
+LOW_TPIR = 0.5  # export warns below this TPIR
+SPLITS = 200  # number of random splits of the clusters into halves
+STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
 REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
 
 Floats = NDArray[np.float64]
@@ -41,16 +41,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One threshold, what it promises, and why that may be believed."""
+    """A threshold, its target FPIR and the evidence for it."""
 
     threshold: float
     status: str  # "certified" or "estimated"
     target_fpir: float
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    min_certainty: float = 0.0  # a search of a lower certainty is answered with a no-match
+    min_certainty: float = 0.0  # searches with a lower certainty return no match
 
     def describe(self) -> str:
-        """Say it in a line."""
+        """Return a one-line description."""
         size = self.evidence.get("gallery_size")
         if "far_range" in self.evidence:
             far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
@@ -60,7 +60,7 @@ class OperatingPoint:
         )
 
     def caveats(self) -> list[str]:
-        """Say in sentences what to expect of items that nobody has seen, as the calibration lets one see it."""
+        """Return sentences about the performance to expect on new items."""
         told, halves = [], self.evidence.get("fpir_on_other_half")
         if halves:
             told.append(
@@ -76,7 +76,7 @@ class OperatingPoint:
         return told
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the operating point as plain JSON values."""
         return {
             "threshold": self.threshold,
             "status": self.status,
@@ -87,7 +87,7 @@ class OperatingPoint:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
-        """Build it from `to_dict`."""
+        """Create an OperatingPoint from the output of `to_dict`."""
         return cls(
             float(values["threshold"]),
             str(values["status"]),
@@ -108,30 +108,30 @@ def calibrate(
     cap: float = math.inf,
     biased: float | None = None,
 ) -> OperatingPoint:
-    """Choose the threshold on searches of products that were used for nothing else.
+    """Choose a threshold on searches of items that were used for nothing else.
 
     Parameters
     ----------
     scores:
-        The searches (n,), through the exported model and the search code that serves.
+        Searches (n,) made with the exported model and the production search code.
     allow_estimate:
-        Accept a threshold whose FPIR keeps the target on these searches but could not be certified.
+        Accept a threshold whose FPIR meets the target on these searches but cannot be certified.
     groups:
-        (n,) cluster of each query where products are not independent of each other; the product by default.
+        (n,) cluster of each query, if items are not independent of each other. By default, each item is a cluster.
     seen_labels:
-        Items that training saw: calibrating on one of them is refused.
+        Items used in training. Calibrating on any of them is an error.
     gallery_size:
-        Items of the gallery that the promise is made for; by default as many as were searched here.
+        Number of gallery items that the target applies to. Defaults to the number of items searched here.
     cap:
-        No threshold beyond it, though the promise be kept there.
+        Upper limit of the threshold, even if a larger one meets the target.
     biased:
-        A limit from data that prove nothing, in place of the promise's own: whatever comes of it is `estimated`.
+        Upper limit from biased data, used instead of the limit set by the target. The status is then `estimated`.
 
     Raises
     ------
     CalibrationError
-        When nothing can be certified and no estimate is allowed, when every threshold that keeps the promise
-        finds nothing (TPIR 0), or when the photos were seen in training.
+        If no threshold can be certified and estimates are not allowed, if every threshold that meets the target
+        finds nothing (TPIR 0), or if items were seen in training.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
@@ -163,7 +163,7 @@ def calibrate(
 
 @dataclass(frozen=True)
 class _Promise:
-    """FPIR <= target in a gallery of `items` items, as far as searches of another size can tell."""
+    """The target FPIR in a gallery of `items` items, evaluated on searches of a gallery of possibly another size."""
 
     scores: SearchScores
     clusters: NDArray[np.int64]
@@ -172,7 +172,7 @@ class _Promise:
 
     @property
     def far_out(self) -> bool:
-        """Whether the size is beyond what the searches can vouch for."""
+        """Whether the gallery size is too large to extrapolate to from these searches."""
         return self.items > EXTRAPOLATION * self.scores.gallery_items
 
     @cached_property
@@ -180,21 +180,21 @@ class _Promise:
         return size_model(self.scores)
 
     def means(self, threshold: float) -> Floats:
-        """Return the FPIR of each cluster (k,)."""
+        """Return the FPIR per cluster (k,)."""
         if self.items == self.scores.gallery_items:
             return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
         return cluster_means(self.size.chances(threshold, self.items), self.clusters)
 
     def rate(self, threshold: float) -> float:
-        """Return the FPIR."""
+        """Return the mean FPIR over all searches."""
         if self.items == self.scores.gallery_items:
             return float(accepts(self.scores.impostor, threshold).mean())
         return self.size.fpir(threshold, self.items)
 
     def limit(self, *, certified: bool) -> float | None:
-        """Return the largest threshold up to which every stricter one keeps the promise, None where there is none.
+        """Return the largest threshold that meets the target, as do all stricter ones; None if there is none.
 
-        The p-value only grows with the threshold, so that bisection equals testing in order.
+        The p-value grows monotonically with the threshold, so bisection is equivalent to testing in order.
         """
 
         def keeps(threshold: float) -> bool:
@@ -203,8 +203,8 @@ class _Promise:
             return self.rate(threshold) <= self.target
 
         errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
-        ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only there
-        if self.items != self.scores.gallery_items:  # there it changes in between, too
+        ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only here
+        if self.items != self.scores.gallery_items:  # the predicted FPIR also changes in between
             ends = np.linspace(0, ends[-1], STEPS)
         passed, failed = -1, len(ends)
         while failed - passed > 1:
@@ -213,9 +213,10 @@ class _Promise:
         return None if passed < 0 else float(ends[passed])
 
     def on_other_clusters(self) -> list[float]:
-        """Return between which FPIR nine of ten thresholds lie that meet the target on one half of the clusters,
-        asked on the other half: how far products that nobody has seen may be from what is promised. Empty for less
-        than four clusters.
+        """Return the 5 % and 95 % quantiles of the FPIR on held-out halves of the clusters.
+
+        Each threshold meets the target on one half of the clusters and is evaluated on the other half. The quantiles
+        show how far the FPIR on new items may be from the target. Empty for fewer than four clusters.
         """
         count = int(self.clusters.max()) + 1
         if count < 4:
@@ -228,7 +229,7 @@ class _Promise:
         return [float(end) for end in np.quantile(found, [0.05, 0.95])]
 
     def why_not(self) -> str:
-        """Say why nothing is certified."""
+        """Return the reason why no threshold can be certified."""
         if self.far_out:
             return (
                 f"{self.items} items are more than {EXTRAPOLATION} times the {self.scores.gallery_items} that were "
@@ -242,7 +243,7 @@ class _Promise:
 
 
 def size_model(scores: SearchScores) -> GallerySize:
-    """Return how FPIR grows with the gallery, from searches that kept their nearest items."""
+    """Return a model of the FPIR by gallery size, from searches that include the distances to their nearest items."""
     if scores.near is None:
         raise InvalidParameter("scores", "hold the distances to the nearest items", None)
     near = scores.near[:, : scores.gallery_items - 1]
@@ -250,9 +251,9 @@ def size_model(scores: SearchScores) -> GallerySize:
 
 
 def _choose(scores: SearchScores, limit: float) -> float | None:
-    """Return the threshold of the rule among those up to `limit`, None when none of them finds anything.
+    """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
 
-    Between two impostor distances utility only grows, so the candidates lie just below those, and at the limit.
+    Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
     """
     below = np.unique(scores.impostor[scores.impostor <= limit])
     candidates = np.append(np.nextafter(below, -np.inf), limit)
@@ -263,7 +264,7 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
 
 
 def best_threshold(curves: UtilityCurves) -> float | None:
-    """Return the threshold of the rule among the curves' distances, None when none of them finds anything."""
+    """Return the threshold chosen by the rule among the curves' distances, None if none of them finds anything."""
     found = curves.sensitivity.any(axis=0)
     if not found.any():
         return None

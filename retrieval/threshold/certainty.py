@@ -1,7 +1,8 @@
-"""Certainty: how far to believe an embedding, by its norm before it is scaled to length one.
+"""Certainty of embeddings, given by the norm before scaling to unit length.
 
-With the von Mises-Fisher losses the norm is a concentration: ambiguous photos have a low one. Whether it tells anything
-for a model is measured (`auroc`, `risk_coverage`), and searches below a cut may be rejected.
+With the von Mises-Fisher losses the norm is a concentration, which is low for ambiguous photos. `auroc` and
+`risk_coverage` measure how well it predicts errors of a model. Searches below a cut can be rejected.
+
 Shapes: n searches.
 """
 
@@ -15,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 
-QUANTILES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the certainties of searches, that are tried as a cut
-NEVER = 1e9  # the distance to the own item of a search that was rejected: mated still, and never found
+QUANTILES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of the certainties, tried as cuts
+NEVER = 1e9  # distance to the own item of a rejected search: still mated, never accepted
 
 Floats = NDArray[np.float64]
 
@@ -27,7 +28,7 @@ def wrong_answers(scores: SearchScores) -> NDArray[np.bool_]:
 
 
 def auroc(certainties: ArrayLike, wrong: ArrayLike) -> float | None:
-    """Return the chance that a wrong search has a lower certainty than a right one, None where one kind is missing."""
+    """Return the probability that a wrong search has a lower certainty than a right one, None if either is missing."""
     values, bad = np.asarray(certainties, dtype=np.float64), np.asarray(wrong, dtype=bool)
     below = np.sort(values[bad])
     good = values[~bad]
@@ -39,19 +40,19 @@ def auroc(certainties: ArrayLike, wrong: ArrayLike) -> float | None:
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """Share of wrong answers among the most certain searches, for each share of them that is answered (n,)."""
+    """Share of wrong answers (risk) for each share of searches answered, most certain first (coverage), each (n,)."""
 
     coverage: Floats
     risk: Floats
 
     @property
     def area(self) -> float:
-        """The mean risk over all coverages."""
+        """The area under the curve: mean risk over all coverages."""
         return float(self.risk.mean())
 
 
 def risk_coverage(certainties: ArrayLike, wrong: ArrayLike) -> RiskCoverage:
-    """Return the risk-coverage curve, the most certain first."""
+    """Compute the risk-coverage curve, most certain searches first."""
     values, bad = np.asarray(certainties, dtype=np.float64), np.asarray(wrong, dtype=bool)
     if values.shape != bad.shape or not len(values):
         raise InvalidParameter("certainties", "have one value a search", (values.shape, bad.shape))
@@ -61,7 +62,7 @@ def risk_coverage(certainties: ArrayLike, wrong: ArrayLike) -> RiskCoverage:
 
 
 def without_uncertain(scores: SearchScores, certainties: ArrayLike, cut: float) -> SearchScores:
-    """Return the scores where searches of a certainty below the cut return nothing."""
+    """Return scores in which searches with a certainty below the cut return nothing."""
     low = np.asarray(certainties, dtype=np.float64) < cut
     if low.shape != scores.own.shape:
         raise InvalidParameter("certainties", "have one value a search", low.shape)
@@ -71,7 +72,7 @@ def without_uncertain(scores: SearchScores, certainties: ArrayLike, cut: float) 
 
 
 def choose_cut(scores: SearchScores, certainties: ArrayLike, target_fpir: float) -> tuple[float, dict[float, float]]:
-    """Return the cut of the lowest FNIR at the target FPIR (0: none helps), and the FNIR of each that was tried."""
+    """Return the cut with the lowest FNIR at the target FPIR (0 if none helps), and the FNIR of every cut tried."""
     values = np.asarray(certainties, dtype=np.float64)
     cuts = [0.0 if not share else float(np.quantile(values, share)) for share in QUANTILES]
     tried = {}

@@ -1,6 +1,7 @@
-"""What people say of answers: a file of JSON lines that grows while a bundle serves.
+"""User feedback on answers, stored as JSON lines and appended to while serving.
 
-Whoever may search may judge, so that every line names the answer and the key; `verdicts` says which of them count.
+Anyone who may search may give feedback, so every line names the answer and the key. `verdicts` selects the verdicts
+that count.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ from retrieval.result import MATCH, NO_MATCH, SearchResult
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 VERDICTS = (RIGHT, WRONG, UNKNOWN)
-MAX_BYTES = 100 * 2**20  # of a file: some 200,000 verdicts
-MAX_LINE = 16 * 1024  # bytes of a line
-FARTHEST = 1e6  # distance of any form
-LATER = frozenset({"time", "request_id", "key", "asked_by"})  # fields that older files lack
+MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
+MAX_LINE = 16 * 1024  # bytes per line
+FARTHEST = 1e6  # upper limit of any distance
+LATER = frozenset({"time", "request_id", "key", "asked_by"})  # fields missing in older files
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """One verdict on one answer."""
+    """A verdict on an answer."""
 
     verdict: str  # "right", "wrong" (another item is right), "unknown" (the item is not in the catalogue)
-    decision: str  # what was answered: "match" or "no_match"
+    decision: str  # of the answer: "match" or "no_match"
     item_id: str  # nearest item, match or not
-    distance: float  # to it
+    distance: float  # to the nearest item
     gallery_items: int
-    embedding_id: str  # of the model, and `measure` of the distance: distances of others do not compare
+    embedding_id: str  # of the model; `measure` identifies the distance. Distances compare only if both agree
     measure: str
     bundle_id: str
     time: str = ""  # ISO 8601, UTC
-    request_id: str = ""  # of the answer; empty in files of older servers
-    key: str = ""  # name of the key that judges; empty where the server has no keys
+    request_id: str = ""  # of the answer; empty in older files
+    key: str = ""  # name of the key that gave the verdict; empty on a server without keys
     asked_by: str = ""  # name of the key that searched
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Feedback:
 
     @property
     def of_unknown_item(self) -> bool:
-        """Whether the photo is known to show nothing of the catalogue."""
+        """Whether the verdict says that the photo shows no item of the catalogue."""
         return self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH)
 
 
@@ -62,7 +63,7 @@ def feedback_on(
     key: str = "",
     asked_by: str = "",
 ) -> Feedback:
-    """Return a verdict on an answer, dated now."""
+    """Create a verdict on an answer, with the current time."""
     if result.nearest is None:
         raise InvalidParameter("feedback", "be about an answer that had a nearest item", None)
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -83,7 +84,7 @@ def feedback_on(
 
 
 def append_feedback(path: Path, feedback: Feedback) -> None:
-    """Add a line, in one write and synced: two processes never mix their lines, and a kill loses none."""
+    """Append a line in a single synced write: processes never interleave lines, and a kill loses none."""
     line = (json.dumps(vars(feedback)) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     try:
@@ -96,7 +97,7 @@ def append_feedback(path: Path, feedback: Feedback) -> None:
 
 
 def read_feedback(path: Path) -> list[Feedback]:
-    """Read a file of feedback, whoever wrote it; DataError names the line that is none."""
+    """Read an untrusted feedback file; raise DataError with the line number if a line is invalid."""
     found = []
     for number, line in enumerate(_content(path).split(b"\n"), 1):
         if not line.strip():
@@ -111,9 +112,9 @@ def read_feedback(path: Path) -> list[Feedback]:
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a regular file that is not too large."""
+    """Read a regular file of at most `MAX_BYTES` bytes."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would wait for a writer
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DataError(f"{path} is no file", remedy="Name the file that `retrieval serve --feedback` writes")
             content = file.read(MAX_BYTES + 1)
@@ -125,7 +126,7 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(line: bytes) -> Feedback:
-    """Return the verdict of a line; ValueError where it is none."""
+    """Parse a line into a verdict; raise ValueError if it is invalid."""
     if len(line) > MAX_LINE:
         raise ValueError(f"it has more than {MAX_LINE:,} bytes")
     values = json.loads(line, parse_constant=_refuse)

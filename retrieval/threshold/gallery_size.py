@@ -1,14 +1,15 @@
-"""How the false positive identification rate grows with the gallery.
+"""Model of the false positive identification rate (FPIR) as a function of gallery size.
 
-A photo of an unknown item is let in when any of N items comes within the threshold. With p the chance that a random
-item does, for this query, FPIR(N) is the mean over queries of 1 - (1 - p)^N. Inside the calibrated gallery p needs no
-model: of its M items a query met c within the threshold, and the chance that N random ones of the M avoid those is
-hypergeometric. Beyond, two things are modelled, both fitted to the items nearest to each query:
+A photo of an unknown item returns something if any of N items is within the threshold. With p the probability that a
+random item is, for a given query, FPIR(N) is the mean over queries of 1 - (1 - p)^N. Up to the size of the calibrated
+gallery p needs no model: if c of its M items are within the threshold of a query, the probability that N random items
+of the M avoid those c is hypergeometric. For larger galleries two quantities are modelled, both fitted to the items
+nearest to each query:
 
-- the mean of p, by the pooled distances of queries and other items, which far out in the tail follow a power of the
-  distance (the Weibull domain of extreme-value theory: distances are bounded below; Hill's estimator);
-- how p differs between queries, by a gamma distribution of shape a: some regions are crowded. Having met c of M items,
-  a query avoids N with the chance ((b + M) / (b + M + N))^(a + c), b = a / p̄.
+- the mean of p, from the pooled distances between queries and other items, whose tail follows a power of the distance
+  (the Weibull domain of extreme-value theory, as distances are bounded below; Hill's estimator);
+- the variation of p between queries, since some regions are denser, by a gamma distribution of shape a. A query with c
+  of M items within the threshold avoids N items with probability ((b + M) / (b + M + N))^(a + c), b = a / p̄.
 
 Shapes: n queries, k = items nearest to each.
 """
@@ -24,15 +25,15 @@ from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
 
-TAIL_SHARE, TAIL_LEAST = 0.05, 50  # pooled distances a query, and at least, that the power law is fitted to
-EXTRAPOLATION = 10  # times the calibrated number of items, beyond which a rate is an estimate at best
+TAIL_SHARE, TAIL_LEAST = 0.05, 50  # pooled distances that the power law is fitted to: per query, and at least
+EXTRAPOLATION = 10  # times the calibrated number of items; rates beyond cannot be certified
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class GallerySize:
-    """Each query's distances to the items nearest to it, its own aside, among `items` others."""
+    """FPIR by gallery size, from each query's distances to its nearest items among `items` others, without its own."""
 
     near: Floats  # (n, k) ascending
     items: int
@@ -44,7 +45,7 @@ class GallerySize:
             raise InvalidParameter("items", "be at least the number of nearest items", self.items)
 
     def chances(self, threshold: float, items: int) -> Floats:
-        """Return, for each query, the chance that a gallery of so many other items returns something (n,)."""
+        """Return, for each query, the probability that a gallery of `items` other items returns something (n,)."""
         if items < 1:
             raise InvalidParameter("items", "be at least 1", items)
         counts = (self.near <= threshold).sum(axis=1)
@@ -58,11 +59,11 @@ class GallerySize:
         return np.asarray(-np.expm1(-(shape + counts) * math.log1p(items / known)))
 
     def fpir(self, threshold: float, items: int) -> float:
-        """Return the share of searches without a mate that return something in a gallery of so many items."""
+        """Return the FPIR in a gallery of `items` items: the share of non-mated searches that return something."""
         return float(self.chances(threshold, items).mean())
 
     def threshold(self, fpir: float, items: int) -> float:
-        """Return the largest threshold, to 1e-9, at which the FPIR is at most `fpir` in a gallery of so many items."""
+        """Return the largest threshold, to 1e-9, with an FPIR of at most `fpir` in a gallery of `items` items."""
         if not 0 < fpir < 1:
             raise InvalidParameter("fpir", "lie between 0 and 1", fpir)
         low, high = 0.0, float(self.near[np.isfinite(self.near)].max(initial=0))
@@ -73,12 +74,12 @@ class GallerySize:
 
     @cached_property
     def _pooled(self) -> Floats:
-        """All distances, ascending. They stand for those of all items up to the smallest k-th of a query."""
+        """All distances, ascending. They are complete up to the smallest k-th distance of any query."""
         return np.sort(self.near[np.isfinite(self.near)])
 
     @cached_property
     def _tail(self) -> tuple[float, float, int]:
-        """Where the tail begins, the exponent of its power law, and how many distances lie in it."""
+        """The upper edge of the tail, the exponent of its power law, and the number of distances in it."""
         count = min(max(TAIL_LEAST, int(TAIL_SHARE * len(self.near))), len(self._pooled))
         edge = float(self._pooled[count - 1])
         logs = np.log(edge / np.maximum(self._pooled[: count - 1], 1e-12))
@@ -86,7 +87,7 @@ class GallerySize:
         return edge, (max(count - 2, 1) / total if total > 0 else math.inf), count
 
     def _mean_count(self, threshold: float) -> float:
-        """Return how many of the `items` others lie within the threshold of a query, on average."""
+        """Return the mean number of the other items within the threshold of a query."""
         edge, exponent, count = self._tail
         if threshold >= edge:
             return float(np.searchsorted(self._pooled, threshold, side="right")) / len(self.near)
@@ -95,7 +96,7 @@ class GallerySize:
         return float(count / len(self.near) * (threshold / edge) ** exponent)
 
     def _shape(self, threshold: float) -> float:
-        """Return the gamma distribution's shape by maximum likelihood of the counts within a threshold."""
+        """Return the maximum-likelihood shape of the gamma distribution for the counts within a threshold."""
         counts, queries = np.unique((self.near <= threshold).sum(axis=1), return_counts=True)
         mean = float((counts * queries).sum() / queries.sum())
         grid = np.exp(np.linspace(-5, 5, 81))
@@ -103,7 +104,7 @@ class GallerySize:
 
 
 def _chance_to_avoid(counts: NDArray[np.int64], drawn: int, items: int) -> Floats:
-    """Return, for each count c, the chance that `drawn` of the items avoid c given ones."""
+    """Return, for each count c, the probability that `drawn` random items avoid c given ones."""
     values, place = np.unique(counts, return_inverse=True)
     chances = [
         0.0 if drawn > items - c else math.exp(_log_choose(items - c, drawn) - _log_choose(items, drawn))
@@ -117,7 +118,7 @@ def _log_choose(total: int, drawn: int) -> float:
 
 
 def _log_likelihood(counts: NDArray[np.int64], queries: NDArray[np.int64], mean: float, shape: float) -> float:
-    """Return the log-likelihood of negative-binomial counts, without what does not depend on the shape."""
+    """Return the log-likelihood of negative-binomial counts, without terms that do not depend on the shape."""
     rate = shape / (shape + mean)
     terms = (
         q * (math.lgamma(c + shape) - math.lgamma(shape) + shape * math.log(rate) + c * math.log1p(-rate))

@@ -1,7 +1,7 @@
-"""One threshold for 1:1 use (are these two photos the same thing?), by the rule of searches applied to pairs.
+"""Calibration of a threshold for 1:1 verification, which decides whether two photos show the same item.
 
-The rule and the range are the ones of threshold consistency (arXiv 2307.04047): among the distances between two
-false-accept rates, the greatest mean utility over products; see `calibration.best_threshold`.
+The rule and the range follow threshold consistency (arXiv 2307.04047): among the distances between two false accept
+rates, choose the greatest mean utility over items; see `calibrate.best_threshold`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ def calibrate_pairs(
     far_range: tuple[float, float] = FAR_RANGE,
     allow_estimate: bool = False,
 ) -> OperatingPoint:
-    """Choose the threshold of pairs within a FAR range; its status is `estimated`, as pairs share photos.
+    """Choose a threshold for pairs within a FAR range. Its status is `estimated`, because pairs share photos.
 
     Parameters
     ----------
     vectors, labels:
-        Embeddings (n, d) of photos that were used for nothing else, and their items (n,).
+        Embeddings (n, d) of photos that were used for nothing else, and their item ids (n,).
     scores:
-        Searches of the same photos: what the threshold does there is stated beside it.
+        Searches with the same photos. The evidence includes their error rates at the threshold.
     far_range:
-        Lowest and highest share of pairs of different items that are taken for the same.
+        Lowest and highest share of pairs of different items that are accepted as the same.
     allow_estimate:
-        Must be said, as nothing is certified.
+        Must be True, because a threshold for pairs cannot be certified.
     """
     if not allow_estimate:
         raise CalibrationError(
@@ -65,7 +65,7 @@ def calibrate_pairs(
         "frr_mean_over_products": float(1 - curves.sensitivity[:, place].mean()),
         "opis": found.value,
         "fpir": rates.fpir,
-        "fpir_upper": 1.0,  # nothing is promised of searches
+        "fpir_upper": 1.0,  # no target for searches
         "tpir": rates.tpir,
         "misidentification": rates.misidentification,
         "products": len(curves.classes),

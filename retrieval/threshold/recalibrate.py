@@ -1,8 +1,8 @@
-"""Another threshold for the same model: the searches that a bundle was calibrated on, kept in the bundle.
+"""Recalibration: a new threshold for the same model, from the calibration searches stored in the bundle.
 
-calibration.npz holds, for n searches of photos of products that nothing else was decided on: `own`, `impostor` (n,)
-and `near` (n, k) distances, `certainty`, `item_id`, `group` and `photo_id` (n,), `vector` (n, d) and
-`appearance` (n, 3) of the photos that asked, and `gallery_items`.
+calibration.npz holds n searches with photos of items that were used for nothing else: the distances `own` and
+`impostor` (n,) and `near` (n, k); `certainty`, `item_id`, `group` and `photo_id` (n,); `vector` (n, d) and
+`appearance` (n, 3) of the query photos; and `gallery_items`.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .report import ReportData, render_report
 from .targets import Target
 from .verdicts import Tally, feedback_caps, weigh
 
-CAP = "feedback_cap"  # in the evidence: no threshold beyond it
+CAP = "feedback_cap"  # key in the evidence: upper limit of later thresholds
 
 
 @dataclass(frozen=True)
 class Searches:
-    """The searches of a calibration."""
+    """The searches that a bundle was calibrated on."""
 
     scores: SearchScores
-    groups: NDArray[np.str_] | None  # (n,) product family, where the catalogue names them
+    groups: NDArray[np.str_] | None  # (n,) groups of related items, if the catalogue has them
     photo_ids: NDArray[np.str_]  # (n,)
     certainties: NDArray[np.float32]  # (n,)
-    vectors: NDArray[np.float32] | None = None  # (n, d) of the photos that asked
-    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness of theirs
+    vectors: NDArray[np.float32] | None = None  # (n, d) of the query photos
+    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness
 
 
 def pack_searches(searches: Searches) -> bytes:
-    """Return searches as npz."""
+    """Serialize searches as npz."""
     scores = searches.scores
     if scores.near is None:
         raise BundleError("the searches kept no nearest items")
@@ -70,7 +70,7 @@ def pack_searches(searches: Searches) -> bytes:
 
 
 def searches_of(bundle: Bundle) -> Searches:
-    """Return the searches that a bundle was calibrated on; BundleError where it keeps none."""
+    """Return the searches that a bundle was calibrated on; raise BundleError if it stores none."""
     if CALIBRATION not in bundle.manifest["files"]:
         raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
     with np.load(io.BytesIO(bundle.read(CALIBRATION)), allow_pickle=False) as file:
@@ -84,18 +84,18 @@ def searches_of(bundle: Bundle) -> Searches:
 
 
 def probe_of(bundle: Bundle) -> Probe:
-    """Return what an approximate index is asked to see what it loses: the bundle's threshold, distance and queries."""
+    """Return the threshold, distance and queries that measure the recall of an approximate index."""
     known = CALIBRATION in bundle.manifest["files"]
     return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Another operating point, before anything is written."""
+    """A proposed operating point, before a bundle is written."""
 
     point: OperatingPoint
     scores: SearchScores
-    tally: Tally | None  # of the feedback, None where there is none
+    tally: Tally | None  # of the feedback, None without feedback
 
 
 def recalibrate(
@@ -109,24 +109,24 @@ def recalibrate(
     trusted: Collection[str] = (),
     accept_biased: bool = False,
 ) -> Bundle:
-    """Write a bundle with the same model and another operating point; its galleries stay valid.
+    """Write a bundle with the same model and a new operating point. Galleries stay valid.
 
     Parameters
     ----------
     target, gallery_size:
-        What is promised, and for how many items; by default what the bundle promises now.
+        The target and the number of gallery items it applies to. Both default to the bundle's own.
     feedback:
-        Verdicts on live answers. They tighten the threshold where it lets through too many unknown items, and stay
-        with the bundle from then on; with `accept_biased` they may also loosen it, and it is `estimated` then.
+        Verdicts on live answers. They tighten the threshold if it accepts too many unknown items, and the new bundle
+        keeps this limit. With `accept_biased` they may also loosen the threshold; its status is then `estimated`.
     trusted:
-        Names of keys whose verdicts count without a bound (`verdicts`); the empty name is that of a server without
+        Names of keys whose verdicts count without a limit (`verdicts`). The empty name stands for a server without
         keys.
 
     Raises
     ------
     CalibrationError
-        Where no threshold keeps the promise, and for a bundle of pairs (`pair_protocol`), which promises searches
-        nothing.
+        If no threshold meets the target, or if the bundle's threshold is one for pairs (`pair_protocol`), which has
+        no target for searches.
     """
     proposal = propose(
         bundle,
@@ -168,7 +168,7 @@ def propose(
     trusted: Collection[str] = (),
     accept_biased: bool = False,
 ) -> Proposal:
-    """Return the operating point that `recalibrate` would write."""
+    """Return the operating point that `recalibrate` would write, without writing it."""
     _refuse_pairs(bundle)
     now = bundle.operating_point
     searches = searches_of(bundle)
@@ -178,7 +178,7 @@ def propose(
     if feedback:
         tally = weigh(bundle, feedback, trusted=trusted)
         least, most = feedback_caps(tally, target_fpir)
-        if accept_biased:  # it moves as little as the verdicts ask for, in either direction
+        if accept_biased:  # the smallest move that the verdicts support, in either direction
             cap, biased = math.inf, min(max(now.threshold, least), most)
         else:
             cap = min(cap, most)
@@ -198,7 +198,7 @@ def propose(
 
 
 def _refuse_pairs(bundle: Bundle) -> None:
-    """Raise CalibrationError for a bundle whose threshold is one of pairs: it keeps no promise for searches."""
+    """Raise CalibrationError if the bundle's threshold is one for pairs, which has no target for searches."""
     if bundle.operating_point.evidence.get("protocol") == PAIRS:
         raise CalibrationError(
             f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
@@ -214,31 +214,31 @@ def _data(point: OperatingPoint, scores: SearchScores, evidence: dict[str, Any])
 def _report(data: ReportData) -> dict[str, bytes]:
     try:
         return {REPORT: render_report(data).encode()}
-    except MissingDependency:  # a machine that only serves: the bundle goes without pictures
+    except MissingDependency:  # serving machines lack matplotlib: write no report
         return {}
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """What a bundle's threshold does in a gallery of so many items."""
+    """The expected FPIR of a bundle's threshold at a given gallery size."""
 
     items: int
-    promised_items: int  # the promise holds up to here
+    promised_items: int  # gallery size that the target applies to
     target_fpir: float
-    fpir: float  # expected now
-    known: bool  # False beyond ten times what was calibrated: a guess then
+    fpir: float  # expected at this size
+    known: bool  # False beyond ten times the calibrated size
 
     @property
     def outgrown(self) -> bool:
-        """Whether the gallery is larger than the promise was made for."""
+        """Whether the gallery is larger than the size that the target applies to."""
         return self.items > self.promised_items
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the outlook as plain JSON values."""
         return {**vars(self), "outgrown": self.outgrown}
 
     def warning(self, bundle: Path | None = None) -> str:
-        """Say that it is outgrown, and what to do; empty where it is not. The command names the bundle where given."""
+        """Return a warning with the command to run if the gallery is outgrown, else an empty string."""
         if not self.outgrown:
             return ""
         old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
@@ -252,7 +252,7 @@ class Outlook:
 
 
 def outlook(bundle: Bundle, items: int) -> Outlook | None:
-    """Return what to expect in a gallery of so many items, None where the bundle cannot tell."""
+    """Return the expected FPIR in a gallery of `items` items, or None if the bundle cannot tell."""
     point = bundle.operating_point
     if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
         return None

@@ -1,6 +1,6 @@
-"""`report.html` of a bundle: pictures of what the threshold does, and in words how far to believe it.
+"""The calibration report `report.html`: plots of the threshold's error rates and the strength of its evidence.
 
-One file without scripts or anything from elsewhere, so that it opens from a disk and in years.
+The report is a single HTML file without scripts or external resources.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from .calibrate import CERTIFIED, OperatingPoint, size_model
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WORST = 6  # classes that are shown with photos
-MANY = 60  # curves beyond which they are drawn as pixels
+WORST = 6  # number of items shown with photos
+MANY = 60  # number of curves above which they are rasterized
 CONFIDENT = "95 %"
 BLUE, ORANGE, GREY, RED = "#2b6cb0", "#c05621", "#718096", "#c53030"
 STYLE = """
@@ -42,19 +42,19 @@ td:first-child, th:first-child { text-align: left; } tr.chosen { font-weight: 60
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report shows."""
+    """The data behind a report."""
 
     point: OperatingPoint
     scores: SearchScores
     distances_tried: Sequence[Mapping[str, Any]] = ()
-    pair_curves: UtilityCurves | None = None  # of the calibration photos
-    pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the usual one first
-    photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # a few JPEG of an item
-    beside_fp32: Sequence[Mapping[str, Any]] = ()  # figures of fp32 on the CPU, and of the form that is served
+    pair_curves: UtilityCurves | None = None  # over pairs of calibration photos
+    pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the default range first
+    photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # returns a few JPEGs of an item
+    beside_fp32: Sequence[Mapping[str, Any]] = ()  # metrics of fp32 on the CPU and of the exported model
 
 
 def render_report(data: ReportData) -> str:
-    """Return the page; MissingDependency where matplotlib is not installed."""
+    """Render the report as HTML; raise MissingDependency if matplotlib is not installed."""
     figures = [
         (
             "Each product's utility against the threshold",

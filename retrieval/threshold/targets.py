@@ -1,4 +1,4 @@
-"""What a threshold is to promise: a false positive identification rate, or what amounts to one."""
+"""Targets of a threshold: FPIR, FAR or precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .calibrate import size_model
 
 @dataclass(frozen=True)
 class Target:
-    """What a threshold is to promise: a FPIR, or what amounts to one on the calibration searches.
+    """The error rate that a threshold must meet: an FPIR, or a rate that is converted to one.
 
     Parameters
     ----------
@@ -23,8 +23,8 @@ class Target:
     far:
         Share of pairs of a photo and another item that are accepted, for 1:1 use.
     precision, mated_share:
-        Share of answered searches whose first answer is right, where `mated_share` of all searches are of items in
-        the gallery. The threshold depends on that share, so that it must be given.
+        Share of answered searches whose first answer is right, if `mated_share` of all searches are of items in the
+        gallery. The threshold depends on `mated_share`, so it is required with `precision`.
     """
 
     fpir: float | None = None
@@ -48,7 +48,7 @@ class Target:
             )
 
     def as_fpir(self, scores: SearchScores) -> float:
-        """Return the FPIR that it amounts to; CalibrationError where no threshold meets it."""
+        """Convert the target to an FPIR on these searches; raise CalibrationError if no threshold meets it."""
         if self.fpir is not None:
             return self.fpir
         threshold = _threshold_at_far(scores, self.far) if self.far is not None else self._threshold(scores)
@@ -61,7 +61,7 @@ class Target:
         return fpir
 
     def _threshold(self, scores: SearchScores) -> float:
-        """Return the largest threshold of the precision."""
+        """Return the largest threshold that reaches the precision."""
         share, wanted = float(self.mated_share or 0), float(self.precision or 0)
         correct = np.sort(scores.own[scores.mated & (scores.own < scores.impostor)])
         wrong = np.sort(scores.impostor[scores.mated & (scores.impostor <= scores.own)])
@@ -90,7 +90,7 @@ def _threshold_at_far(scores: SearchScores, far: float) -> float:
     near = size_model(scores).near
     allowed = int(far * len(near) * (scores.gallery_items - 1))
     pooled = np.sort(near[np.isfinite(near)])
-    known = near[:, -1].min() if near.shape[1] < scores.gallery_items - 1 else np.inf  # up to here all pairs are kept
+    known = near[:, -1].min() if near.shape[1] < scores.gallery_items - 1 else np.inf  # all pairs up to here are kept
     if allowed >= len(pooled) or pooled[allowed] > known:
         raise CalibrationError(
             f"a FAR of {far:g} accepts more than the {near.shape[1]} items nearest to a query, and only those are kept",

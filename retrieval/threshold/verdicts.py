@@ -1,18 +1,20 @@
-"""Which verdicts count, and what they may do to a threshold.
+"""Rules for the feedback that may change a threshold.
 
-A search is known to be of an unknown item where an answer was called "unknown", or a no-match "right". The largest
-threshold under which at most the promised share of those returns something caps the bundle's one. People tell
-what struck them, so that feedback is biased: it tightens a threshold, and never certifies or loosens one.
+A search counts as one of an unknown item if its answer was judged "unknown", or if a no-match was judged "right".
+Feedback caps the bundle's threshold at the largest value that returns something for at most the target share of these
+searches. Feedback is biased, because people report what they notice: it can tighten a threshold, but never certifies
+or loosens one.
 
-Some may also lie, and a key may be stolen. So a single key that the operator does not trust by name is bounded twice:
+Verdicts may also be false, and a key may be stolen. The influence of each key that the operator does not trust by name
+is therefore limited in two ways:
 
-- **It moves nothing alone.** The threshold moves as far as the verdicts say whichever one key is left out. Calling
-  known items unknown from one key has no effect: the others' verdicts, without it, do not say so.
-- **It is at most half of what counts** (`SHARE`), its newest verdicts. Judging any number of easy photos then hides
-  no more than half of the others' errors: on their searches the FPIR stays within twice the target.
+- **One key alone cannot move the threshold.** The threshold moves only as far as the verdicts support with any one key
+  left out. Calling known items unknown from a single key has no effect, because the other verdicts do not agree.
+- **One key supplies at most half of the counted verdicts** (`SHARE`); its newest ones are kept. Judging many easy
+  photos then hides at most half of the other keys' errors: the FPIR on their searches stays within twice the target.
 
-A smaller share would bound the second harm more, but two keys could then never count in full; and no share alone
-bounds the first harm, for which a share of the target (5 %, say) is enough.
+A smaller share would limit the second attack further, but then the verdicts of two keys could never all count. No share
+prevents the first attack on its own: false verdicts amounting to the target FPIR (such as 5 %) suffice.
 """
 
 from __future__ import annotations
@@ -30,8 +32,8 @@ from retrieval.errors import DataError
 
 from .feedback import Feedback
 
-FEWEST_ERRORS = 5  # that the promise would allow among the searches; fewer searches say nothing
-SHARE = 0.5  # of the verdicts that count, at most, from one key that is not trusted
+FEWEST_ERRORS = 5  # minimum number of errors that the target must allow among the searches
+SHARE = 0.5  # maximum share of the counted verdicts from one untrusted key
 OTHER_MODEL = "of another model or distance"
 CHANGED = "given again later"
 SAME_PHOTO = "of a photo that the key judged again"
@@ -41,19 +43,19 @@ BEYOND_SHARE = "more than those of all other keys"
 
 @dataclass(frozen=True)
 class Tally:
-    """The verdicts that count, and how many others there are."""
+    """The verdicts that count, and the number of dropped ones."""
 
     counted: tuple[Feedback, ...]  # each on a search of an unknown item
-    dropped: Counter[tuple[str, str]]  # name of the key and reason, to how many
+    dropped: Counter[tuple[str, str]]  # count by key name and reason
     trusted: frozenset[str]
 
     @property
     def keys(self) -> Counter[str]:
-        """How many verdicts count, by the name of the key."""
+        """The number of counted verdicts by key name."""
         return Counter(feedback.key for feedback in self.counted)
 
     def lines(self) -> list[str]:
-        """Return what counts and what does not, in words."""
+        """Return lines of text that list the counted and dropped verdicts per key."""
         counted = [
             f"{named(key)}: {count} count{', trusted' if key in self.trusted else ''}"
             for key, count in sorted(self.keys.items())
@@ -63,9 +65,9 @@ class Tally:
 
 
 def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[str] = ()) -> Tally:
-    """Return the verdicts that count: the last one on each answer and photo, none of a key beyond its share.
+    """Select the verdicts that count: the last one per answer and photo, within each key's share.
 
-    `trusted` are names of keys without a bound; the empty name is that of a server without keys.
+    `trusted` lists the names of keys without a limit; the empty name stands for a server without keys.
     """
     dropped: Counter[tuple[str, str]] = Counter()
 
@@ -83,9 +85,9 @@ def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[s
 
 
 def feedback_caps(tally: Tally, target_fpir: float) -> tuple[float, float]:
-    """Return the smallest and the largest cap on a threshold that the verdicts give, whichever one key is left out.
+    """Return the smallest and the largest cap on the threshold, over leaving out each untrusted key in turn.
 
-    DataError where there are so few without one key that the target would allow less than five errors.
+    Raises DataError if, without one key, so few verdicts remain that the target would allow fewer than five errors.
     """
     beyond = [(key, count) for (key, why), count in tally.dropped.items() if why == BEYOND_SHARE]
     if beyond and not tally.counted:
@@ -113,35 +115,35 @@ def feedback_caps(tally: Tally, target_fpir: float) -> tuple[float, float]:
 
 
 def named(key: str) -> str:
-    """Return what a key is called in a sentence."""
+    """Return the name of a key for use in a sentence."""
     return f"key {key!r}" if key else "whoever asked without a key"
 
 
 def option(key: str) -> str:
-    """Return the option that trusts a key, quoted for a shell."""
+    """Return the command-line option that trusts a key, quoted for a shell."""
     return "--trust-key " + "'" + key.replace("'", "'\\''") + "'"
 
 
 def _cap(distances: NDArray[np.float64], target_fpir: float) -> float:
-    """Return the largest threshold within which at most the target's share of the distances (n,) lies."""
+    """Return the largest threshold that accepts at most the target share of the distances (n,)."""
     return float(np.nextafter(np.sort(distances)[int(target_fpir * len(distances) + 1e-9)], -np.inf))
 
 
 def _answer(feedback: Feedback) -> tuple[str, str, str, float]:
-    """Return what names the answer that a verdict is about; older files name the photo alone."""
+    """Return an identifier of the judged answer; older files identify only the photo."""
     if feedback.request_id:
         return feedback.request_id, feedback.asked_by, "", 0.0
     return "", feedback.key, feedback.item_id, feedback.distance
 
 
 def _last(names: Sequence[object]) -> list[bool]:
-    """Return for each name whether it is the last of its kind."""
+    """Return for each name whether it is its last occurrence."""
     last = {name: number for number, name in enumerate(names)}
     return [last[name] == number for number, name in enumerate(names)]
 
 
 def _within_share(feedback: Sequence[Feedback], trusted: Collection[str]) -> list[bool]:
-    """Return for each verdict whether it is within its key's share, the newest first."""
+    """Return for each verdict whether it is within its key's share, counting the newest first."""
     counts = Counter(f.key for f in feedback)
     left = {key: int(SHARE / (1 - SHARE) * (counts.total() - count)) for key, count in counts.items()}
     kept = []
