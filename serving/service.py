@@ -178,7 +178,10 @@ class Service:
 
     @contextmanager
     def _writer(self) -> Iterator[Gallery | Any]:
-        """Open the gallery for writing, one request at a time; GalleryLocked when another request or process holds it."""
+        """Open the gallery for writing, one request at a time.
+
+        Raises GalleryLocked when another request or process is writing.
+        """
         if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing", remedy="Try again in a second")
         try:
