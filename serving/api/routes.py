@@ -111,7 +111,7 @@ def search_routes(service: Service) -> APIRouter:
     async def batch(
         request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
     ) -> Response:
-        """Search with several photos: send a form with the files `images`, or JSON. One refused photo stops no other."""
+        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
         images: list[bytes | str]
         if is_json(request):
             asked = await parsed(request, BatchRequest)

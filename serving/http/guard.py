@@ -31,9 +31,7 @@ THUMBNAIL_PATH = "/v1/thumbnails/"  # the page requests about a dozen per search
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD", "OPTIONS")
 SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
-HOST = re.compile(
-    r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?"
-)  # host name or address with optional port
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",

@@ -52,9 +52,7 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
     """Return the page as an ASGI application."""
     most = service.settings.max_bytes
     uploads = Uploads(client_bytes=CLIENT_PHOTOS * most, total_bytes=PHOTOS * most)
-    os.environ["GRADIO_TEMP_DIR"] = str(
-        uploads.folder / "gradio"
-    )  # read at import; the default is shared by all servers
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read at import; the default is shared
     gradio = _gradio()
     blocks = build_page(service, uploads, examples)
     gradio_app: FastAPI = gradio.mount_gradio_app(

@@ -168,9 +168,7 @@ class _Transfer:
     async def _file(self, request: Request) -> bytes:
         await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
         parser = MultiPartParser(request.headers, request.stream(), max_files=1, max_fields=4)
-        parser.spool_max_size = (
-            self._max_bytes + OVERHEAD
-        )  # parse in memory: the photo is written to the upload folder only
+        parser.spool_max_size = self._max_bytes + OVERHEAD  # parse in memory; only `Uploads` writes files
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError) as error:
