@@ -1,4 +1,4 @@
-"""How the server behaves, as plain values."""
+"""Server settings."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from retrieval.images import MAX_BYTES
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Limits of one server process. None of them can move the threshold, which belongs to the bundle."""
+    """Limits of one server process. The threshold is not a setting: it belongs to the bundle."""
 
-    threads: int = field(default_factory=cores)  # searches at a time, one a core
-    queue: int = 32  # searches that may wait; one more is answered 503
-    deadline_s: float = 10.0  # that a search may take, waiting included; then it is answered 503
-    body_s: float = 15.0  # that a request's body may take to arrive
-    max_bytes: int = MAX_BYTES  # of an image
-    max_batch_bytes: int = 64 * 2**20  # of a batch of images
-    batch: int = 0  # photos embedded together, where that pays (a GPU); 0: where there is one
-    keys: Path | None = None  # file of API keys; None: no key is needed
-    rate: float = math.inf  # requests per second of a key, or of an address where there are no keys
-    local: bool = False  # asked by this machine's own names alone, as nothing else protects it
-    feedback: Path | None = None  # file that verdicts are appended to; None: none is taken
+    threads: int = field(default_factory=cores)  # concurrent searches; default: one per core
+    queue: int = 32  # searches that may wait; further ones get 503
+    deadline_s: float = 10.0  # time limit of a search, waiting included; then 503
+    body_s: float = 15.0  # time limit for the arrival of a request body
+    max_bytes: int = MAX_BYTES  # per image
+    max_batch_bytes: int = 64 * 2**20  # per batch of images
+    batch: int = 0  # photos embedded together; 0: 16 on a GPU, no batching on a CPU
+    keys: Path | None = None  # file of API keys; None: no authentication
+    rate: float = math.inf  # requests per second per key, or per address without keys
+    local: bool = False  # accept loopback host names only; set where there are no keys
+    feedback: Path | None = None  # file that verdicts are appended to; None: feedback is refused
 
     def __post_init__(self) -> None:
         for name in ("threads", "queue", "max_bytes", "max_batch_bytes"):

@@ -1,4 +1,4 @@
-"""The options of `retrieval serve` that limit what clients may do."""
+"""Options of `retrieval serve` that set the server's limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPTIONS = (
 
 
 def settings_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a command, which is called with `settings` made of them."""
+    """Add the options to a command and pass them to it as `settings`."""
 
     @wraps(command)
     def called(

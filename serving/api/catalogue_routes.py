@@ -1,4 +1,4 @@
-"""The gallery over HTTP: items and photos, looked at with one scope and changed with another (`guard`)."""
+"""Routes of gallery items, photos and thumbnails. Reading needs the scope `search`, writing `admin` (see `guard`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONGEST_ID = 500
 
 
 class AnyText(Convertor[str]):
-    """The rest of a path, whatever it holds: slashes and line ends, too."""
+    """Path converter that matches any text, slashes and line ends included."""
 
     regex = "(?s:.*)"
 
@@ -40,14 +40,14 @@ register_url_convertor("any", AnyText())
 
 
 def item_routes(service: Service) -> APIRouter:
-    """Return the routes of items; ids are percent-encoded in paths."""
+    """Return the item routes; ids in paths are percent-encoded."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/items", response_model=ItemsOut, responses=errors(*LIMITED, 422))
     def items(
         after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
     ) -> dict[str, Any]:
-        """List items in alphabetical order, some at a time."""
+        """List item ids in alphabetical order, page by page."""
         found = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
         return {"items": found[:limit], "next": found[limit - 1] if len(found) > limit else None}
 
@@ -69,12 +69,12 @@ def item_routes(service: Service) -> APIRouter:
 
 
 def photo_routes(service: Service) -> APIRouter:
-    """Return the routes of photos and their thumbnails."""
+    """Return the photo and thumbnail routes."""
     router = APIRouter(prefix="/v1", tags=["gallery"])
 
     @router.get("/photos/{photo_id:any}", response_model=PhotoOut, responses=errors(*LIMITED, 404))
     def photo(photo_id: str) -> dict[str, Any]:
-        """Return what is known of a photo."""
+        """Return a photo's item and metadata."""
         found = service.retriever.gallery.photo(photo_id)
         if found is None:
             raise NoSuchThing("no such photo")
@@ -89,7 +89,7 @@ def photo_routes(service: Service) -> APIRouter:
     async def put_photo(
         request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
     ) -> Response:
-        """Add a photo, or replace the one of this id: a raw image and ?item_id=, or JSON."""
+        """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
         if is_json(request):
             asked = await parsed(request, PhotoRequest)
@@ -117,7 +117,7 @@ def photo_routes(service: Service) -> APIRouter:
         responses=answers("image/jpeg") | errors(*LIMITED, 404),
     )
     async def thumbnail(photo_id: str) -> Response:
-        """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels a side."""
+        """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels per side."""
         jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)
         if jpeg is None:
             return problem(404, "no such thumbnail")

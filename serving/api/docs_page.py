@@ -1,4 +1,4 @@
-"""The API as one HTML page, made of the OpenAPI document: no script, and nothing that another host would send."""
+"""Render the OpenAPI document as one HTML page without scripts or external resources."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Schema = Mapping[str, Any]
 
 
 def docs_page(api: Schema) -> str:
-    """Return the page of an OpenAPI document."""
+    """Return an OpenAPI document as an HTML page."""
     info = api["info"]
     head = (
         f"<h1>{_text(info['title'])}, version {_text(info['version'])}</h1><p>{_text(info.get('summary', ''))}</p>"
@@ -93,7 +93,7 @@ def _schema(name: str, schema: Schema) -> str:
 
 
 def _type(schema: Schema) -> str:
-    """Return what a schema takes, as HTML."""
+    """Return a schema's type as HTML."""
     if "$ref" in schema:
         name = _text(schema["$ref"].rpartition("/")[2])
         return f"<a href='#{name}'>{name}</a>"

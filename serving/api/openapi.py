@@ -1,4 +1,4 @@
-"""The OpenAPI document: for each route the bodies that it takes, and the errors that it can give."""
+"""OpenAPI document: request bodies and error responses of each route."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from fastapi import FastAPI
 from .problems import MEDIA_TYPE
 from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, Problem, SearchRequest
 
-Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI takes them
+Responses = dict[int | str, dict[str, Any]]  # by status, in FastAPI's form
 FILE = {"type": "string", "format": "binary"}
 DESCRIPTION = (
     "Images travel as the raw body, in a form, or as base64 in JSON. Ids in paths are percent-encoded. Errors are RFC "
     "9457 problem documents; on every path a malformed head is answered 400, and a body that is too large 413."
 )
-GUARDED = (401, 403, 500)  # statuses of every route that is not a probe
-LIMITED = (*GUARDED, 429)  # of those under /v1
-BODY = (408, 413, 422)  # of those that read a body
-IMAGE = (*BODY, 400, 415)  # of those that read an image
-ERRORS: dict[int, tuple[str, str, str, str]] = {  # what it means, and an example: type, title, detail
+GUARDED = (401, 403, 500)  # statuses of every route except the probes
+LIMITED = (*GUARDED, 429)  # of routes under /v1
+BODY = (408, 413, 422)  # of routes that read a body
+IMAGE = (*BODY, 400, 415)  # of routes that read an image
+ERRORS: dict[int, tuple[str, str, str, str]] = {  # description, then an example: type, title, detail
     400: (
         "No image, a damaged one, or one of a kind that cannot be read",
         "/problems/image-unreadable",
@@ -84,25 +84,25 @@ NOT_READY = (
 
 
 def errors(*statuses: int) -> Responses:
-    """Return the OpenAPI of the errors that a route can give, with an example each."""
+    """Return the OpenAPI responses of a route's error statuses, each with an example."""
     return {status: error(status, *ERRORS[status]) for status in sorted(set(statuses))}
 
 
 def error(status: int, meaning: str, kind: str, title: str, detail: str) -> dict[str, Any]:
-    """Return the OpenAPI of one error, by its example."""
+    """Return the OpenAPI response of one error with its example."""
     example = {"type": kind, "title": title, "status": status, "detail": detail}
     shown = {"schema": {"$ref": "#/components/schemas/Problem"}, "example": example}
     return {"description": meaning, "content": {MEDIA_TYPE: shown}}
 
 
 def answers(media_type: str) -> Responses:
-    """Return the OpenAPI of an answer that is not JSON."""
+    """Return the OpenAPI of a successful response that is not JSON."""
     schema = FILE if media_type.startswith("image/") else {"type": "string"}
     return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
 
 
 def body_of(model: str, field: str, *, several: bool = False, raw: bool = True) -> dict[str, Any]:
-    """Return the OpenAPI of a body that is an image, a form or JSON."""
+    """Return the OpenAPI of a request body: image, form or JSON."""
     files = {"type": "array", "items": FILE, "maxItems": MOST_IMAGES} if several else FILE
     found: dict[str, Any] = {"image/*": {"schema": FILE}} if raw else {}
     form = {"type": "object", "required": [field], "properties": {field: files}}
@@ -113,17 +113,17 @@ def body_of(model: str, field: str, *, several: bool = False, raw: bool = True) 
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with the JSON bodies that routes parse on their own."""
+    """Return the OpenAPI document, with the schemas of JSON bodies that routes parse themselves."""
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         components = schema["components"]
         for model in (SearchRequest, BatchRequest, PhotoRequest, Problem):
             components["schemas"][model.__name__] = model.model_json_schema()
-        for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's own form of errors, which is not used
+        for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's error format is not used
             components["schemas"].pop(name, None)
         for operation in (operation for path in schema["paths"].values() for operation in path.values()):
             told = operation["responses"].get("422", {}).get("content", {})
-            if "application/json" in told:  # FastAPI adds it to each route that has a parameter
+            if "application/json" in told:  # added by FastAPI to each route with parameters
                 del operation["responses"]["422"]
             operation["description"] = operation.get("description", "").replace("\n", " ")
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}

@@ -1,4 +1,4 @@
-"""Refusals as RFC 9457 problem documents: one status a leaf of the exception tree."""
+"""RFC 9457 problem documents: one HTTP status per leaf of the exception tree."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from starlette.responses import JSONResponse
 from retrieval.errors import RetrievalError
 
 STATUS = {
-    # what the client sent
+    # client errors
     "InvalidParameter": HTTPStatus.UNPROCESSABLE_ENTITY,
     "ImageUnreadable": HTTPStatus.BAD_REQUEST,
     "ImageTooLarge": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "NoSuchThing": HTTPStatus.NOT_FOUND,
-    # what passes
+    # temporary conditions
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,
     "GalleryLocked": HTTPStatus.SERVICE_UNAVAILABLE,
-    # what the operator must mend; the client is told no more than that
+    # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleUntrusted": HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -32,13 +32,13 @@ STATUS = {
 }
 HEADERS: dict[int, dict[str, str]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": "1"},
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: {"Connection": "close"},  # the rest of the body is not waited for
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: {"Connection": "close"},  # the rest of the body is not read
 }
 MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemResponse(JSONResponse):
-    """A problem document."""
+    """Problem document as a response."""
 
     media_type = MEDIA_TYPE
 
@@ -54,7 +54,7 @@ def problem(status: int, title: str, detail: str = "", *, kind: str = "about:bla
 
 
 def problem_response(error: RetrievalError) -> ProblemResponse:
-    """Return the document of a refusal; what is not the client's doing keeps its details to the log."""
+    """Return the problem document of an error; details of server errors stay in the log."""
     name = type(error).__name__
     status = STATUS.get(name, HTTPStatus.INTERNAL_SERVER_ERROR)
     if status == HTTPStatus.INTERNAL_SERVER_ERROR:

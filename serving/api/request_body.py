@@ -1,4 +1,4 @@
-"""Parse requests: images, options, and what is wrong with them."""
+"""Parse request bodies: images, forms, JSON and validation errors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from retrieval.errors import ImageUnreadable, InvalidParameter
 from .schemas import MOST_IMAGES
 
 Model = TypeVar("Model", bound=BaseModel)
-PLACES = ("query", "path", "body")  # where a parameter stands: its name says enough
+PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 
 
 def is_json(request: Request) -> bool:
-    """Return whether a request says that it is JSON."""
+    """Return whether a request's content type is JSON."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 async def parsed(request: Request, model: type[Model]) -> Model:
-    """Return a JSON body; InvalidParameter names what is wrong with it."""
+    """Return a validated JSON body; raise InvalidParameter for the first broken rule."""
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as error:
@@ -34,7 +34,7 @@ async def parsed(request: Request, model: type[Model]) -> Model:
 
 
 def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
-    """Return what one of pydantic's errors says, with the parameter's name and its value."""
+    """Return a pydantic error as InvalidParameter, with the parameter's name and value."""
     kind, value = error["type"], error["input"]
     name = ".".join(str(part) for part in error["loc"] if part not in PLACES)
     told = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
@@ -49,7 +49,7 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
 
 
 def decoded(text: str) -> bytes:
-    """Return the bytes of base64 text."""
+    """Decode base64 text; raise ImageUnreadable if it is invalid or empty."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -60,7 +60,7 @@ def decoded(text: str) -> bytes:
 
 
 async def image_of(request: Request) -> bytes:
-    """Return the image of a request: its raw body, or the form's field `image`."""
+    """Return the image of a request: the raw body or the form field `image`."""
     if not _is_form(request):
         data = await request.body()
         if not data:
@@ -73,8 +73,8 @@ async def image_of(request: Request) -> bytes:
 
 
 async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
-    """Return the files of a form's field; none where the request is no form."""
-    await request.body()  # first: it is capped, and one that is cut off leaves no file behind
+    """Return the files of a form field; empty if the request is not a form."""
+    await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
     if not _is_form(request):
         return []
     async with request.form(max_files=most, max_fields=4) as form:

@@ -1,4 +1,4 @@
-"""An answer as JSON: without the reserved metadata keys, which begin with an underscore."""
+"""Convert search results to JSON, without reserved metadata keys (those that begin with an underscore)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retrieval.result import SearchResult
 
 
 def answer_of(result: SearchResult, request_id: str, fields: Collection[str] | None = None) -> dict[str, Any]:
-    """Return what a client is told; `fields` are the metadata keys that it asks for, None for all."""
+    """Return a search result as a JSON object; `fields` selects metadata keys, None selects all."""
     values = result.to_dict() | {"request_id": request_id}
     explained = values["explanation"] and values["explanation"]["plain_nearest"]
     for match in (*values["matches"], values["nearest"], explained):
@@ -19,7 +19,7 @@ def answer_of(result: SearchResult, request_id: str, fields: Collection[str] | N
 
 
 def public(metadata: dict[str, Any], fields: Collection[str] | None = None) -> dict[str, Any]:
-    """Return metadata without reserved keys, and no more than the fields where some are named."""
+    """Return metadata without reserved keys, restricted to `fields` if given."""
     return {
         key: value for key, value in metadata.items() if not key.startswith("_") and (fields is None or key in fields)
     }

@@ -1,4 +1,4 @@
-"""The production endpoint: a photo over HTTP, matches or an honest no-match as JSON."""
+"""HTTP endpoint: search, feedback, state, reload, probes and API documentation."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Fields = Annotated[
 
 
 def create_api(service: Service) -> FastAPI:
-    """Return the endpoint of a service."""
+    """Return the FastAPI application of a service."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -64,7 +64,7 @@ def create_api(service: Service) -> FastAPI:
         version="1",
         lifespan=lifespan,
         description=DESCRIPTION,
-        docs_url=None,  # its scripts would come from elsewhere
+        docs_url=None,  # would load scripts from another host; see docs_routes
         redoc_url=None,
     )
     _handle_errors(app)
@@ -79,7 +79,7 @@ def create_api(service: Service) -> FastAPI:
 
 
 def search_routes(service: Service) -> APIRouter:
-    """Return the routes that answer photos."""
+    """Return the search and feedback routes."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post(
@@ -91,7 +91,7 @@ def search_routes(service: Service) -> APIRouter:
     async def search(
         request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
     ) -> Response:
-        """Search with a photo: the raw image as the body, a form with the file `image`, or JSON with base64."""
+        """Search with one photo: send the raw image, a form with the file `image`, or JSON with base64."""
         if is_json(request):
             asked = await parsed(request, SearchRequest)
             image, fields = decoded(asked.image), asked.fields
@@ -111,7 +111,7 @@ def search_routes(service: Service) -> APIRouter:
     async def batch(
         request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
     ) -> Response:
-        """Search with several photos: a form with the files `images`, or JSON; a refused photo does not stop others."""
+        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
         images: list[bytes | str]
         if is_json(request):
             asked = await parsed(request, BatchRequest)
@@ -122,7 +122,7 @@ def search_routes(service: Service) -> APIRouter:
         if not images:
             return problem(400, "the request holds no image", "Send files in the field `images`, or JSON.")
         answers: list[dict[str, Any]] = []
-        for number, image in enumerate(images):  # one after another: a batch takes one place in the queue
+        for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
             request_id = f"{request.state.request_id}-{number}"
             try:
                 data = decoded(image) if isinstance(image, str) else image
@@ -137,7 +137,7 @@ def search_routes(service: Service) -> APIRouter:
 
     @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
-        """Say of an answer to this key that it was right or wrong, or that the item is not in the catalogue."""
+        """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
         service.feedback(verdict.request_id, verdict.verdict)
         return {"recorded": True}
 
@@ -145,12 +145,12 @@ def search_routes(service: Service) -> APIRouter:
 
 
 def state_routes(service: Service) -> APIRouter:
-    """Return the routes that say how the server is, and change what it serves."""
+    """Return the info, reload, report and metrics routes."""
     router = APIRouter(tags=["state"])
 
     @router.get("/v1/info", response_model=Info, responses=errors(*LIMITED))
     def info() -> dict[str, Any]:
-        """Say which bundle and gallery answer, what the threshold promises, and whether live photos fit it."""
+        """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         return service.info()
 
     @router.post(
@@ -160,7 +160,7 @@ def state_routes(service: Service) -> APIRouter:
         openapi_extra=body_of("", "images", several=True, raw=False),
     )
     async def reload(request: Request, dry_run: bool = False) -> Response:
-        """Open bundle and gallery again and let them take over; files in `images` are asked of both first."""
+        """Reopen bundle and gallery and switch to them; files in `images` are first searched with both."""
         images = await images_of(request, "images")
         try:
             swap = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
@@ -173,7 +173,7 @@ def state_routes(service: Service) -> APIRouter:
 
     @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
     def report() -> Response:
-        """Return the bundle's report: pictures of what its threshold does."""
+        """Return the bundle's report on its threshold."""
         bundle = service.retriever.bundle
         if REPORT not in bundle.manifest["files"]:
             return problem(404, "the bundle has no report")
@@ -181,24 +181,24 @@ def state_routes(service: Service) -> APIRouter:
 
     @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors(*GUARDED))
     def metrics() -> Response:
-        """Return what Prometheus reads."""
+        """Return the metrics in Prometheus text format."""
         return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     return router
 
 
 def probe_routes(service: Service) -> APIRouter:
-    """Return the routes that tell an orchestrator how the process is."""
+    """Return the liveness and readiness probes."""
     router = APIRouter(tags=["state"])
 
     @router.get("/healthz", response_model=Alive)
     async def healthz() -> dict[str, str]:
-        """Say that the process answers."""
+        """Report that the process is alive."""
         return {"status": "alive"}
 
     @router.get("/readyz", response_model=Ready, responses={503: error(503, *NOT_READY)})
     async def readyz() -> Response:
-        """Say whether a search would be answered: the model has run, no thread hangs, and the gallery opens."""
+        """Report whether searches are served: the model has run, threads are available, and the gallery is intact."""
         if why_not := await service.readiness.problem():
             return problem(503, "not ready", why_not)
         return JSONResponse({"status": "ready"})
@@ -207,12 +207,12 @@ def probe_routes(service: Service) -> APIRouter:
 
 
 def docs_routes(app: FastAPI) -> APIRouter:
-    """Return the route that shows the API to people."""
+    """Return the API documentation route."""
     router = APIRouter(include_in_schema=False)
 
     @router.get(DOCS_PATH, response_class=Response)
     def docs() -> Response:
-        """Return the API as a page."""
+        """Return the API documentation as HTML."""
         return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
 
     return router

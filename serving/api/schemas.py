@@ -1,4 +1,4 @@
-"""What the endpoint takes and answers, as OpenAPI shows it."""
+"""Request and response models of the endpoint."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Fields = Annotated[
     Field(max_length=64, description="Metadata keys that come back with each match; all where none is named."),
 ]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
-MOST_IMAGES = 64  # of a batch
+MOST_IMAGES = 64  # per batch
 
 
 class Strict(BaseModel):
-    """A request: what it does not know, it refuses."""
+    """Base of request models; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class SearchRequest(Strict):
-    """A search as JSON."""
+    """A search request."""
 
     image: Base64
     top_k: TopK = 10
@@ -37,7 +37,7 @@ class SearchRequest(Strict):
 
 
 class BatchRequest(Strict):
-    """Several searches as JSON."""
+    """A search request with several photos."""
 
     images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
     top_k: TopK = 10
@@ -47,7 +47,7 @@ class BatchRequest(Strict):
 
 
 class PhotoRequest(Strict):
-    """A photo for the gallery, as JSON."""
+    """A photo to add to the gallery."""
 
     image: Base64
     item_id: Annotated[str, Field(min_length=1, max_length=500)]
@@ -55,7 +55,7 @@ class PhotoRequest(Strict):
 
 
 class FeedbackRequest(Strict):
-    """What somebody says of an answer."""
+    """A verdict on an answer."""
 
     request_id: Annotated[
         str, Field(max_length=100, description="Of an answer to the same key, one of its last 4,096.")
@@ -66,7 +66,7 @@ class FeedbackRequest(Strict):
 
 
 class MatchOut(BaseModel):
-    """An item, by its nearest photo."""
+    """A matched item with its nearest photo."""
 
     item_id: str
     photo_id: str
@@ -75,7 +75,7 @@ class MatchOut(BaseModel):
 
 
 class Explanation(BaseModel):
-    """How an answer came about."""
+    """Details behind an answer."""
 
     distance_form: str = Field(description="plain, or how density corrects it.")
     density: float = Field(description="How crowded it is around the query; 0 where the distance is plain.")
@@ -150,7 +150,7 @@ class Problem(BaseModel):
 
 
 class BatchAnswer(BaseModel):
-    """Answers in the order of the images; a photo that was refused has its problem in that place."""
+    """Answers in the order of the images; a refused photo has a problem document in its place."""
 
     answers: list[Answer | Problem]
     request_id: str
@@ -179,14 +179,14 @@ class ItemsOut(BaseModel):
 
 
 class Removed(BaseModel):
-    """How many photos went."""
+    """Number of photos removed."""
 
     photos: int
     gallery_version: int
 
 
 class Stored(BaseModel):
-    """A photo was added, or replaced."""
+    """A photo that was added or replaced."""
 
     photo_id: str
     item_id: str
@@ -195,7 +195,7 @@ class Stored(BaseModel):
 
 
 class GalleryOut(BaseModel):
-    """The gallery now."""
+    """Current state of the gallery."""
 
     version: int
     photos: int
@@ -205,7 +205,7 @@ class GalleryOut(BaseModel):
 
 
 class Info(BaseModel):
-    """Which bundle and gallery answer, what the threshold promises, and whether live photos look as they should."""
+    """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
 
     bundle_id: str
     embedding_id: str
@@ -221,7 +221,7 @@ class Info(BaseModel):
 
 
 class Change(BaseModel):
-    """A query that is answered otherwise."""
+    """A query whose answer changes."""
 
     query: int
     before: list[str] = Field(description="item_ids matched, best first; empty: no match.")
@@ -229,7 +229,7 @@ class Change(BaseModel):
 
 
 class Reloaded(BaseModel):
-    """What a reload did, or would do."""
+    """The outcome of a reload or of its dry run."""
 
     swapped: bool
     bundle_id: dict[str, str] = Field(description="before, after.")
@@ -240,18 +240,18 @@ class Reloaded(BaseModel):
 
 
 class Verdicted(BaseModel):
-    """Feedback was written."""
+    """Confirmation that feedback was recorded."""
 
     recorded: bool
 
 
 class Ready(BaseModel):
-    """A search would be answered."""
+    """Searches are served."""
 
     status: Literal["ready"]
 
 
 class Alive(BaseModel):
-    """The process answers."""
+    """The process is alive."""
 
     status: Literal["alive"]

@@ -1,4 +1,4 @@
-"""Who asks: the key of a request, known to all that happens on its behalf."""
+"""The caller of the current request, as a context variable."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Caller:
-    """The holder of a key, or anybody where the server has no keys."""
+    """Holder of an API key, or an anonymous client of a server without keys."""
 
-    key: str = ""  # its name
+    key: str = ""  # name of the key
     is_admin: bool = False
 
     @property
     def actor(self) -> str:
-        """The name that the log of changes of a gallery keeps."""
+        """Name for the gallery's change log."""
         return self.key or "http"
 
 
-# of the request that runs; threads of the pool and of the page have it, too
+# of the current request, in the threads of the pool and the page too
 CALLER: ContextVar[Caller] = ContextVar("caller", default=Caller())  # noqa: B039 (it is frozen)

@@ -1,4 +1,4 @@
-"""What stands before every route: who asks, how often, from where; and what is said and logged of the answer."""
+"""Middleware for every request: keys, rates, origin checks, security headers, access log and request metrics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .keys import ADMIN, SEARCH, Key, KeyRing
 from .limits import Rates, too_often
 
 log = logging.getLogger("retrieval.access")
-PROBES = ("/healthz", "/readyz")  # open to all: they tell nothing
-REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # of the endpoint, for a browser
+PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
+REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # endpoint paths for browsers
 ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
-THUMBNAIL_PATH = "/v1/thumbnails/"  # of which each search of the page asks for a dozen
-LOCAL = ("localhost", "127.0.0.1", "::1")  # names that no stranger's DNS may stand behind
+THUMBNAIL_PATH = "/v1/thumbnails/"  # the page requests about a dozen per search
+LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD", "OPTIONS")
-SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a request id that may be taken over
-HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # name or address, and port
+SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -40,12 +40,12 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 ENDPOINT_CSP = "default-src 'none'; frame-ancestors 'none'"
-PAGE_CSP = (  # Gradio writes its scripts and styles into the page
+PAGE_CSP = (  # Gradio uses inline scripts and styles
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
     "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
 )
-FIXED = {  # of the page, and of the endpoint
+FIXED = {  # security headers of the page and of the endpoint
     endpoint: [
         *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
         (b"content-security-policy", csp.encode()),
@@ -56,19 +56,19 @@ FIXED = {  # of the page, and of the endpoint
 
 @dataclass
 class _Request:
-    """What is known of a request while it is answered."""
+    """Facts about a request, collected for the log and the metrics."""
 
     request_id: str
     method: str
     path: str
     started: float
-    client: str = ""  # name of the key, or the address where there are no keys
+    client: str = ""  # name of the key, or the address without keys
     key: str = ""
     status: int = 500
 
 
 class Guard:
-    """Middleware around endpoint and page."""
+    """Access-control middleware around endpoint and page."""
 
     def __init__(
         self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rates: Rates, local: bool = False
@@ -77,9 +77,9 @@ class Guard:
         self._ids = _Ids()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse what may not pass, and pass the rest on."""
+        """Refuse requests that fail a check and pass the others on."""
         if scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # nothing here speaks it
+            await send({"type": "websocket.close", "code": 1008})  # not supported
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
@@ -91,7 +91,7 @@ class Guard:
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
         request.client = (scope.get("client") or ("",))[0]
-        CALLER.set(Caller())  # a connection's requests may share a context
+        CALLER.set(Caller())  # requests of one connection may share a context
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -126,28 +126,28 @@ class Guard:
         return self._too_often(request)
 
     def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
-        """Return the refusal of what another site's page asks."""
+        """Return the refusal of a request with a bad Host header or from a page of another origin."""
         host = HOST.fullmatch(headers.get("host", ""))
         if host is None:
             return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
         if self._local and host[1].strip("[]").lower() not in LOCAL:
             return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
         origin = headers.get("origin")
-        here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may end the encryption
+        here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may terminate TLS
         if origin is not None and request.method not in READING and origin not in here:
             return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
         return None
 
     def _too_often(self, request: _Request) -> JSONResponse | None:
-        if not request.path.startswith("/v1/"):  # the page is many small requests, and counts those that are searches
+        if not request.path.startswith("/v1/"):  # the page counts its own searches and verdicts
             return None
         rate = self._rates.thumbnails if request.path.startswith(THUMBNAIL_PATH) else self._rates.requests
         wait = rate.wait(request.client)
         return too_often(wait) if wait > 0 else None
 
     def _note(self, request: _Request, scope: Scope) -> None:
-        """Count and log a request, by the route that answered: a client cannot invent names."""
-        route = scope["state"].get("route", "page")  # the page names its searches, and what became of them
+        """Count and log a request by its route, which clients cannot make up."""
+        route = scope["state"].get("route", "page")  # the page sets route and status of its events
         status = scope["state"].get("status", request.status)
         if request.path in PROBES:
             route = request.path
@@ -162,7 +162,7 @@ class Guard:
 
 
 def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
-    """Return an answer's headers and ours, without those that would let other origins in: Gradio has some."""
+    """Return the response headers with ours added and CORS headers removed (Gradio sets some)."""
     found = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
     found += FIXED[endpoint and request.path not in PAGES]
@@ -173,7 +173,7 @@ def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> 
 
 
 class _Ids:
-    """Random request ids: many are drawn at once, because asking the system for each would let other threads run."""
+    """Random request ids, drawn in blocks: a system call for each would release the GIL."""
 
     def __init__(self) -> None:
         self._left = ""
@@ -186,7 +186,7 @@ class _Ids:
 
 
 def _beyond(request: _Request, key: Key) -> JSONResponse | None:
-    """Return the refusal of what the key does not cover."""
+    """Return the refusal of a request that the key's scope does not cover, or None."""
     scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
     if key.may(scope):
         return None
@@ -199,13 +199,13 @@ def _beyond(request: _Request, key: Key) -> JSONResponse | None:
 
 def _unknown(request: _Request) -> JSONResponse:
     told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
-    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # a browser asks for it, as a password
+    page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # browsers prompt for the key as a password
     told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
     return told
 
 
 def _secret(headers: Headers) -> str:
-    """Return the key that a request brings: as bearer, as a header of its own, or as a password."""
+    """Return the key of a request: bearer token, basic-auth password or X-API-Key header."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return value.strip()

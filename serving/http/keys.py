@@ -1,7 +1,8 @@
-"""API keys: a file of hashes that is read again when it changes, so that a key is added or withdrawn without a restart.
+"""API keys and request rates.
 
-A key is 256 random bits, so that its plain SHA-256 tells nothing of it. Scopes: `search` asks and reads, `admin`
-changes the gallery and reloads, too.
+The key file holds hashes and is read again when it changes: keys are added and removed without a restart. A key is 256
+random bits, so an unsalted SHA-256 hash is enough. The scope `search` allows searching and reading; `admin` also
+allows gallery changes and reloads.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.files import write_file
 
-CLIENTS = 4096  # whose requests are counted; beyond, those who may ask again at once are forgotten
+CLIENTS = 4096  # clients tracked per rate limit; beyond, those with a full allowance are dropped
 SEARCH, ADMIN = SCOPES = ("search", "admin")
-PREFIX = "rk_"  # so that a key is known for one where it leaks
+PREFIX = "rk_"  # makes leaked keys recognizable
 
 
 class KeyFileError(RetrievalError):
-    """The file of keys is missing or damaged."""
+    """The key file is missing or damaged."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """Who may ask for what."""
+    """An API key, stored as a hash, with its scope."""
 
     name: str
     scope: str
@@ -41,12 +42,12 @@ class Key:
     created: str
 
     def may(self, scope: str) -> bool:
-        """Return whether it covers a scope."""
+        """Return whether the key covers a scope; `admin` covers all."""
         return self.scope in (scope, ADMIN)
 
 
 class KeyRing:
-    """The keys in force."""
+    """The current keys of a key file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -59,7 +60,7 @@ class KeyRing:
         return len(self._current())
 
     def find(self, secret: str) -> Key | None:
-        """Return the key that a secret belongs to; the time it takes says nothing of how close it came."""
+        """Return the key of a secret, or None. Hashes are compared in constant time."""
         digest, found = _digest(secret), None
         for key in self._current():
             if hmac.compare_digest(digest, key.sha256):
@@ -79,12 +80,12 @@ class KeyRing:
                         f"{self.path} holds no keys",
                         remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
                     ) from None
-                # a file that is being replaced: the keys that were read hold on
+                # the file is being replaced: keep the keys read before
             return self._keys
 
 
 class Rate:
-    """Requests a second that each key may make, in bursts of twice as many."""
+    """Token-bucket limit on the requests per second of each client, with bursts of twice the rate."""
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
@@ -92,7 +93,7 @@ class Rate:
         self._left: dict[str, tuple[float, float]] = {}
 
     def wait(self, name: str) -> float:
-        """Count a request; return the seconds to wait until the next one is allowed, 0 where this one is."""
+        """Count a request; return 0 if it is allowed, else the seconds until the next one is."""
         if self._rate == float("inf"):
             return 0.0
         now, most = time.monotonic(), max(1.0, 2 * self._rate)
@@ -111,10 +112,10 @@ class Rate:
 
 
 def add_key(path: Path, name: str, scope: str) -> str:
-    """Write a new key and return its secret, which nothing keeps; several keys may have one name, to be rotated."""
+    """Add a key and return its secret, which is not stored. Keys may share a name for rotation."""
     if scope not in SCOPES:
         raise InvalidParameter("scope", f"be one of {', '.join(SCOPES)}", scope)
-    check_actor(name, parameter="name")  # the log of changes names it
+    check_actor(name, parameter="name")  # the name goes into the change log
     secret = PREFIX + secrets.token_urlsafe(32)
     created = datetime.now(UTC).isoformat(timespec="seconds")
     _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])
@@ -122,7 +123,7 @@ def add_key(path: Path, name: str, scope: str) -> str:
 
 
 def remove_keys(path: Path, name: str, *, keep_newest: bool = False) -> int:
-    """Withdraw the keys of a name, or all but the newest of them; return how many."""
+    """Remove the keys of a name, or all but the newest; return the number removed."""
     keys = read_keys(path)
     mine = [key for key in keys if key.name == name]
     gone = mine[:-1] if keep_newest else mine
@@ -132,7 +133,7 @@ def remove_keys(path: Path, name: str, *, keep_newest: bool = False) -> int:
 
 
 def read_keys(path: Path) -> list[Key]:
-    """Return the keys of a file; KeyFileError where it is none."""
+    """Return the keys of a file; raise KeyFileError if it is missing or damaged."""
     try:
         keys = [Key(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["keys"]]
         if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):

@@ -1,4 +1,4 @@
-"""Limits that hold whatever a client sends: bytes and time of a body."""
+"""Limits on requests: size and arrival time of bodies, rates per client, and the Busy error."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from serving.api.problems import ProblemResponse, problem, problem_response
 
 from .keys import Rate
 
-THUMBNAILS = 12  # that a page shows for each search
-OVERHEAD = 64 * 1024  # what multipart may add to an image
+THUMBNAILS = 12  # per search on the page
+OVERHEAD = 64 * 1024  # allowance for multipart framing
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
-LENGTH = re.compile(rb"[0-9]{1,19}")  # of a body, in bytes; Python refuses to read thousands of digits
+LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
 AGAIN = "Try again in a second"
-CLOSE = {"Connection": "close"}  # the rest is not waited for
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
 
 
 class Busy(RetrievalError):
-    """As many searches wait as may wait, or one waited too long."""
+    """The queue or the upload store is full, or a search passed its deadline."""
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How often a client may ask, by what it asks for: a client is a key, or an address where there are no keys."""
+    """Rate limits by kind of request. A client is a key, or an address on a server without keys."""
 
-    requests: Rate  # of the endpoint, and searches and verdicts of the page
-    uploads: Rate  # of the page, each of which a search follows
+    requests: Rate  # endpoint requests; searches and verdicts of the page
+    uploads: Rate  # uploads to the page, each followed by a search
     thumbnails: Rate
 
     @classmethod
     def of(cls, rate: float) -> Rates:
-        """Return the limits for so many requests a second."""
+        """Return the limits for `rate` requests per second."""
         return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
 
 
 def too_often(wait: float) -> ProblemResponse:
-    """Return the refusal of a client that may ask again in so many seconds."""
+    """Return a 429 response that asks the client to wait `wait` seconds."""
     told = problem(429, "this client asks too often", f"Wait {wait:.1f} seconds.")
     told.headers["Retry-After"] = str(math.ceil(wait))
     return told
 
 
 class BodyLimit:
-    """Refuses a body over the limit while it arrives, whether or not its length was declared, and one that drips."""
+    """Middleware that refuses bodies that are too large, declared or not, or arrive too slowly."""
 
     def __init__(self, app: ASGIApp, *, max_bytes: int, max_batch_bytes: int, seconds: float) -> None:
         self._app = app
         self._limit, self._batch_limit, self._seconds = max_bytes, max_batch_bytes, seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on with its body counted."""
+        """Pass a request on and enforce the limits while its body arrives."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -77,7 +77,7 @@ class BodyLimit:
 
         async def counted() -> Message:
             nonlocal seen, whole
-            if whole:  # what comes now is the client hanging up
+            if whole:  # the next message is the disconnect
                 return await receive()
             try:
                 async with asyncio.timeout(end - time.monotonic()):
@@ -89,7 +89,7 @@ class BodyLimit:
             if seen > limit:
                 raise HTTPException(
                     413, _too_large(limit).message, CLOSE
-                )  # the one kind that every parser lets through
+                )  # the only exception that every parser lets through
             return message
 
         await self._app(scope, counted, send)

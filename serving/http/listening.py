@@ -1,4 +1,4 @@
-"""The addresses that a server listens on: taken before it says where it is."""
+"""Bind listening sockets before the server announces its address."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from retrieval.errors import InvalidParameter
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
-    """Return a socket for each address of a host, bound and not listening yet; port 0 takes a free one.
+    """Return a bound socket for each address of a host, not listening yet. Port 0 picks a free port.
 
-    Raises InvalidParameter where the port is taken, or the host is none of this machine.
+    Raises InvalidParameter if the port is taken or the host is not an address of this machine.
     """
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -31,7 +31,7 @@ def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def port_of(listeners: list[socket.socket]) -> int:
-    """Return the port that sockets are bound to."""
+    """Return the port of bound sockets."""
     return int(listeners[0].getsockname()[1])
 
 

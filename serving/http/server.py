@@ -1,4 +1,4 @@
-"""Uvicorn's server, which ends in a bounded time whatever hangs."""
+"""Uvicorn server with a bounded shutdown time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from types import FrameType
 
 import uvicorn
 
-GRACE_S = 10  # that requests under way have after SIGTERM
-EXIT_S = 14  # after which the process ends, though threads hang
-STARTUP_FAILURE = 3  # as uvicorn's own command exits
+GRACE_S = 10  # time for running requests after SIGTERM
+EXIT_S = 14  # then the process exits even if threads hang
+STARTUP_FAILURE = 3  # same exit status as uvicorn's command
 
 
 class Server(uvicorn.Server):
-    """A server whose end cannot be held up: not by a thread, a connection or the loop itself."""
+    """Server whose shutdown cannot be blocked by a thread, a connection or the event loop."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end, and start the clock: it needs no Python thread, and prints where each of them stands."""
-        if not self.should_exit:  # a second signal does not put it off
+        """Start the shutdown and its watchdog, which needs no Python thread and prints every thread's traceback."""
+        if not self.should_exit:  # a second signal does not extend the time
             faulthandler.dump_traceback_later(EXIT_S, exit=True)
         super().handle_exit(sig, frame)
 

@@ -1,9 +1,9 @@
-"""Whether live photos look as those did that the threshold was set on.
+"""Drift monitor: compare live photos with those the threshold was calibrated on.
 
-Certainty and appearance are compared with the calibration's; nearest distances with the first 2,000 live searches of
-the gallery, because a catalogue that answers other questions than the calibration asked is no fault (the
-calibration's stand beside). The distance of two samples is the Kolmogorov-Smirnov statistic: the largest difference
-of their shares below any value. It needs a minimum of searches, and a size that matters, before it alarms.
+Certainty and appearance are compared with the calibration photos. Nearest distances are compared with the first 2,000
+live searches, because a catalogue may legitimately differ from the calibration items; the calibration median is
+reported too. The effect is the two-sample Kolmogorov-Smirnov statistic: the largest difference between the empirical
+distribution functions. An alarm needs a minimum number of searches and a minimum effect.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from retrieval.images import Appearance
 from retrieval.result import SearchResult
 from retrieval.threshold.recalibrate import searches_of
 
-WINDOW = 1000  # newest searches that are compared
-LEAST = 200  # searches, and values of the reference, before anything is said
-EFFECT = 0.25  # of the statistic, from which it alarms: chance alone reaches 0.12 with 200 against 200
-FIRST = 2000  # live searches that nearest distances are compared with
+WINDOW = 1000  # newest searches compared
+LEAST = 200  # minimum number of searches and of reference values
+EFFECT = 0.25  # alarm above this statistic; chance alone reaches 0.12 with 200 against 200 values
+FIRST = 2000  # first live searches, the reference of nearest distances
 CERTAINTY, NEAREST = "certainty", "nearest_distance"
 STATISTICS = (CERTAINTY, *(field.name for field in fields(Appearance)), NEAREST)
 
@@ -32,20 +32,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Drift:
-    """How far one statistic has moved."""
+    """Drift of one statistic."""
 
     statistic: str
-    effect: float | None  # None: too few searches, or nothing to compare with
+    effect: float | None  # None: too few searches or no reference
     alarm: bool
     searches: int
-    reference: int  # values compared with
+    reference: int  # number of reference values
     median: float | None
     reference_median: float | None
     calibration_median: float | None
 
 
 class Monitor:
-    """The newest searches, beside what they should look like."""
+    """Rolling window of search statistics with their references."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._guard = Lock()
@@ -54,7 +54,7 @@ class Monitor:
         self._first: list[float] = []
 
     def observe(self, result: SearchResult) -> None:
-        """Take note of an answer."""
+        """Record the statistics of an answer."""
         values = {CERTAINTY: result.certainty}
         if result.appearance is not None:
             values |= vars(result.appearance)
@@ -67,7 +67,7 @@ class Monitor:
                     self._first.append(result.nearest_distance)
 
     def state(self) -> list[Drift]:
-        """Return how far each statistic has moved."""
+        """Return the drift of each statistic."""
         with self._guard:
             seen = {name: np.array(values) for name, values in self._seen.items()}
             first = np.array(self._first)
@@ -92,7 +92,7 @@ class Monitor:
         return found
 
     def warning(self) -> str:
-        """Say which statistics alarm; empty where none does."""
+        """Return a warning that names the alarming statistics, or an empty string."""
         names = [drift.statistic.replace("_", " ") for drift in self.state() if drift.alarm]
         if not names:
             return ""

@@ -1,4 +1,4 @@
-"""Logs as JSON lines, written a few times a second: a write for each request would let other threads run before it."""
+"""JSON-lines logging, written in batches: a write for each request would release the GIL."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ EVERY_S = 0.2
 
 
 class JsonLines(logging.Formatter):
-    """Log records as JSON, a line each."""
+    """Formatter of log records as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
+        """Return a record as one line of JSON."""
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -32,7 +32,7 @@ class JsonLines(logging.Formatter):
 
 
 class Lines(logging.Handler):
-    """Collects lines and writes them together; warnings at once, and everything at the end."""
+    """Handler that writes lines in batches; warnings and the remaining lines at exit are written at once."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         super().__init__()
@@ -43,13 +43,13 @@ class Lines(logging.Handler):
         atexit.register(self.close)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a record."""
+        """Queue a record; write at once from WARNING on."""
         self._waiting.append(self.format(record) + "\n")
         if record.levelno >= logging.WARNING:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was taken."""
+        """Write the queued lines."""
         with self._writing:
             lines = [self._waiting.popleft() for _ in range(len(self._waiting))]
             if lines:
@@ -57,7 +57,7 @@ class Lines(logging.Handler):
                 self._stream.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Stop the writer thread and write the remaining lines."""
         self._ended.set()
         self.flush()
         super().close()

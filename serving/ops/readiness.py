@@ -1,4 +1,4 @@
-"""Whether a search would be answered, found out in a bounded time whatever hangs."""
+"""Readiness check with a bounded time, even if search threads or the gallery hang."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GAL
 
 
 class Readiness:
-    """Looks at the threads that search, and at the gallery on a thread of its own."""
+    """Readiness check of the search threads and, on a separate thread, the gallery."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -28,20 +28,20 @@ class Readiness:
         self._look: Future[str] | None = None
 
     async def problem(self) -> str:
-        """Return why a search would not be answered; empty where it would."""
+        """Return the reason why searches are not served, or an empty string."""
         service, pool = self._service, self._service.pool
         if not service.ready:
             return STARTING
         if 2 * (overdue := pool.overdue) >= pool.threads:
             log.error("%d of %d search threads hang", overdue, pool.threads)
             return f"{overdue} of {pool.threads} search threads have been at one photo for longer than the deadline."
-        if self._look is None or self._look.done():  # else the last one hangs, and this one waits for it as well
+        if self._look is None or self._look.done():  # otherwise wait for the running check
             self._look = self._thread.submit(self._look_at_gallery)
         done, _ = await asyncio.wait([asyncio.wrap_future(self._look)], timeout=service.settings.deadline_s)
         return done.pop().result() if done else "The gallery did not answer before the deadline."
 
     def close(self) -> None:
-        """Take no further questions."""
+        """Stop the gallery check thread."""
         self._thread.shutdown(wait=False)
 
     def _look_at_gallery(self) -> str:

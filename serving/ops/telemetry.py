@@ -1,4 +1,4 @@
-"""What Prometheus reads of a server: counts and times as they happen, and the state when it asks."""
+"""Prometheus metrics: counters and histograms, and gauges read at scrape time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retrieval.result import SearchResult
 if TYPE_CHECKING:
     from serving.service import Service
 
-METRICS = (  # their names, without what Prometheus appends
+METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_requests",
     "retrieval_request_seconds",
     "retrieval_stage_seconds",
@@ -42,7 +42,7 @@ DISTANCES = tuple(i / 20 for i in range(1, 41))  # up to 2
 
 
 class Telemetry:
-    """The metrics of one server."""
+    """Metrics of one server."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -61,20 +61,20 @@ class Telemetry:
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
 
     def watch(self, service: Service) -> None:
-        """Read the state of a service whenever Prometheus asks."""
+        """Register gauges that are read from a service at each scrape."""
         self.registry.register(_State(service))
 
     def request(self, route: str, status: int, seconds: float) -> None:
-        """Count a request."""
+        """Record a request: count and duration."""
         known = self._by_route.get((route, status))
-        if known is None:  # routes and statuses are few
+        if known is None:  # bounded: routes and statuses are few
             known = self._requests.labels(route, str(status)), self._seconds.labels(route)
             self._by_route[route, status] = known
         known[0].inc()
         known[1].observe(seconds)
 
     def answer(self, result: SearchResult) -> None:
-        """Count an answer."""
+        """Record a search result: stage times, decision, certainty and nearest distance."""
         for stage, milliseconds in result.timings_ms.items():
             self._stages.labels(stage).observe(milliseconds / 1e3)
         self._decisions.labels(result.decision, result.reason).inc()
@@ -83,12 +83,12 @@ class Telemetry:
             self._nearest.observe(result.nearest_distance)
 
     def text(self) -> bytes:
-        """Return all metrics in Prometheus' text format."""
+        """Return all metrics in Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class _State(Collector):
-    """Gauges that are read from a service."""
+    """Collector of gauges that are read from a service."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

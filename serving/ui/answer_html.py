@@ -1,6 +1,6 @@
-"""An answer as HTML: the matches side by side, or a clear no-match with the closest item greyed out.
+"""Render the search page's HTML: header, answers, threshold preview and drift table.
 
-Every text of the catalogue is escaped here, and nothing else writes HTML.
+All catalogue text is escaped in this module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEGEND = (
 
 
 def header_html(retriever: Retriever, drift: str = "") -> str:
-    """Return the head of the page: what is searched, what the threshold promises, and what speaks against it."""
+    """Return the page header: gallery size, threshold with its FPIR, and warnings."""
     point, view = retriever.bundle.operating_point, retriever.outlook()
     warnings = ["" if view is None else view.warning(), drift]
     report = REPORT in retriever.bundle.manifest["files"]
@@ -43,7 +43,7 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
 
 
 def answer_html(result: SearchResult) -> str:
-    """Return the answer to one photo."""
+    """Return the answer to one photo: match cards, or a no-match with the closest item greyed out."""
     if result.nearest is None:
         told = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return banner("none", "Not in the catalogue", told)
@@ -74,7 +74,7 @@ def _why_not(result: SearchResult, nearest: Match) -> str:
 
 
 def what_if_html(threshold: float, served: float, curves: WhatIf) -> str:
-    """Return what another threshold would do, beside the served one."""
+    """Return the error rates of another threshold beside those of the served one."""
     rows = []
     for name, value in (("this threshold", threshold), ("the served one", served)):
         fpir, fnir = curves.at(value)
@@ -90,7 +90,7 @@ def what_if_html(threshold: float, served: float, curves: WhatIf) -> str:
 
 
 def drift_html(drifts: Sequence[Drift], warning: str) -> str:
-    """Return whether the newest photos look as those did that the threshold was set on."""
+    """Return the drift statistics as a table."""
 
     def number(value: float | None) -> str:
         return "–" if value is None else f"{value:.3g}"
@@ -115,19 +115,19 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
 
 
 def banner(kind: str, title: str, text: str) -> str:
-    """Return the lines that state the decision; kind is match, none or refused."""
+    """Return the decision banner; `kind` is match, none or refused."""
     return f'<div class="r-banner r-{kind}" role="status"><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p></div>'
 
 
 def title_of(match: Match) -> str:
-    """Return what an item is called: its metadata `name`, or its id."""
+    """Return an item's display name: its metadata `name`, or its id."""
     name = match.metadata.get("name")
     return name if isinstance(name, str) and name.strip() else match.item_id
 
 
 def thumbnail_url(photo_id: str) -> str:
-    """Return the address of a thumbnail, relative to the page."""
-    return f"v1/thumbnails/{quote(photo_id, safe='')}"  # a slash too: a browser would resolve `..`
+    """Return the URL of a thumbnail, relative to the page."""
+    return f"v1/thumbnails/{quote(photo_id, safe='')}"  # quotes slashes too: a browser would resolve `..`
 
 
 def _card(match: Match, threshold: float, scale: float, *, note: str = "") -> str:

@@ -1,7 +1,7 @@
-"""The page at /: a photo in by upload, paste or webcam, or a part of it; the answer beside it, and what it rests on.
+"""Search page at /: upload, paste or webcam photo, region selection, answer, feedback and threshold preview.
 
-Gradio draws the page and runs its events. It carries a photo as a token and never sees the file, whose bytes
-`retrieval.images` opens as those that come over HTTP.
+Gradio renders the page and runs its events. It handles photos as tokens and never reads the files; `retrieval.images`
+opens their bytes like those of HTTP requests.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ log = logging.getLogger("retrieval.serving")
 TITLE = "Which catalogue item is this?"
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 TOP_K = 12
-OWN_EXAMPLES = 6  # of the gallery's thumbnails, where no example is given
+OWN_EXAMPLES = 6  # gallery thumbnails shown when no examples are given
 MOST_EXAMPLES = 12
-CLIENT_PHOTOS, PHOTOS = 8, 16  # of the largest size that a client, and all together, may have on the disk
-DIRECT = {"queue": False, "api_visibility": "private"}  # events are answered at once and keep no session
-WHOLE = (0, 100, 0, 100)  # left, right, top, bottom of the part that is searched, in percent
+CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size on disk, per client and in total
+DIRECT = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
+WHOLE = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
 SIDES = ("left", "right", "top", "bottom")
 JUDGE = "<p>Is that so?</p>"
 VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "It is not in the catalogue"}
 
 
 def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
-    """Return the page as an application of its own."""
+    """Return the page as an ASGI application."""
     most = service.settings.max_bytes
     uploads = Uploads(client_bytes=CLIENT_PHOTOS * most, total_bytes=PHOTOS * most)
-    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read on import; all servers would share another
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read at import; the default is shared
     gradio = _gradio()
     blocks = build_page(service, uploads, examples)
     gradio_app: FastAPI = gradio.mount_gradio_app(
@@ -61,7 +61,7 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
         path="/",
         show_error=False,
         allowed_paths=[],
-        run_history=False,  # photos are not kept in the browser
+        run_history=False,  # no photos in browser storage
         ssr_mode=False,
         css_paths=[STYLE],
         head=f"<script>{SCRIPT.read_text()}</script>",
@@ -72,7 +72,7 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
 
 
 def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
-    """Return the page over a service; searches run in its pool, as those of the endpoint do."""
+    """Return the page of a service; its searches run in the service's pool."""
     gradio, answered = _gradio(), Answered()
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
         head = gradio.HTML()
@@ -118,7 +118,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
 
 
 async def _search(service: Service, uploads: Uploads, token: str | None, box: Sequence[float]) -> tuple[str, str]:
-    """Return the answer's HTML, and the id that feedback names it by: empty where there is nothing to judge."""
+    """Return the answer's HTML and its request id for feedback, empty if there is nothing to judge."""
     if token is None:
         return WAITING, ""
     asked = ASKED.get()
@@ -152,7 +152,7 @@ def _photo() -> gradio.Image:
         buttons=[],
         elem_id="photo",
     )
-    photo.preprocess = _token_of  # Gradio's own would open a path, decode the photo and save it again
+    photo.preprocess = _token_of  # Gradio's default would open, decode and re-save the photo
     photo.postprocess = _shown
     return photo
 
@@ -162,14 +162,14 @@ def _token_of(payload: Any) -> str | None:
 
 
 def _shown(token: str | None) -> Any:
-    """Return what shows a photo that is held; without `meta` Gradio takes no file of it into its own cache."""
+    """Return the image data of a stored photo. The empty `meta` keeps Gradio from copying the file to its cache."""
     if token is None:
         return None
     return _gradio().data_classes.ImageData(path=token, url=f"gradio_api/file={token}", meta={})
 
 
 def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
-    """Add photos to click on, by number."""
+    """Add clickable example photos, selected by number."""
     if not tokens:
         return
     shown = _gradio().Dataset(
@@ -187,7 +187,7 @@ def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
 
 
 def _verdicts(service: Service, answered: Answered) -> tuple[gradio.Row, gradio.HTML]:
-    """Return the row of buttons that say whether an answer was right, and the line that asks and thanks."""
+    """Return the row of feedback buttons and its status line."""
     gradio = _gradio()
 
     def judge(verdict: str) -> str:
@@ -209,7 +209,7 @@ def _verdicts(service: Service, answered: Answered) -> tuple[gradio.Row, gradio.
 
 
 def _what_if(service: Service) -> None:
-    """Add the slider that shows what another threshold would do."""
+    """Add the threshold preview: a slider with error rates."""
     gradio, curves = _gradio(), WhatIf.of(service.retriever.bundle)
     if curves is None:
         return
@@ -220,7 +220,7 @@ def _what_if(service: Service) -> None:
         shown = gradio.HTML(what_if_html(served, served, curves), elem_id="what-if-rates")
 
     def rates(value: float) -> str:
-        bundle = service.retriever.bundle  # another one may have taken over
+        bundle = service.retriever.bundle  # a reload may have swapped it
         now = WhatIf.of(bundle)
         return "" if now is None else what_if_html(float(value), bundle.threshold, now)
 
@@ -236,7 +236,7 @@ def _what_if(service: Service) -> None:
 
 
 def _drift(service: Service) -> None:
-    """Add what is known of the newest photos, read when it is opened."""
+    """Add the drift table, refreshed when it is opened."""
     gradio = _gradio()
 
     def now() -> str:
@@ -248,7 +248,7 @@ def _drift(service: Service) -> None:
 
 
 def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
-    """Return the photos of files, or a few thumbnails, spread over the gallery, where no file is given."""
+    """Return the readable files as bytes, or gallery thumbnails if there are none."""
     found = []
     for file in files:
         try:
@@ -259,7 +259,7 @@ def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
 
 
 def gallery_examples(retriever: Retriever) -> list[bytes]:
-    """Return a few thumbnails, spread over the gallery."""
+    """Return a few thumbnails, evenly spaced over the gallery."""
     photo_ids = sorted(retriever.gallery.photo_ids())
     count = min(OWN_EXAMPLES, len(photo_ids))
     chosen = [photo_ids[(2 * i + 1) * len(photo_ids) // (2 * count)] for i in range(count)]
@@ -268,7 +268,7 @@ def gallery_examples(retriever: Retriever) -> list[bytes]:
 
 def _theme() -> gradio.themes.Base:
     gradio = _gradio()
-    system = ["ui-sans-serif", "system-ui", "sans-serif"]  # nothing is fetched from elsewhere
+    system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no web fonts
     mono = ["ui-monospace", "monospace"]
     return gradio.themes.Soft(primary_hue="teal", neutral_hue="slate", font=system, font_mono=mono)
 

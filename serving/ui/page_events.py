@@ -1,7 +1,7 @@
-"""What each event of the page takes: a request is rebuilt from values that were checked, and nothing else gets through.
+"""Input checks of page events: each request to Gradio is rebuilt from checked values only.
 
-Gradio trusts what a client sends for a component: a path is opened, an address is fetched. So each kind of component
-that is an event's input has a check here, and an event with another kind does not load.
+Gradio trusts client values: it opens paths and fetches URLs. Each kind of input component therefore has a check here;
+a page with an event of another kind fails to load.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .uploads import Uploads
 if TYPE_CHECKING:
     import gradio
 
-COUNTED = ("search", "verdict")  # events that count as requests, as /v1/search and /v1/feedback do
+COUNTED = ("search", "verdict")  # events that count against the rate, like /v1/search and /v1/feedback
 RELOAD = "Reload the page"
 
 
 @dataclass
 class Asked:
-    """Who runs an event, and what became of it."""
+    """Client, session and outcome of a running event."""
 
     client: str
     session: str
@@ -36,19 +36,19 @@ class Asked:
     status: int = 200
 
 
-ASKED: ContextVar[Asked] = ContextVar("asked")  # of the event that runs
+ASKED: ContextVar[Asked] = ContextVar("asked")  # of the current event
 Check = Callable[[Any, Asked], Any]
 
 
 class Answered:
-    """The newest answer of each session, which its verdicts are about."""
+    """Request id of the newest answer of each session, for feedback."""
 
     def __init__(self, most: int = 4096) -> None:
         self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._most = most
 
     def note(self, asked: Asked, request_id: str) -> None:
-        """Keep the request id of an answer; an empty one where there is nothing to judge."""
+        """Keep the request id of a session's answer; an empty id removes it."""
         self._ids.pop((asked.client, asked.session), None)
         if request_id:
             self._ids[asked.client, asked.session] = request_id
@@ -56,13 +56,13 @@ class Answered:
             self._ids.popitem(last=False)
 
     def of(self, asked: Asked) -> str:
-        """Return the request id of a session's newest answer, or an empty one."""
+        """Return the request id of a session's newest answer, or an empty string."""
         return self._ids.get((asked.client, asked.session), "")
 
 
 @dataclass(frozen=True)
 class Event:
-    """An event of the page: its name in the log, and a check for each of its inputs."""
+    """A page event: its name in the log and a check for each input."""
 
     name: str
     checks: tuple[Check, ...]
@@ -73,7 +73,7 @@ class Event:
         return self.name in COUNTED
 
     def payload(self, number: int, data: list[Any], asked: Asked) -> bytes:
-        """Return the request for Gradio, of checked values alone."""
+        """Return the request body for Gradio, made of checked values only."""
         if len(data) != len(self.checks):
             raise InvalidParameter("data", f"have {len(self.checks)} values", len(data), remedy=RELOAD)
         checked = [check(value, asked) for check, value in zip(self.checks, data, strict=True)]
@@ -81,7 +81,7 @@ class Event:
 
 
 class Sent(BaseModel):
-    """What the page's script sends to run an event; whatever else it holds is dropped."""
+    """Event request of the page's script; other fields are dropped."""
 
     model_config = ConfigDict(strict=True)
 
@@ -91,7 +91,7 @@ class Sent(BaseModel):
 
     @classmethod
     def parse(cls, body: bytes) -> Sent:
-        """Return the content of a body; InvalidParameter names what is wrong with it."""
+        """Parse a request body; raise InvalidParameter for the first invalid field."""
         try:
             return cls.model_validate_json(body)
         except ValidationError as error:
@@ -101,7 +101,7 @@ class Sent(BaseModel):
 
 
 def events_of(page: gradio.Blocks, uploads: Uploads) -> Mapping[int, Event]:
-    """Return the events of a page by number; TypeError where there is no check for an input."""
+    """Return the events of a page by number; raise TypeError if an input has no check."""
     return {
         number: Event(str(function.api_name).partition("_")[0], tuple(_check_of(i, uploads) for i in function.inputs))
         for number, function in page.fns.items()
@@ -120,7 +120,7 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
 
 
 def photo_check(uploads: Uploads) -> Check:
-    """Return the check of a photo: a token that is held for the client, which the session takes."""
+    """Return the check of a photo input: a token stored for this client, which the session claims."""
 
     def check(value: Any, asked: Asked) -> dict[str, str] | None:
         if value is None:
@@ -136,7 +136,7 @@ def photo_check(uploads: Uploads) -> Check:
 
 def _number_check(least: float, most: float) -> Check:
     def check(value: Any, _: Asked) -> float:
-        if type(value) not in (int, float) or not least <= value <= most:  # NaN is not
+        if type(value) not in (int, float) or not least <= value <= most:  # NaN fails too
             raise InvalidParameter("number", f"lie between {least:g} and {most:g}", _told(value), remedy=RELOAD)
         return float(value)
 
@@ -153,5 +153,5 @@ def _index_check(count: int) -> Check:
 
 
 def _told(value: Any) -> str:
-    """Return a number, or the type of what is none."""
+    """Return a number as text, or the type name of another value."""
     return f"{value}"[:40] if type(value) in (int, float) else type(value).__name__

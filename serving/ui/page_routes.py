@@ -1,7 +1,7 @@
-"""The routes of the page: all that reaches Gradio, by method and path. Everything else is not there.
+"""Routes of the page: an allow list, by method and path, of requests that reach Gradio.
 
-Gradio has some ninety routes: they serve files, fetch addresses, join queues and share sessions. The page needs its
-HTML, scripts and styles from it, and has it run events. Uploads come and go through `Uploads`.
+Gradio has about ninety routes, which serve files, fetch URLs, join queues and share sessions. The page uses only its
+HTML, scripts, styles and event runner. Uploads go through `Uploads`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ API = "/gradio_api"
 RUN_PATH = f"{API}/run/predict"
 SHOWN = ("/", "/config", "/theme.css", "/favicon.ico")
 FILES = ("/assets", "/static")
-PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no part is empty or begins with a dot
-EVENT_BYTES = 16 * 1024  # of a request that runs an event: tokens and numbers
+PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no segment is empty or begins with a dot
+EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
 KINDS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
@@ -44,7 +44,7 @@ PHOTO_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "defaul
 def page_routes(
     gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploads, *, rates: Rates, max_bytes: int
 ) -> Starlette:
-    """Return the page as an application: Gradio behind the routes that the page needs."""
+    """Return the page application: Gradio behind the allowed routes."""
     shown = _Shown(gradio_app)
     run = _Run(gradio_app, events, rates)
     transfer = _Transfer(uploads, rates, max_bytes)
@@ -81,7 +81,7 @@ def page_routes(
 
 
 class _Shown:
-    """Passes a request for HTML, scripts and styles on, without its query and the headers that could move the page."""
+    """Pass-through for HTML, scripts and styles, without the query and misleading headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class _Shown:
 
 
 class _Run:
-    """Has Gradio run an event, of values that were checked."""
+    """Event runner that passes only checked values to Gradio."""
 
     def __init__(self, app: ASGIApp, events: Mapping[int, Event], rates: Rates) -> None:
         self._app, self._events, self._rates = app, events, rates
@@ -131,7 +131,7 @@ class _Run:
 
 
 def _plain(scope: Scope, *without: bytes) -> Scope:
-    """Return the scope of a request without its query, and without headers that tell Gradio who or where it is."""
+    """Return the scope of a request without its query, credentials and forwarding headers."""
     headers = [
         (name, value)
         for name, value in scope["headers"]
@@ -141,20 +141,20 @@ def _plain(scope: Scope, *without: bytes) -> Scope:
 
 
 def _run_scope(scope: Scope, length: int) -> Scope:
-    """Return the scope of the request that Gradio gets, whatever query and type the client's had."""
+    """Return the scope of a rebuilt JSON request for Gradio."""
     plain = _plain(scope, b"content-length", b"content-type")
     plain["headers"] += [(b"content-type", b"application/json"), (b"content-length", str(length).encode())]
     return plain
 
 
 class _Transfer:
-    """Takes uploads, and shows them to who sent them."""
+    """Upload and download of photos; clients see only their own."""
 
     def __init__(self, uploads: Uploads, rates: Rates, max_bytes: int) -> None:
         self._uploads, self._rates, self._max_bytes = uploads, rates, max_bytes
 
     async def take(self, request: Request) -> Response:
-        """Store a photo and answer with its token, where Gradio would answer with a path."""
+        """Store a photo and return its token where Gradio would return a path."""
         client = request.state.client
         request.scope["state"]["route"] = "page/upload"
         if wait := self._rates.uploads.wait(client):
@@ -166,9 +166,9 @@ class _Transfer:
             return JSONResponse([self._uploads.store(client, data)])
 
     async def _file(self, request: Request) -> bytes:
-        await request.body()  # first: it is capped, and one that is cut off leaves no file behind
+        await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
         parser = MultiPartParser(request.headers, request.stream(), max_files=1, max_fields=4)
-        parser.spool_max_size = self._max_bytes + OVERHEAD  # in memory: the file comes to lie in its folder alone
+        parser.spool_max_size = self._max_bytes + OVERHEAD  # parse in memory; only `Uploads` writes files
         try:
             form = await parser.parse()
         except (MultiPartException, KeyError) as error:
@@ -182,11 +182,11 @@ class _Transfer:
             await form.close()
 
     async def progress(self, _: Request) -> Response:
-        """Say that the upload is done: the page shows no progress."""
+        """Report the upload as done; the page shows no progress."""
         return Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")
 
     async def show(self, request: Request) -> Response:
-        """Return a photo that the client uploaded, or an example."""
+        """Return an example or a photo uploaded by this client."""
         data = self._uploads.read(request.path_params["token"], request.state.client)
         kind = next((kind for start, kind in KINDS.items() if data.startswith(start)), "application/octet-stream")
         return Response(data, media_type=kind, headers=PHOTO_HEADERS)
@@ -208,7 +208,7 @@ async def _sweep(uploads: Uploads) -> None:
 
 
 def _for_people(told: ProblemResponse) -> ProblemResponse:
-    """Return a refusal with the member `error` too, which the page's script shows."""
+    """Return a problem with an added member `error`, which the page's script displays."""
     text = ". ".join(str(told.content[name]) for name in ("title", "detail") if told.content[name])
     made = ProblemResponse({**told.content, "error": text})
     made.headers.update({name: told.headers[name] for name in ("retry-after", "connection") if name in told.headers})

@@ -1,4 +1,4 @@
-"""What another threshold would do on the bundle's own calibration: for looking, never for serving."""
+"""Error rates of other thresholds on the bundle's calibration photos, for display only."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ POINTS = 201
 
 @dataclass(frozen=True)
 class WhatIf:
-    """FPIR and FNIR at thresholds up to the largest one worth looking at."""
+    """FPIR and FNIR over a grid of thresholds from 0."""
 
     thresholds: NDArray[np.float64]  # (POINTS,) ascending
     fpir: NDArray[np.float64]
     fnir: NDArray[np.float64]
-    items: int  # of the calibration's gallery
+    items: int  # in the calibration gallery
 
     @classmethod
-    @lru_cache(maxsize=2)  # of the bundle that serves, and the one before
+    @lru_cache(maxsize=2)  # the current and the previous bundle
     def of(cls, bundle: Bundle) -> WhatIf | None:
-        """Return the curves of a bundle, None where it keeps no calibration."""
+        """Return the curves of a bundle, or None if it has no calibration photos."""
         if CALIBRATION not in bundle.manifest["files"]:
             return None
         searches = searches_of(bundle)
@@ -41,6 +41,6 @@ class WhatIf:
         return cls(thresholds, fpir, fnir, scores.gallery_items)
 
     def at(self, threshold: float) -> tuple[float, float]:
-        """Return FPIR and FNIR at a threshold, those of the next one below where it lies between two."""
+        """Return FPIR and FNIR at the largest grid threshold that does not exceed `threshold`."""
         place = max(0, int(np.searchsorted(self.thresholds, threshold + 1e-12, side="right")) - 1)
         return float(self.fpir[place]), float(self.fnir[place])

@@ -1,7 +1,7 @@
-"""Photos that the page holds: files in a folder of this process alone, each named by a random token.
+"""Store of photos uploaded to the page: files in a private folder of the process, named by random tokens.
 
-A client names a photo by its token, which is looked up here and never used as a path. Only who uploaded a photo may
-use it, and only in the session that used it first.
+Tokens from clients are looked up and never used as paths. A photo can be used only by the client that uploaded it,
+and only in the session that used it first.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from serving.http.limits import AGAIN, Busy
 from serving.service import NoSuchThing
 
 log = logging.getLogger("retrieval.serving")
-KEPT_S = 900.0  # seconds that a photo is kept after its last use
-LEAST = 64 * 1024  # bytes that a photo counts at least, which bounds the number of files
+KEPT_S = 900.0  # lifetime of a photo after its last use, in seconds
+LEAST = 64 * 1024  # minimum size that a photo counts, which bounds the number of files
 PREFIX = "retrieval-uploads-"
 
 
 @dataclass
 class Upload:
-    """A photo that is held."""
+    """A stored photo."""
 
     path: Path
-    client: str | None  # that sent it; None: an example, for everybody
-    size: int  # that counts
+    client: str | None  # who uploaded it; None: an example, visible to all
+    size: int  # bytes counted against the limits
     used: float
     session: str | None = None
 
 
 class Uploads:
-    """The photos held for the clients of one page, bounded in bytes for each client and together."""
+    """Stored photos of one page, with byte limits per client and in total."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Uploads:
 
     @contextmanager
     def arriving(self, client: str, size: int) -> Iterator[None]:
-        """Keep room for an upload while it arrives, by dropping the client's oldest photos, then anybody's.
+        """Reserve room for an arriving upload; drop the client's oldest photos first, then those of others.
 
         Raises
         ------
         Busy
-            When what arrives already takes all room.
+            If the uploads that are arriving already take all room.
         """
         size = max(size, LEAST)
         with self._guard:
@@ -85,10 +85,10 @@ class Uploads:
         finally:
             with self._guard:
                 self._arriving[client] -= size
-                self._arriving += Counter()  # drops the zeros
+                self._arriving += Counter()  # drops zero counts
 
     def store(self, client: str | None, data: bytes) -> str:
-        """Write a photo and return its token; without an client it is an example, which stays."""
+        """Store a photo and return its token. A photo without a client is an example and never expires."""
         token = secrets.token_hex(16)
         path = self.folder / token
         try:
@@ -105,12 +105,12 @@ class Uploads:
         return token
 
     def claim(self, token: str, client: str, session: str) -> None:
-        """Take a photo for a session; the session's other photos are deleted.
+        """Assign a photo to a session and delete the session's other photos.
 
         Raises
         ------
         NoSuchThing
-            When nothing is held under the token for this client and session.
+            If no photo is stored under the token for this client and session.
         """
         with self._guard:
             upload = self._of(token, client)
@@ -128,16 +128,16 @@ class Uploads:
             self._drop_session(client, session)
 
     def read(self, token: str, client: str) -> bytes:
-        """Return the bytes of a photo; NoSuchThing where none is held for this client."""
+        """Return the bytes of a photo; raise NoSuchThing if none is stored for this client."""
         with self._guard:
             path = self._of(token, client).path
         try:
             return read_file(path, follow_links=False)
-        except ImageUnreadable as error:  # it was deleted just now; a client need not know where it lay
+        except ImageUnreadable as error:  # deleted meanwhile; the path stays hidden from the client
             raise _missing() from error
 
     def sweep(self) -> None:
-        """Delete the photos that were not used for long."""
+        """Delete expired photos."""
         with self._guard:
             oldest = self._clock() - self._kept_s
             for token in [
@@ -146,7 +146,7 @@ class Uploads:
                 self._drop(token)
 
     def close(self) -> None:
-        """Delete everything."""
+        """Delete all photos and the folder."""
         with self._guard:
             self._held.clear()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -161,7 +161,7 @@ class Uploads:
         return upload
 
     def _make_room(self, client: str) -> None:
-        """Drop the client's oldest photos while it has too much, then anybody's while all together have."""
+        """Drop the client's oldest photos beyond its limit, then the oldest of all beyond the total limit."""
         own = {token: held.size for token, held in self._held.items() if held.client == client}
         self._drop_oldest(own, self._client_bytes - self._arriving[client])
         everything = {token: held.size for token, held in self._held.items() if held.client is not None}
@@ -185,9 +185,9 @@ class Uploads:
 
 
 def _locked_folder() -> tuple[Path, int]:
-    """Return a new folder that only this user may enter, locked, and the lock; remove those of killed processes."""
+    """Return a new private folder and its lock; remove the folders of killed processes."""
     for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # somebody else's, or in use
+        with suppress(OSError):  # owned by another user, or in use
             lock = _lock(left)
             shutil.rmtree(left, ignore_errors=True)
             os.close(lock)
@@ -196,7 +196,7 @@ def _locked_folder() -> tuple[Path, int]:
 
 
 def _lock(folder: Path) -> int:
-    """Return a descriptor that holds the lock of a folder; OSError where another process has it."""
+    """Lock a folder and return the descriptor; raise OSError if another process holds the lock."""
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(lock).st_uid != os.geteuid():
