@@ -78,7 +78,7 @@ def test_items_of_one_photo_are_refused_before_anything_is_written(tmp_path: Pat
         for item in range(20):
             draw(item, 0).save(tmp_path / f"{item}.png")
             rows.writerow([f"{item}.png", f"item-{item}"])
-    with pytest.raises(DataError, match="Bring a second photo"):
+    with pytest.raises(DataError, match="Add a second photo"):
         train(tiny_settings(tmp_path / "photos.csv"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not readiness(read_catalogue(tmp_path / "photos.csv")).trainable

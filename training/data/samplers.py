@@ -84,9 +84,8 @@ class ItemSampler(Sampler):
         while len(drawn) < self._each:
             if not queues[item]:
                 fresh = generator.permutation(self._photos[item]).tolist()
-                queues[item] = sorted(
-                    fresh, key=lambda photo: photo not in drawn
-                )  # popped from the end: new ones first
+                # popped from the end, so that photos that the batch does not have yet come first
+                queues[item] = sorted(fresh, key=lambda photo: photo not in drawn)
             drawn.append(queues[item].pop())
         return np.array(drawn)
 

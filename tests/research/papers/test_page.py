@@ -14,7 +14,7 @@ from research.papers.cli import research
 from research.papers.listing import PAPERS, configurations, find
 from research.papers.page import render_page
 from research.papers.results import Results, half_width
-from retrieval.cli.main import group
+from retrieval.cli.main import main
 from retrieval.errors import InvalidParameter
 
 from ...conftest import ROOT
@@ -83,12 +83,16 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
     assert isinstance(wrong.exception, InvalidParameter)
 
 
-def test_without_a_checkout_the_command_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_checkout_the_command_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setitem(sys.modules, "research", None)
     for name in [name for name in sys.modules if name.startswith("research.")]:
         monkeypatch.delitem(sys.modules, name)
-    refused = CliRunner().invoke(group, ["research", "list"])
-    assert refused.exit_code == 1
-    assert refused.output.strip().splitlines() == [
-        "Error: `retrieval research` needs a checkout of the repository: the installed package has no research/"
+    monkeypatch.setattr(sys, "argv", ["retrieval", "research", "list"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    assert capsys.readouterr().err.strip().splitlines() == [
+        "error: `retrieval research` needs a checkout of the repository: the installed package has no research/"
     ]

@@ -38,7 +38,7 @@ def test_a_large_catalogue_is_ready_without_a_warning() -> None:
     [
         ([3] * 5, 0, "3 of the 5 items are for training, too few"),
         ([3] * 15, 3, "`retrieval data table CATALOGUE -o photos.csv --no-groups`"),
-        ([1] * 400, 0, "no photo of the 48 validation items has another photo of its item to find"),
+        ([1] * 400, 0, "no photo of the 48 validation items has another photo of its item to match"),
     ],
 )
 def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told: str) -> None:

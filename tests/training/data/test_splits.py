@@ -65,7 +65,7 @@ def test_an_item_in_two_partitions_is_refused() -> None:
 
 
 def test_too_few_items_are_refused_with_a_remedy() -> None:
-    with pytest.raises(DataError, match="at least 8 training items"):
+    with pytest.raises(DataError, match="at least 8 for training"):
         make_splits([photo(f"t{n}", partition="train") for n in range(7)], seed=0)
     with pytest.raises(DataError, match="at least 14 items"):
         make_splits([photo(f"t{n}") for n in range(13)], seed=0)

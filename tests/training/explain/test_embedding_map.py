@@ -59,5 +59,5 @@ def test_one_photo_or_all_the_same_is_a_map(vectors: np.ndarray) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(MissingDependency, match=r"scikit-learn is not installed.*retrieval\[train\]"):
+    with pytest.raises(MissingDependency, match=r"scikit-learn is not installed.*\.\[train\]"):
         embedding_map(clouds()[0], np.arange(60))

@@ -177,7 +177,7 @@ def test_figures_of_another_checkpoint_are_noticed(copy: Run, explained: Explain
     told = explain_run(own, progress=False)
     assert len(told.notes) == 1
     assert "FPIR 0.9, here" in told.notes[0]
-    assert "run `retrieval evaluate` again" in told.notes[0]
+    assert "run `retrieval evaluate RUN` again" in told.notes[0]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"threshold": "high", "target_fpir": 0.05}'])
@@ -219,7 +219,7 @@ def test_the_command_line(copy: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert (own / "explain.html").read_text().startswith("<!doctype html>")
     assert f"Wrote {own / 'explain.html'}" in done.output
-    assert "Items served worst" in done.output
+    assert "Items with the lowest utility" in done.output
     page = tmp_path / "other.html"
     words = ["explain", str(own), "--json", "-o", str(page), "--split", "trained"]
     done = CliRunner().invoke(group, words, catch_exceptions=False)

@@ -296,7 +296,7 @@ def test_two_objectives_give_the_second_its_say_among_equals(
     equals = [trial for trial in outcome.complete if trial.values[0] < 0.5]
     assert 1 < len(equals) < 10
     assert outcome.best.values[1] == min(trial.values[1] for trial in equals)
-    assert "One against the other" in render_study(outcome)
+    assert "Both objectives" in render_study(outcome)
 
 
 def test_the_page_and_the_table_tell_what_was_found(catalogue: Path, tmp_path: Path, cheap: None) -> None:
@@ -320,7 +320,7 @@ def test_the_page_and_the_table_tell_what_was_found(catalogue: Path, tmp_path: P
 def test_one_trial_makes_a_page_too(catalogue: Path, tmp_path: Path, cheap: None) -> None:
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=RATES, options=options(trials=1))
     assert importances(outcome) == {}
-    assert "No trial did better" in render_study(outcome)
+    assert "No trial was better than the given settings" in render_study(outcome)
 
 
 def test_a_claim_is_nobody_elses_and_is_freed_by_the_end_of_its_process(catalogue: Path, tmp_path: Path) -> None:
@@ -351,15 +351,15 @@ def test_a_trial_that_ends_while_another_worker_looks_for_the_killed_is_left_alo
     with folder.study(plan) as study:
         first = next_trial(study, folder, plan)
         assert first is not None
-        own = StudyFolder.own
+        lock_trial = StudyFolder.lock_trial
 
-        def own_just_after_its_end(folder: StudyFolder, number: int) -> IO[bytes] | None:
+        def lock_just_after_its_end(folder: StudyFolder, number: int) -> IO[bytes] | None:
             if number == first.trial.number:
                 study.tell(first.trial, 0.5)
                 first.lock.close()
-            return own(folder, number)
+            return lock_trial(folder, number)
 
-        monkeypatch.setattr(StudyFolder, "own", own_just_after_its_end)
+        monkeypatch.setattr(StudyFolder, "lock_trial", lock_just_after_its_end)
         second = next_trial(study, folder, plan)
         assert second is not None
         assert [trial.state for trial in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
