@@ -1,25 +1,24 @@
-"""Everything that can be refused, as one small tree; each leaf says what broke, and what to do.
+"""Exceptions of the project; each message says what is wrong and what to do.
 
 RetrievalError
-├── InvalidParameter          an argument or a setting breaks its rule
+├── InvalidParameter          an argument or a setting is invalid
 ├── MissingDependency         an optional package is not installed
-├── DataError                 a catalogue file, a folder or its columns cannot be used
+├── DataError                 a catalogue file, folder or column cannot be used
 ├── ImageRefused              a photo cannot be used
 │   ├── ImageUnreadable       not an image, or a damaged one
 │   ├── ImageTooLarge         too many bytes or pixels
-│   └── ImageUnsupported      a format, mode, shape or animation that is not accepted
-├── RunError                  a training run is missing, unfinished or of other settings
-├── CalibrationError          no threshold can keep the promise with these photos
+│   └── ImageUnsupported      unsupported format, mode, shape or animation
+├── RunError                  a training run is missing, unfinished or has other settings
+├── CalibrationError          no threshold meets the target with these photos
 ├── BundleError               a bundle is missing, damaged or of another format
-│   ├── BundleCorrupt         a file is not what the manifest says
-│   ├── BundleUntrusted       no key that is trusted signed it
+│   ├── BundleCorrupt         a file differs from the manifest
+│   ├── BundleUntrusted       the bundle is not signed with a trusted key
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
-    ├── GalleryCorrupt        a file or a row is not what was written
+    ├── GalleryCorrupt        a file or a row fails its check
     └── GalleryLocked         another process is writing
 
-The tree lives in the lowest package because every package raises from it; `retrieval.errors` is its
-public name.
+The exceptions live in the lowest package because every package raises them; `retrieval.errors` is the public name.
 """
 
 from __future__ import annotations

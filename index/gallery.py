@@ -52,8 +52,8 @@ class Gallery(Reader):
     ) -> Gallery:
         """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
 
-        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. `actor` is the name
-        recorded in the change log, as in `open`.
+        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. `actor` is the
+        name recorded in the change log, as in `open`.
         """
         path = Path(path)
         if dim < 1:
@@ -128,7 +128,7 @@ class Gallery(Reader):
         vectors:
             Vectors (n, d) of length 1 within 1e-3; they are rescaled to length 1.
         metadata, thumbnails:
-            One mapping of JSON values and one JPEG (or None) per photo. Values of declared columns must be of their kind.
+            One mapping of JSON values and one JPEG (or None) per photo. Declared columns require values of their kind.
         actor:
             Name recorded in the change log. Defaults to the actor of the gallery.
         """
@@ -195,7 +195,7 @@ class Gallery(Reader):
         Parameters
         ----------
         kind:
-            Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last explicit choice.
+            Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last choice.
         max_memory:
             Memory limit in bytes for the index and its rebuild.
         probe:

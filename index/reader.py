@@ -97,7 +97,7 @@ class Reader:
             return self._store.facts()
 
     def index(self) -> dict[str, Any]:
-        """Return the index kind in use, its settings and measured recall, and the number of photos outside the index."""
+        """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
         now = self._current()
         with self._guard:
             file = self._store.index()
@@ -181,7 +181,7 @@ class Reader:
             Distance function: plain, or corrected by density. The first search with a measure computes the density
             around every photo.
         within:
-            Largest distance of interest. The search stops once it has the nearest item and every item up to this distance.
+            Largest distance of interest. The search stops once it has the nearest item and all items up to this distance.
         """
         return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
 

@@ -183,8 +183,8 @@ class Snapshot:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
         Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
-        to that distance are guaranteed, and fewer than k may be returned. `skip` (n,) is the position of a photo to leave
-        out of each query's result.
+        to that distance are guaranteed, and fewer than k may be returned. `skip` (n,) holds one position per
+        query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
         own = measure.densities(vectors)
@@ -215,7 +215,7 @@ class Snapshot:
         densities: tuple[Floats, float],
         only: Filter | None,
     ) -> Iterator[tuple[Rows, Floats, float]]:
-        """Yield for each query candidate photos, their distances, and a lower bound for the distance of any other photo."""
+        """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
         around, sparsest = densities
         found, cosines = self._candidates(vectors, fetch, only)
         there = found >= 0
