@@ -45,7 +45,7 @@ def check_actor(actor: str, *, parameter: str = "actor") -> str:
 
 
 def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
-    """Return vectors (n, d) scaled to length one; those already at length one within rounding are left bit-identical."""
+    """Return vectors (n, d) scaled to length one; vectors of length one within rounding stay bit-identical."""
     try:
         exact = np.asarray(vectors, dtype=np.float64)
     except (TypeError, ValueError) as error:

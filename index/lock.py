@@ -10,7 +10,7 @@ from .errors import GalleryLocked
 
 
 def take_lock(path: Path) -> int:
-    """Acquire the lock and return its file descriptor, which holds it until closed; raise GalleryLocked if it is taken."""
+    """Return a file descriptor that holds the lock until it is closed; raise GalleryLocked if the lock is taken."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -181,7 +181,7 @@ class Reader:
             Distance function: plain, or corrected by density. The first search with a measure computes the density
             around every photo.
         within:
-            Largest distance of interest. The search stops once it has the nearest item and all items up to this distance.
+            Largest distance of interest. The search stops once it has the nearest item and all items within it.
         """
         return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
 

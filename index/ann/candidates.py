@@ -143,7 +143,7 @@ class Candidates:
         return chosen
 
     def search(self, vectors: Vectors, k: int, selection: Any = None) -> tuple[Rows, Vectors]:
-        """Return the rows (n, ≤ k) with the largest cosines for each of the vectors (n, d), best first, and the cosines.
+        """Return rows (n, ≤ k) and cosines of the nearest candidates for each of the vectors (n, d), best first.
 
         A cosine has an error of at most `slack`. Rows are padded with -1 if the search found fewer.
         """

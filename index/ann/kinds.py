@@ -37,7 +37,10 @@ class Choice:
 
 
 def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | None = None) -> Choice:
-    """Return the index kind for a number of photos; `max_memory` (bytes) includes a rebuild. A given kind is only checked."""
+    """Return the index kind for a number of photos; an explicit kind is only checked.
+
+    `max_memory` (bytes) includes a rebuild.
+    """
     if kind not in (AUTO, *KINDS):
         raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
     if kind != AUTO:
