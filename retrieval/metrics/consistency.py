@@ -134,7 +134,7 @@ def opis_of_ranges(
     negatives_per_positive: int | None = None,
     counter: Counter = Pairs,
 ) -> list[Opis]:
-    """Return OPIS for several calibration ranges with two passes over the pairs in total (sensitivity: Appendix A.1.3)."""
+    """Return OPIS for several calibration ranges in two passes over the pairs (sensitivity: Appendix A.1.3)."""
     if grid < 1:
         raise InvalidParameter("grid", "be at least 1", grid)
     _check_epsilon(epsilon)

@@ -97,7 +97,7 @@ def _neighbourhoods(gallery: Vectors, k: int, margin: float) -> tuple[NDArray[np
 
 
 def _inside(similarity: Scores, k: int, margin: float, own: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    """Return N (b, m) of a block as a mask of gallery photos; `own` are the columns of the photos themselves, if any."""
+    """Return N (b, m) of a block as a mask of gallery photos; `own` holds the columns of the photos themselves."""
     squared = np.maximum(2 - 2 * similarity, 0)
     if own is not None:
         squared[np.arange(len(own)), own] = 0  # exact zeros rank first among the k
