@@ -205,7 +205,7 @@ def _type_checking(test: ast.expr) -> bool:
 
 
 def _leaves_a_trace(node: ast.stmt) -> bool:
-    """Return whether the program still runs without the statement, with a visible effect."""
+    """Return whether removing the statement leaves a program that still runs."""
     if isinstance(node, ast.Assign):
         return all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
     if isinstance(node, ast.Expr):
