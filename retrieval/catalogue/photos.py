@@ -36,7 +36,7 @@ class Photo:
     span: tuple[int, int] | None = None  # offset and size of the photo in a file with other content
 
     def read(self) -> bytes:
-        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if the file is missing."""
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""
         offset, size = self.span or (0, MAX_BYTES + 1)
         try:
             return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
