@@ -54,7 +54,7 @@ def main() -> None:
 def rates(
     work: Callable[[Bundle, list[Photo], int], None], bundle: Bundle, photos: list[Photo], threads: int
 ) -> tuple[float, float]:
-    """Return photos a second, of the clock and of the processor."""
+    """Return photos per second (wall clock, CPU)."""
     started, spent = time.perf_counter(), time.process_time()
     work(bundle, photos, threads)
     return len(photos) / (time.perf_counter() - started), len(photos) / (time.process_time() - spent)

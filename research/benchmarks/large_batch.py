@@ -39,7 +39,7 @@ EACH = 4
 
 
 def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
-    """Take one step to warm up on a micro-batch, then one of the batch; print its seconds and the peak in GiB."""
+    """Warm up on one micro-batch, then run one step of the batch; print its seconds and the peak in GiB."""
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings.from_dict(
         {
@@ -50,7 +50,7 @@ def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
         }
         | RECIPES[recipe]
     )
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as in training
     model, _ = initial_model(settings)
     sight = Preprocessing(size=settings.size)
     device = torch.device("cpu")

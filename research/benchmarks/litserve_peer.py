@@ -11,7 +11,7 @@ from fastapi import Body
 
 
 class Search(litserve.LitAPI):  # type: ignore[misc]
-    """Takes the raw image as the body, as ours does."""
+    """LitServe API that takes the raw image as the body, as `retrieval serve` does."""
 
     def setup(self, device: str) -> None:  # noqa: ARG002
         from retrieval.retriever import Retriever

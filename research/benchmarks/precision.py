@@ -38,12 +38,12 @@ TARGET, DRAWS = 0.05, 2000
 
 
 def tpir(scores: SearchScores) -> float:
-    """Return TPIR at exactly the target FPIR of these queries."""
+    """Return TPIR at exactly the target FPIR on these queries."""
     return identification_rates(scores, threshold_at_fpir(scores, TARGET)).tpir
 
 
 def paired_interval(one: SearchScores, other: SearchScores, generator: np.random.Generator) -> tuple[float, float]:
-    """Return the 95 % interval of TPIR of `other` less that of `one`, over draws of items with replacement."""
+    """Return the 95 % interval of TPIR of `other` minus that of `one`, by bootstrap over items."""
     queries = [np.flatnonzero(one.labels == item) for item in np.unique(one.labels)]
     found = []
     for _ in range(DRAWS):
@@ -57,7 +57,7 @@ def paired_interval(one: SearchScores, other: SearchScores, generator: np.random
 
 
 def speed(models: list[ExportedModel], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
-    """Return a row of photos a second of fp32 and the other model: of the clock on the wall, or of a CPU's own time."""
+    """Return a row of photos per second (wall clock or CPU) of fp32 and the other model."""
     batch = len(tensor)
     embedders = [model.variant.embedder(model.onnx, model.embedder.preprocessing, threads=threads) for model in models]
     clock = time.process_time if cpu else time.perf_counter
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: int) -> list[Row]:
-    """Return the speed, fidelity and metrics of a variant of a run compared with fp32."""
+    """Return the speed, fidelity and metrics of a variant of a run, compared with fp32."""
     unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
     photos = photos_in_protocol(run.photos(), unseen["test and calibration"], run.protocol)
     eval_splits = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}

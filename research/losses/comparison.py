@@ -195,7 +195,7 @@ class ContextualCorrected(_AsPrinted):
 
 
 class ContextualDetached(_AsPrinted):
-    """The contextual loss with a constant count of mutual neighbours in Eq. 27 (Figure 17). Cost O(n³), memory O(n²)."""
+    """The contextual loss with a constant neighbour count in Eq. 27 (Figure 17). Cost O(n³), memory O(n²)."""
 
     def similarity(self, unit: Tensor) -> Tensor:
         """Return the contextual similarity w (n, n) of unit embeddings (n, d)."""

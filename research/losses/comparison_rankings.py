@@ -20,7 +20,7 @@ TINY = 1e-12
 
 
 def calibration(cosines: Tensor, labels: Tensor, *, positive_margin: float, negative_margin: float) -> Tensor:
-    """Return the calibration loss of ROADMAP: violations averaged over all pairs, while TCM averages hard pairs only."""
+    """Return the calibration loss of ROADMAP: violations averaged over all pairs (TCM: over hard pairs only)."""
     positive, negative = pair_masks(labels)
     pull = ((positive_margin - cosines).relu() * positive).sum() / positive.sum().clamp(min=1)
     push = ((cosines - negative_margin).relu() * negative).sum() / negative.sum().clamp(min=1)

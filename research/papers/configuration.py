@@ -49,7 +49,7 @@ class Configuration:
     by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings per data set, overriding these
     protocol: str = TRAINED
     split: str = CLASSES  # new classes in the test, or "shared": new photos of the same classes
-    selection: str = ON_TEST  # photos that select the checkpoint: the test items, a held-out fifth, or "last" for none
+    selection: str = ON_TEST  # photos that select the checkpoint: the test items, a held-out fifth, or "last" (epoch)
     seeds: int = 1
     pictures: tuple[str, ...] = ()  # names from `pictures`
     published: Mapping[tuple[str, str], Numbers] = field(

@@ -66,7 +66,7 @@ def gaussian_utility() -> tuple[Figure, Rows]:
 
 
 def densities() -> tuple[Figure, Rows]:
-    """Draw a vMF density of concentration 20 and a non-isotropic one of (20, 5, 50) on the sphere, and integrate both."""
+    """Draw vMF densities on the sphere, isotropic (20) and non-isotropic (20, 5, 50), and integrate both."""
     polar, turn = np.meshgrid(np.linspace(0, np.pi, 401), np.linspace(-np.pi, np.pi, 401), indexing="ij")
     points = np.stack([np.sin(polar) * np.cos(turn), np.sin(polar) * np.sin(turn), np.cos(polar)], axis=-1)
     mean = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64) / math.sqrt(3)

@@ -1,4 +1,4 @@
-"""Training recipes of the mean-field paper. ResNet-50 replaces BN-Inception, which `transformers` has no weights for."""
+"""Training recipes of the mean-field paper. ResNet-50 replaces BN-Inception, which is not in `transformers`."""
 
 from __future__ import annotations
 

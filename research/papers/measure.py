@@ -107,7 +107,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Metric:
-    """Definition of a metric, measured on test photos or (`train`) training photos and printed multiplied by `scale`."""
+    """Definition of a metric, measured on test photos or (`train`) training photos and printed times `scale`."""
 
     pattern: str
     measure: Callable[[Embedded, tuple[str, ...]], float]

@@ -45,7 +45,7 @@ Rows = Mapping[str, Mapping[str, list[float]]]
 
 
 def _lines(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -> None:
-    """Draw the named metric (default: the first) against x, one line per series; variants without x are horizontal lines."""
+    """Draw a metric (default: the first) against x, one line per series; variants without x are horizontal lines."""
     metric = metric or configuration.metrics[0]
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for name, row in rows.items():

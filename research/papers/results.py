@@ -47,7 +47,7 @@ class Results:
         }
 
     def to_markdown(self) -> str:
-        """Return one table per data set: mean ± half of the 95 % interval over seeds, with the paper's number in brackets."""
+        """Return one table per data set: mean ± half of the 95 % interval over seeds, and the paper's number."""
         entry = self.configuration
         lines = [f"# {entry.name}: {', '.join(entry.items)}", "", entry.shows, ""]
         for dataset, rows in self.cells.items():

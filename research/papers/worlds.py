@@ -37,7 +37,7 @@ class World:
     test: tuple[str, ...]
 
     def splits(self, selection: str, *, seed: int) -> Splits:
-        """Return the splits of a run; checkpoints are selected on the test items, on a held-out fifth, or not at all."""
+        """Return the splits of a run; checkpoints are selected on the test items, a held-out fifth, or not at all."""
         if selection == HELD_OUT:
             held = share_of_items(self.photos, self.train, share=VALIDATION_SHARE, seed=seed)
             fit = tuple(sorted(set(self.train) - set(held)))
