@@ -1,12 +1,12 @@
-"""OPIS of many pairs, beside the bare matrix product over the same pairs, and beside a loop over classes.
+"""Time and memory of OPIS on many pairs, compared with a bare matrix product and a loop over classes.
 
     python -m research.benchmarks.consistency
     python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
 
-By default 60,000 embeddings of 11,000 classes, d = 512, exhaustive pairs.
+The default is 60,000 embeddings of 11,000 classes, d = 512, and all pairs.
 
-The floor makes the same tiles of the cosine matrix on the same threads and looks at none of them; it takes turns with
-OPIS, and medians are compared. Memory is the peak of the process above what it held before.
+The baseline computes the same tiles of the cosine matrix on the same threads without evaluating them. It alternates
+with OPIS, and medians are compared. Memory is the peak of the process above its level before the computation.
 """
 
 from __future__ import annotations

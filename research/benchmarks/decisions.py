@@ -1,11 +1,11 @@
-"""Whether a decision depends on anything it should not: the program that asks, the batch, the threads.
+"""Agreement of decisions between programs, batch sizes and thread counts.
 
     python -m research.benchmarks.decisions RUN BUNDLE
 
-Indexes the gallery photos of all items of a run (trained and never seen), asks with every query photo of the test
-items, and compares the decision of torch, of ONNX Runtime in batches of 1, 8 and 64 on 1 and 2 threads, and of the
-endpoint. Then every gallery photo asks for itself, and a thousand pictures of other domains ask (noise, gradients,
-patterns, text, drawings), with the bundle's distance and with the plain one at its own threshold.
+The benchmark indexes the gallery photos of all items of a run, trained and unseen, and searches every query photo of
+the test items. It compares the decisions of torch, of ONNX Runtime (batches of 1, 8 and 64, 1 and 2 threads) and of the
+endpoint. It then searches every gallery photo, and a thousand images of other domains (noise, gradients, patterns,
+text, drawings), with the bundle's distance and with the plain distance at its own threshold.
 """
 
 from __future__ import annotations

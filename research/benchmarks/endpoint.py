@@ -1,9 +1,10 @@
-"""The endpoint beside the same search in process, in a plain handler and in LitServe; under load, overload, reloads.
+"""Latency and throughput of the endpoint, compared with in-process search, a plain handler and LitServe.
 
     python -m research.benchmarks.endpoint BUNDLE GALLERY PHOTO [PHOTO ...] [--overload SECONDS] [--swap SECONDS]
 
-Servers have one core and the load has another. The in-process loop has the servers' core and takes turns with them,
-and whoever is not measured is stopped: what else the machine does hits all alike. Figures are medians over rounds.
+It also measures overload and reloads. Servers use one core and the load generator another. The in-process loop shares
+the servers' core in turns, and all other servers are paused meanwhile; other activity of the machine therefore affects
+all alike. Figures are medians over rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The gallery at size: opening, searching, adding, removing and rebuilding, against bare Faiss in the same run.
+"""Opening, searching, adding, removing and rebuilding a large gallery, compared with bare Faiss in the same run.
 
     python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000] [--grow]
 
-draws embeddings of products (clusters that differ in width, as embeddings of photos do), puts them into a gallery, and
-prints times, memory without file-backed pages, and decision recall. With --grow it does so from 10^4 photos on, in
-tens, and draws how each figure grows; 10^7 photos have 32 numbers each. Every measurement is a fresh process.
+The gallery contains simulated embeddings: clusters of different widths, as for real items. Printed are times, memory
+without file-backed pages, and decision recall. With --grow, sizes increase from 10^4 photos by factors of ten, and the
+figures are plotted against the size; 10^7 photos have 32 dimensions each. Every measurement is a fresh process.
 """
 
 from __future__ import annotations

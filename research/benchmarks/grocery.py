@@ -1,10 +1,10 @@
-"""Grocery by its protocol: base losses without and with TCM, several seeds each.
+"""Base losses without and with TCM on grocery photos, with several seeds each.
 
     python -m research.benchmarks.grocery --output runs/grocery-benchmark
 
-trains what is missing under --output (an interrupted benchmark continues), evaluates every run on items never
-seen in training, exports each to a bundle whose threshold comes from the calibration items, and prints tables of
-mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
+The benchmark trains the runs that are missing under --output (an interrupted benchmark continues), evaluates every run
+on items unseen in training, exports each to a bundle whose threshold comes from the calibration items, and prints
+tables of mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
 """
 
 from __future__ import annotations

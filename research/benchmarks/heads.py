@@ -1,7 +1,7 @@
-"""Linear heads on the frozen backbone's features of grocery: features, training, figures, tuning.
+"""Linear heads on features of the frozen backbone, for grocery: features, training, metrics, tuning.
 
 Each training photo is embedded in several augmented views and every other photo once; a linear embedding is trained on
-those features with a loss. `paper_claims` and `rotations` use them.
+these features with a loss. `paper_claims` and `rotations` use this module.
 """
 
 from __future__ import annotations

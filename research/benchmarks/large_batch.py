@@ -1,10 +1,10 @@
-"""A step of thousands of photos on little memory: cached gradients, and what they cost.
+"""Cost of training steps with thousands of photos in little memory, using a gradient cache.
 
     python -m research.benchmarks.large_batch --batch 4000 --micro-batch-size 64
 
-takes a step of a pretrained MobileNet at 160 px for each loss, one micro-batch at a time, and prints a table of the
-peak memory of the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a
-peak never falls again.
+For each loss, the benchmark runs a step of a pretrained MobileNet at 160 px, one micro-batch at a time, and prints the
+peak memory of the whole process, seconds and photos per second, with steps of one small batch for comparison. Each
+measurement is a process of its own, because the peak of a process never decreases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same search served by LitServe, one worker, without batching: `endpoint.py` measures it beside ours.
+"""The same search served by LitServe with one worker and no batching, for comparison in `endpoint.py`.
 
 python -m research.benchmarks.litserve_peer BUNDLE GALLERY PORT
 """

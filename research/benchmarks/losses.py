@@ -1,11 +1,11 @@
-"""Time and memory of every loss beside the bare cosine matrix, pytorch-metric-learning and literal transcriptions.
+"""Time and memory of every loss, compared with a bare cosine matrix, pytorch-metric-learning and naive versions.
 
     python -m research.benchmarks.losses
 
-Batches of 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU where there is one. The floor is the
-cosine matrix forward and backward. A figure is the median of runs that take turns with the floor's, divided by the
-floor's median, so that a shared machine disturbs both. Memory is the peak above what was there before: of a process of
-its own on a CPU, of the allocator on a GPU.
+Batches are 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU if there is one. The floor is the cosine
+matrix, forward and backward. A figure is the median of runs that alternate with those of the floor, divided by the
+median of the floor; load from other processes affects both. Memory is the increase of the peak: of a separate process
+on a CPU, of the allocator on a GPU.
 """
 
 from __future__ import annotations

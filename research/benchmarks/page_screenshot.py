@@ -1,4 +1,4 @@
-"""Take the picture of the page that the README shows, with a real browser and a real search.
+"""Take the screenshot of the page for the README, with a real browser and a real search.
 
 Example, after `make demo SERVE=0`:
     python -m research.benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png

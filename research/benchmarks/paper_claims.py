@@ -1,13 +1,13 @@
-"""The papers' main claims on grocery, with linear heads on the frozen backbone's features.
+"""Tests of the papers' main claims on grocery, with linear heads on features of the frozen backbone.
 
     python -m research.benchmarks.paper_claims --output runs/heads
 
-embeds each training photo in several augmented views and every other photo once, trains a linear embedding on those
-features with each loss, seed after seed, and tells each claim with a 95 % interval over seeds (paired, Student's t)
-and a plain answer. Hyper-parameters of every loss are chosen among a few on the validation items over three other
-seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that cost at most 0.01 of R@1. Nothing but
-the printed figures comes from the test items. What is finished under --output is read, not made again. `--picture`
-also writes the photos of lowest and highest certainty.
+Each training photo is embedded in several augmented views and every other photo once. A linear embedding is trained on
+these features with each loss and several seeds. Each claim is printed with a 95 % interval over seeds (paired,
+Student's t) and a plain answer. The hyper-parameters of every loss are chosen from a small grid on the validation items
+with three other seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that lose at most 0.01 of
+R@1. The test items are used for the printed figures only. Finished results under --output are reused. `--picture` also
+writes the photos of lowest and highest certainty.
 """
 
 from __future__ import annotations

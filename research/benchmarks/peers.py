@@ -1,4 +1,4 @@
-"""Who is compared: processes pinned to a core, one that searches in process, and one that serves with a plain handler.
+"""Compared servers: processes pinned to a core, the in-process search loop and the plain handler.
 
 python -m research.benchmarks.peers KIND PORT BUNDLE GALLERY PHOTO [PHOTO ...]
 """

@@ -1,11 +1,11 @@
-"""How fast training runs on photos that are decoded as it goes, against batches that were made before.
+"""Speed of training with photos decoded on the fly, compared with precomputed batches.
 
     python -m research.benchmarks.pipeline --rounds 5
 
-The default recipe (160 pixels, 16 items × 4 photos) on grocery with the MobileNet backbone of RETRIEVAL_TEST_DATA.
-Rounds are interleaved, so that a shared machine disturbs all sides alike, and a round's ratio is taken against the
-model alone in the same round. Beside the clock stands processor time, which others on the machine disturb less: of a
-step with all that goes on beside it, and of the pipeline with no model beside it, as a share of the model's.
+The benchmark uses the default recipe (160 pixels, 16 items × 4 photos) on grocery with the MobileNet backbone of
+RETRIEVAL_TEST_DATA. Rounds are interleaved, and ratios are taken against the model alone in the same round; load from
+other processes then affects all sides alike. CPU time, which depends less on other processes, is printed for a step
+with its pipeline, and for the pipeline alone as a share of the model's.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What int8 (or fp16) gains and costs beside fp32 on trained runs: photos a second, cosine, OPIS, TPIR.
+"""Speed and accuracy of int8 (or fp16) models compared with fp32: photos per second, cosine, OPIS, TPIR.
 
     python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
 
-makes both forms as `retrieval export` does, with the distance that fp32 chooses fitted anew by each, and asks photos of
-items that training never saw of both: the test items, and these with the calibration's, whose threshold is not used
-here. Speed is the model alone, scaled pixels to vectors; the forms take turns in short rounds, and their medians are
-compared: the middle half of the ratios within rounds says how restless the machine was, and CPU-seconds leave out what
-others took of it. The interval of TPIR at exactly FPIR 0.05 resamples items, the same for both forms, and sets each
-form's threshold anew.
+Both models are exported as by `retrieval export`; each fits the distance that fp32 chooses on its own embeddings. The
+queries are photos of items unseen in training: the test items, and the test and calibration items together (the
+calibration threshold is not used here). Speed is that of the model alone, from scaled pixels to vectors. The models
+alternate in short rounds and medians are compared; the middle half of the ratios within rounds shows the variation, and
+CPU-seconds exclude other processes. The interval of TPIR at exactly FPIR 0.05 resamples items, the same for both
+models, and sets the threshold of each model anew.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Whether a certified threshold keeps its promise on products nobody has seen, and at what price.
+"""Reliability of certified thresholds on unseen items, and their cost in TPIR.
 
     python -m research.benchmarks.promise --output runs/promise
 
-Simulated catalogues, whose truth is known: items in crowds of different density, each in photos that vary by an
-item's own spread. A repetition calibrates a threshold for FPIR 5 % on some products, and asks thousands of fresh ones.
-It prints how often the promise held and what TPIR was kept of that of the threshold which meets the target exactly on
-the fresh products, and writes a plot of both from 30 to 1,000 calibration products. `--sizes` predicts FPIR in
-galleries of 10 and 100 times the calibrated number of items and measures it.
+The catalogues are simulated and their true rates known: items in clusters of different density, with photos that vary
+by the spread of the item. A repetition calibrates a threshold for FPIR 5 % on some items and searches thousands of new
+ones. The benchmark prints how often the target was met, and the TPIR relative to that of the threshold that meets the
+target exactly on the new items. It plots both for 30 to 1,000 calibration items. `--sizes` predicts and measures FPIR
+in galleries of 10 and 100 times the calibrated number of items.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""One threshold on products nobody trained on: four rotations of grocery's product families, several seeds.
+"""One threshold for unseen items: four rotations of the item families of grocery, with several seeds.
 
     python -m research.benchmarks.rotations --output runs/rotations
     python -m research.benchmarks.rotations --output runs/rotations --finetuned
 
-Families are numbered in the order in which `group` values first appear; in rotation r those with number mod 4 = r are
-the test, those with (r + 2) mod 4 the calibration, the others train (a fifth of them, by family, is validation). Heads
-on frozen features, or with --finetuned whole models, are trained on each (rotations r and r + 2 share the training,
-as test and calibration only change places); every distance (plain, additive, local scaling, k, whitened or not) gets a
-threshold for FPIR 5 % from the calibration products, for as many items as the gallery that it is tested on holds. Then
-the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS are printed: by rotation for
-the distance that validation chose, and the mean over rotations for every distance. Intervals are clustered by family.
-An interrupted benchmark continues; two calls with different --recipes may run at once.
+Families are numbered in the order in which `group` values first appear. In rotation r, families with number mod 4 = r
+are the test set, those with (r + 2) mod 4 the calibration set, and the others train (a fifth of them, by family, for
+validation). Heads on frozen features, or whole models with --finetuned, are trained on each; rotations r and r + 2
+share the training because only test and calibration are exchanged. Every distance (plain, additive, local scaling, k,
+whitened or not) gets a threshold for FPIR 5 % from the calibration items, for the number of items in the tested
+gallery. Printed are the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS: by
+rotation for the distance that validation chose, and as means over rotations for every distance. Intervals are clustered
+by family. An interrupted benchmark continues; two calls with different --recipes may run at once.
 """
 
 from __future__ import annotations

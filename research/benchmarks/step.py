@@ -1,9 +1,9 @@
-"""What TCM and the vMF samples add to a training step.
+"""Cost of TCM and of the vMF samples within a training step.
 
     python -m research.benchmarks.step
 
-Ratios of medians of interleaved runs, so that a shared machine disturbs all sides alike. What a loss costs alone is
-measured by `research.benchmarks.losses`.
+Figures are ratios of medians of interleaved runs; load from other processes affects all sides alike. The cost of a loss
+alone is measured by `research.benchmarks.losses`.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
     from oml.miners.inbatch_all_tri import AllTripletsMiner
     from oml.samplers.balance import BalanceSampler
 
-    for name in missing:  # transformers checks for this attribute
+    for name in missing:  # transformers checks whether these packages are installed
         del sys.modules[name]
     optimizer, schedule = _optimizer(trainer)
     criterion = TripletLossWithMiner(0.1, AllTripletsMiner())
