@@ -1,13 +1,13 @@
-"""Ours against pytorch-metric-learning's trainer and OML: same photos, backbone, batches, rates and epochs.
+"""Comparison with the trainers of pytorch-metric-learning and OML: same photos, backbone, batches, rates and epochs.
 
     pip install --no-deps --target peers open-metric-learning==4.0.0 omegaconf antlr4-python3-runtime==4.9.3 \\
         validators albumentations albucore opencv-python-headless simsimd stringzilla
     python -m research.benchmarks.trainers --epochs 3 --seeds 5 --peers peers --tuned studies/finetuned/best.toml
 
-Each peer brings its own loop or sampler, miner and loss, as its README shows them; the photos are read, cropped and
-coloured by our code for everybody, the optimizer is AdamW with our rates and our course of them, and the epoch with the
-lowest FNIR on validation items is kept, whoever trained it. Every recipe sees the same number of photos. OML imports
-torchvision and gdown for models that are not used here: empty modules stand in for them.
+Each peer uses its own loop or sampler, miner and loss, as shown in its README. For all of them, this project reads,
+crops and colour-augments the photos, the optimizer is AdamW with the learning rates and schedule of this project, and
+the epoch with the lowest FNIR on validation items is kept. Every recipe sees the same number of photos. OML imports
+torchvision and gdown for models that are not used here; empty modules replace them.
 """
 
 from __future__ import annotations
