@@ -22,7 +22,7 @@ OWN_QUERIES = 2000  # gallery photos used as queries
 SHOWN = 10  # nearest items within the threshold that are counted
 ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
 QUERIES = 256  # queries per exhaustive search
-SLACK = 1e-4  # float32 error of a cosine, so that the prefilter misses nothing
+SLACK = 1e-4  # float32 error of a cosine, allowed for by the prefilter
 
 
 @dataclass(frozen=True)
