@@ -1,14 +1,15 @@
-"""Filters over metadata: `brand = 'x' and season in ('summer', 'spring')`, parsed here and never passed on as text.
+"""Metadata filters such as `brand = 'x' and season in ('summer', 'spring')`, parsed into a tree.
 
-    expression  = conjunction, {"or", conjunction}
-    conjunction = factor, {"and", factor}
-    factor      = "not", factor | "(", expression, ")" | test
-    test        = column, ("=" | "!=" | "<" | "<=" | ">" | ">="), value
-                | column, ["not"], "in", "(", value, {",", value}, ")"
-                | column, "is", ["not"], "null"
-    value       = 'text' ('' for a quote in it) | number | true | false
+expression  = conjunction, {"or", conjunction}
+conjunction = factor, {"and", factor}
+factor      = "not", factor | "(", expression, ")" | test
+test        = column, ("=" | "!=" | "<" | "<=" | ">" | ">="), value
+            | column, ["not"], "in", "(", value, {",", value}, ")"
+            | column, "is", ["not"], "null"
+value       = 'text' ('' for a quote in it) | number | true | false
 
-Columns are declared, with a kind. A photo without a value passes no test but `is null`, and its negation neither (SQL).
+Columns are declared with a kind. As in SQL, a photo without a value passes only `is null`: it fails every other test
+and the negation of it. The filter text itself never reaches a database.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KINDS = (TEXT, NUMBER, BOOLEAN)
 COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}\Z")
 WORDS = frozenset(("and", "or", "not", "in", "is", "null", "true", "false"))
 OPPOSITE = {"=": "!=", "!=": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
-LONGEST, DEEPEST = 10_000, 40  # characters and parentheses of a filter
+LONGEST, DEEPEST = 10_000, 40  # maximum characters and nested parentheses of a filter
 TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^']|'')*')|(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
     r"|(?P<operator><=|>=|!=|<|>|=)|(?P<mark>[(),])|(?P<word>[A-Za-z_][A-Za-z0-9_]*))"
@@ -38,7 +39,7 @@ Value = str | float | bool
 
 @dataclass(frozen=True)
 class Compare:
-    """A column against a value."""
+    """Comparison of a column with a value."""
 
     column: str
     operator: str  # = != < <= > >=
@@ -47,7 +48,7 @@ class Compare:
 
 @dataclass(frozen=True)
 class Among:
-    """A column among values."""
+    """Test whether a column is one of several values."""
 
     column: str
     values: tuple[Value, ...]
@@ -55,21 +56,21 @@ class Among:
 
 @dataclass(frozen=True)
 class Missing:
-    """A column without a value."""
+    """Test for a missing value."""
 
     column: str
 
 
 @dataclass(frozen=True)
 class Negation:
-    """What does not hold."""
+    """Negation of a filter."""
 
     inner: Where
 
 
 @dataclass(frozen=True)
 class Several:
-    """What holds together ("and") or in part ("or")."""
+    """Conjunction ("and") or disjunction ("or") of filters."""
 
     word: str
     parts: tuple[Where, ...]
@@ -79,7 +80,7 @@ Where = Compare | Among | Missing | Negation | Several
 
 
 def parse_where(text: str, columns: Mapping[str, str]) -> Where:
-    """Return a filter as a tree; InvalidParameter says where it breaks the grammar or the columns' kinds.
+    """Parse a filter; raise InvalidParameter if it breaks the grammar or the kind of a column.
 
     `columns` maps each declared column to its kind.
     """
@@ -91,12 +92,12 @@ def parse_where(text: str, columns: Mapping[str, str]) -> Where:
 
 
 def is_column(name: str) -> bool:
-    """Return whether a metadata key may be declared: letters, digits and _, and no word of filters."""
+    """Return whether a metadata key may be declared: letters, digits and _, and not a reserved word."""
     return COLUMN.match(name) is not None and name.lower() not in WORDS
 
 
 def check_columns(columns: Mapping[str, str]) -> None:
-    """Refuse names and kinds that no filter could use."""
+    """Raise InvalidParameter for column names or kinds that no filter could use."""
     for name, kind in columns.items():
         if not is_column(name):
             raise InvalidParameter("column", "be a name of letters, digits and _, and no word of filters", name)
@@ -105,7 +106,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
 
 
 def kind_of(value: object) -> str | None:
-    """Return the kind of a metadata value, None where no filter can use it."""
+    """Return the kind of a metadata value, or None if filters do not support it."""
     if isinstance(value, bool):
         return BOOLEAN
     if isinstance(value, int | float):
@@ -114,7 +115,7 @@ def kind_of(value: object) -> str | None:
 
 
 def to_sql(where: Where) -> tuple[str, list[Value]]:
-    """Return the condition on a photo's row as SQL, and its parameters."""
+    """Return the filter as an SQL condition on a photo's row, and its parameters."""
     if isinstance(where, Compare):
         return f"{column_sql(where.column)} {where.operator} ?", [where.value]
     if isinstance(where, Among):
@@ -130,7 +131,7 @@ def to_sql(where: Where) -> tuple[str, list[Value]]:
 
 
 def to_milvus(where: Where, *, negated: bool = False) -> str:
-    """Return a filter in Milvus's language, that passes what SQL passes: nothing with a missing value but `is null`."""
+    """Return the filter in the Milvus language, with the semantics of SQL: a missing value passes only `is null`."""
     if isinstance(where, Negation):
         return to_milvus(where.inner, negated=not negated)
     if isinstance(where, Several):
@@ -148,7 +149,7 @@ def to_milvus(where: Where, *, negated: bool = False) -> str:
 
 
 def column_sql(name: str) -> str:
-    """Return a declared column as SQL; the index on it has the same words."""
+    """Return the SQL expression of a declared column; its index uses the same expression."""
     return f"json_extract(metadata, '$.{name}')"
 
 

@@ -1,4 +1,4 @@
-"""Where a gallery is: a directory of this machine, or an address on a Milvus cluster."""
+"""Gallery locations: a local directory or an address on a Milvus cluster."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SCHEME = "milvus+"
 
 
 def is_address(place: str | Path) -> bool:
-    """Return whether a place is the address of a gallery on a Milvus cluster."""
+    """Return whether a location is the address of a gallery on a Milvus cluster."""
     return isinstance(place, str) and place.startswith(SCHEME)
 
 
 def open_gallery(place: str | Path, *, read_only: bool = False) -> Gallery | MilvusGallery:
-    """Open a gallery; raise GalleryError where there is none."""
+    """Open a gallery; raise GalleryError if there is none."""
     if is_address(place):
         from .milvus import MilvusGallery
 
@@ -32,7 +32,7 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> Gallery | Mil
 def open_or_create(
     place: str | Path, *, dim: int, embedding_id: str, columns: Mapping[str, str] | None = None
 ) -> Gallery | MilvusGallery:
-    """Open a gallery, or create it where there is none."""
+    """Open a gallery, or create it if there is none."""
     facts: Any = {"dim": dim, "embedding_id": embedding_id, "columns": columns}
     if is_address(place):
         from .milvus import MilvusGallery, exists

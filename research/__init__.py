@@ -1,1 +1,1 @@
-"""What compares, not part of the wheel: the papers' tables, comparison losses, benchmarks and measured figures."""
+"""Research code outside the wheel: the papers' tables, comparison losses, benchmarks and measured figures."""

@@ -1,9 +1,9 @@
-"""Candidate search: the only importer of faiss.
+"""Candidate search with faiss; no other module imports faiss.
 
-A candidate is a row that might be near; faiss never decides (`index.distance` does). `search(k)` and never
-`range_search`, whose radius is strict, whose result has no cap and which on some kinds is slow or silently short.
-An index is never changed once it is searched: adding during a search crashes.
-Shapes: n vectors, d = embedding size.
+A candidate is a row that may be near the query; the decision is made by `index.distance`. Searches use `search(k)` and
+never `range_search`: its radius is strict, its result has no size limit, and for some index kinds it is slow or
+silently incomplete. An index is never modified once it is searched, because adding during a search crashes. Shapes: n
+vectors, d = embedding size.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from index.shell import command
 
 from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
 
-EXACT = (FLAT, FP16)  # kinds that miss nothing
-TRAINING = 64  # vectors a list that its centres are fitted to
-PQ_FROM = 256  # vectors that a byte's codes are fitted to at least; fewer are not coded
+EXACT = (FLAT, FP16)  # kinds with perfect recall
+TRAINING = 64  # training vectors per list
+PQ_FROM = 256  # minimum number of vectors for training PQ; smaller galleries are not coded
 PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
-FP16_SLACK = 2.0**-11  # |q · (v - fp16(v))| of unit vectors
-GPU_FROM, GPU_MOST = 20_000, 2048  # photos from which a GPU pays, and candidates that it returns at most
+FP16_SLACK = 2.0**-11  # bound of |q · (v - fp16(v))| for unit vectors
+GPU_FROM, GPU_MOST = 20_000, 2048  # minimum photos for a GPU to pay off; maximum candidates per GPU search
 REBUILD = f"Build it again: {command('gallery', 'merge', 'GALLERY')}"
-PQ_SAMPLE = 256  # vectors that tell how far PQ's cosines are off
+PQ_SAMPLE = 256  # vectors that estimate the error of PQ cosines
 
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
 
 
 class Candidates:
-    """A faiss index over n unit vectors (n, d), numbered from 0; immutable, safe for any number of threads."""
+    """A faiss index over n unit vectors (n, d), numbered from 0; immutable and thread-safe."""
 
     def __init__(self, index: Any, kind: str, *, slack: float, probes: int = 0) -> None:
         self._faiss = _faiss()
         self._index = index
         self.kind = kind
-        self.slack = slack  # by which a cosine may be off
+        self.slack = slack  # maximum error of a cosine
         self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
-        self.probes = probes  # lists that are looked at (IVF), or how wide the graph is searched (HNSW); 0: all
+        self.probes = probes  # lists searched (IVF) or search width (HNSW); 0 searches everything
         scans = kind in (FLAT, HNSW)
         self._plain = None if scans else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
 
@@ -61,18 +61,18 @@ class Candidates:
     def build(
         cls, kind: str, blocks: Callable[[], Iterator[Vectors]], count: int, dim: int, *, threads: int, seed: int = 0
     ) -> Candidates:
-        """Return an index of a kind over the vectors that `blocks` yields, a block at a time, whenever it is called."""
+        """Build an index of a kind; each call of `blocks` yields all vectors, one block at a time."""
         if kind not in KINDS:
             raise InvalidParameter("kind", f"be one of {', '.join(KINDS)}", kind)
         faiss = _faiss()
         faiss.omp_set_num_threads(threads)
         index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
-        if kind == IVFPQ and count >= PQ_FROM:  # k-means of each byte: enough for codes that only propose candidates
+        if kind == IVFPQ and count >= PQ_FROM:  # fewer k-means iterations per byte: the codes only propose candidates
             index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
             index.pq.cp.min_points_per_centroid = 1
         slack = _rounding(dim)
         if kind in (FP16, IVF, IVFPQ, DISK):
-            index.cp.min_points_per_centroid = 1  # few photos are no reason to warn
+            index.cp.min_points_per_centroid = 1  # no warning for small galleries
         if kind == HNSW:
             index.hnsw.efConstruction = HNSW_BUILD
         if not index.is_trained:
@@ -91,7 +91,7 @@ class Candidates:
 
     @classmethod
     def read(cls, path: Path, kind: str, settings: Mapping[str, Any], *, count: int) -> Candidates:
-        """Read what `write` wrote; GalleryCorrupt where it is none."""
+        """Load an index written by `write`; raise GalleryCorrupt if it is invalid."""
         faiss = _faiss()
         try:
             index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if kind == DISK else 0)
@@ -108,7 +108,7 @@ class Candidates:
         return cls(index, kind, slack=float(settings["slack"]), probes=int(settings["probes"]))
 
     def write(self, path: Path) -> None:
-        """Write the index as a file that is on the disk when this returns."""
+        """Write the index to a file and sync it to disk."""
         try:
             self._faiss.write_index(self._index, str(path))
         except RuntimeError as error:
@@ -117,7 +117,7 @@ class Candidates:
             os.fsync(file.fileno())
 
     def with_probes(self, probes: int) -> Candidates:
-        """Return the same index, searched more or less widely."""
+        """Return the same index with another search width."""
         return Candidates(self._index, self.kind, slack=self.slack, probes=probes)
 
     def __len__(self) -> int:
@@ -125,38 +125,38 @@ class Candidates:
 
     @property
     def dim(self) -> int:
-        """The size of a vector."""
+        """Return the embedding size."""
         return int(self._index.d)
 
     @property
     def most_probes(self) -> int:
-        """The probes beyond which a wider search gains nothing."""
+        """Return the number of probes above which a wider search gains nothing."""
         if self.kind in EXACT:
             return 0
         return len(self) if self.kind == HNSW else int(self._index.nlist)
 
     def selection(self, allowed: NDArray[np.bool_]) -> Any:
-        """Return what confines a search to some of the rows (n,); it belongs to this index alone."""
+        """Return a selector that restricts a search to the rows allowed (n,); it is valid for this index only."""
         bits = np.packbits(allowed, bitorder="little")
         chosen = self._faiss.IDSelectorBitmap(len(allowed), self._faiss.swig_ptr(bits))
-        chosen.bits = bits  # kept alive with it
+        chosen.bits = bits  # the selector does not own its bits
         return chosen
 
     def search(self, vectors: Vectors, k: int, selection: Any = None) -> tuple[Rows, Vectors]:
-        """Return, for each of the vectors (n, d), the rows (n, ≤ k) with the largest cosines, best first, and those.
+        """Return rows (n, ≤ k) and cosines of the nearest candidates for each of the vectors (n, d), best first.
 
-        A cosine is off by at most `slack`; a row of -1 stands where there are no more where it looked.
+        A cosine has an error of at most `slack`. Rows are padded with -1 if the search found fewer.
         """
         k = min(k, len(self))
         if not k:
             return np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32)
         if self._gpu is not None and selection is None and k <= GPU_MOST:
             return self._gpu.search(vectors, k)
-        self._faiss.omp_set_num_threads(1)  # requests run in parallel, not one on all cores; kept by thread
+        self._faiss.omp_set_num_threads(1)  # a thread-local setting: requests run in parallel, one core each
         parameters = self._parameters(k, selection)
-        if self.kind in EXACT:  # one pass over the photos for all of them
+        if self.kind in EXACT:  # one pass over the photos for all queries
             cosines, rows = self._index.search(vectors, k, params=parameters)
-        else:  # one by one: in a batch the centres are compared with other rounding, and the lists might be others
+        else:  # one query at a time: a batch rounds the centre distances differently and may select other lists
             found = [self._index.search(vectors[i : i + 1], k, params=parameters) for i in range(len(vectors))]
             cosines, rows = (np.concatenate(part) if len(found) > 1 else part[0] for part in zip(*found, strict=True))
         return rows, cosines
@@ -173,7 +173,7 @@ class Candidates:
 
 
 class _GpuCopy:
-    """A flat index on a GPU, one search at a time: faiss allows no more."""
+    """A flat index on a GPU, limited by faiss to one search at a time."""
 
     def __init__(self, faiss: Any, index: Any) -> None:
         self._resources = faiss.StandardGpuResources()
@@ -188,7 +188,7 @@ class _GpuCopy:
 
 
 def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:
-    """Return whether there is a GPU, and enough photos for it to pay."""
+    """Return whether a GPU is available and the gallery is large enough for it."""
     if kind != FLAT or index.ntotal < GPU_FROM or not hasattr(faiss, "StandardGpuResources"):
         return False
     return bool(faiss.get_num_gpus())
@@ -207,14 +207,14 @@ def _recipe(kind: str, count: int, dim: int) -> str:
 
 
 def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count: int) -> None:
-    """Add vectors to lists that are given their size first: lists that grow take up to twice the memory."""
+    """Add vectors to lists of preallocated size; growing lists take up to twice the memory."""
     centres, start = np.empty(count, dtype=np.int64), 0
     for block in blocks():
         centres[start : start + len(block)] = index.quantizer.search(np.ascontiguousarray(block), 1)[1][:, 0]
         start += len(block)
     lists = faiss.downcast_InvertedLists(index.invlists)
     for number, size in enumerate(np.bincount(centres, minlength=index.nlist).tolist()):
-        lists.resize(number, size)  # and keeps the room
+        lists.resize(number, size)  # resizing to 0 afterwards keeps the capacity
         lists.resize(number, 0)
     start = 0
     for block in blocks():
@@ -224,7 +224,7 @@ def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count
 
 
 def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, wanted: int, seed: int) -> Vectors:
-    """Return some of the vectors, evenly drawn, without holding them all."""
+    """Return evenly drawn vectors without loading all of them."""
     chosen = np.sort(np.random.default_rng(seed).choice(count, size=min(count, wanted), replace=False))
     found, start = [], 0
     for block in blocks():
@@ -235,14 +235,14 @@ def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, wanted: int, se
 
 
 def _pq_slack(index: Any, sample: Vectors) -> float:
-    """Return by how much the product quantizer's cosines are off, for nearly all pairs of a sample."""
+    """Return the error bound of product-quantizer cosines for nearly all pairs of a sample."""
     coded = index.sa_decode(index.sa_encode(sample))
     off = np.abs(sample @ (sample - coded).T)
     return float(np.quantile(off, 0.999))
 
 
 def _rounding(dim: int) -> float:
-    """Return by how much a cosine in float32 may be off: d * 2**-24 for unit vectors, which are unit to 1e-6."""
+    """Return the error bound of a float32 cosine: d * 2**-24 for unit vectors, which have length 1 within 1e-6."""
     return 1e-5 + dim * 2.0**-24
 
 

@@ -1,4 +1,4 @@
-"""Every kind of index over the same photos, asked the same: what each answers otherwise than a comparison with all."""
+"""Compare the answers of every index kind with an exhaustive search over the same photos."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ COMPARED = 10  # nearest items within the threshold
 
 @dataclass(frozen=True)
 class Difference:
-    """A query that one kind answers otherwise."""
+    """A query that one index kind answers differently."""
 
     kind: str
     query: int
-    missing: list[str]  # item_ids within the threshold that it does not find
-    nearest: bool  # whether the nearest item is another one
+    missing: list[str]  # item_ids within the threshold that the index misses
+    nearest: bool  # whether the nearest item differs
 
 
 def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Difference]]]:
-    """Yield each kind of index, built in memory over the live photos, with the queries that it answers otherwise.
+    """Yield each index kind, built in memory over the live photos, with the queries that it answers differently.
 
-    `probe.queries` (q, d) are asked; the truth is a flat index.
+    The queries are `probe.queries` (q, d); the reference is a flat index.
     """
     now = gallery.snapshot()
     positions, queries = np.flatnonzero(now.live), probe.queries

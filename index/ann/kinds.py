@@ -1,13 +1,13 @@
-"""Which kind of candidate index fits a gallery: by its size and the memory that it may take.
+"""Index kinds, chosen by gallery size and memory limit.
 
-    flat    exact, float32 in memory           up to about 100,000 photos
-    fp16    exact scan of float16              up to about a million: half the memory, twice the speed
-    ivf     lists of float16, some looked at   above
-    hnsw    a graph over float32               by hand: fast, twice the memory, slow to build
-    ivfpq   lists of short codes               where memory is short: a tenth of it, and re-scored
-    disk    ivf, mapped from the disk          where not even that fits
+flat    exact, float32 in memory           up to about 100,000 photos
+fp16    exact scan of float16              up to about a million: half the memory, twice the speed
+ivf     lists of float16, some searched    above a million
+hnsw    a graph over float32               manual choice: fast, twice the memory, slow to build
+ivfpq   lists of short codes, re-scored    when memory is short: a tenth of it
+disk    ivf, mapped from the disk          when even that does not fit
 
-Every kind gives candidates only; distances are worked out from the stored vectors.
+Every kind only proposes candidates; distances are computed from the stored vectors.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ AUTO = "auto"
 KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
 APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
 FLAT_UP_TO, FP16_UP_TO = 100_000, 1_000_000
-ROW_BYTES = 25  # that a photo takes beside its index: numbers, item, density, whether it has been checked
-REBUILD = 1.25  # of an index, while another one is made beside it: the vectors come from the disk, a block at a time
+ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
+REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind, and what it takes."""
+    """An index kind and its memory use."""
 
     kind: str
-    bytes: int  # in memory while serving
-    rebuild_bytes: int  # at most, while a new index is made beside the old one
+    bytes: int  # memory while serving
+    rebuild_bytes: int  # peak memory while a new index is built beside the old one
     why: str
 
 
 def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | None = None) -> Choice:
-    """Return the kind for so many photos; `max_memory` (bytes) covers a rebuild. A kind by hand is only checked."""
+    """Return the index kind for a number of photos; an explicit kind is only checked.
+
+    `max_memory` (bytes) includes a rebuild.
+    """
     if kind not in (AUTO, *KINDS):
         raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
     if kind != AUTO:
@@ -66,7 +69,7 @@ def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | No
 
 
 def memory_of(kind: str, photos: int, dim: int) -> int:
-    """Return the bytes that an index takes in memory, about."""
+    """Return the approximate memory use of an index in bytes."""
     lists = lists_of(photos)
     by_kind: dict[str, int] = {
         FLAT: 4 * dim * photos,
@@ -80,18 +83,18 @@ def memory_of(kind: str, photos: int, dim: int) -> int:
 
 
 def lists_of(photos: int) -> int:
-    """Return how many lists photos are sorted into: about four times the square root, a power of two."""
+    """Return the number of IVF lists: about four times the square root of the photos, a power of two."""
     power = int(4 * math.sqrt(max(1, photos))).bit_length() - 1
     return max(1, min(65_536, 1 << power, photos // 39))
 
 
 def subvectors_of(dim: int) -> int:
-    """Return into how many bytes a vector is coded: two numbers a byte, where the dimension allows it."""
+    """Return the bytes per coded vector: one byte per two dimensions, if the dimension is even."""
     return next(parts for parts in range(max(1, dim // 2), 0, -1) if dim % parts == 0)
 
 
 def _choice(kind: str, photos: int, dim: int, why: str) -> Choice:
     index, rows = memory_of(kind, photos, dim), ROW_BYTES * photos
-    # one block of the largest kind of work: training vectors and a block of rows
+    # one block of the largest task: training vectors and a block of rows
     working = 4 * dim * min(photos, 64 * max(256, lists_of(photos)) + 65_536)
     return Choice(kind, index + rows, int(2 * index + REBUILD * rows + working), why)

@@ -1,7 +1,7 @@
-"""What an approximate index loses: the share of items within the threshold that it still finds.
+"""Decision recall: the share of items within the threshold that an approximate index still finds.
 
-Decision recall is asked with the calibration's queries and with photos of the gallery, each left out itself; the
-truth is a comparison with every photo.
+The queries are those of the calibration and photos of the gallery, each excluded from its own result. The reference is
+an exhaustive search.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from index.snapshot import Base, Snapshot
 
 from .candidates import Candidates
 
-OWN_QUERIES = 2000  # photos of the gallery that ask
-SHOWN = 10  # nearest items within the threshold that count
-ENOUGH, LEAST = 0.999, 0.998  # recall, and its lower 95 % bound, that the width of the search is tuned to
-QUERIES = 256  # compared with every photo at a time
-SLACK = 1e-4  # of a cosine in float32, so that nothing is missed before the exact look
+OWN_QUERIES = 2000  # gallery photos used as queries
+SHOWN = 10  # nearest items within the threshold that are counted
+ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
+QUERIES = 256  # queries per exhaustive search
+SLACK = 1e-4  # float32 error of a cosine, allowed for by the prefilter
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What is asked of an index to see what it loses."""
+    """Queries and settings for measuring the recall of an index."""
 
-    threshold: float = np.inf  # without one the ten nearest items count
+    threshold: float = np.inf  # infinity counts the ten nearest items
     measure: Measure = PLAIN
-    queries: NDArray[np.float32] | None = None  # (q, d) unit vectors beside the gallery's own photos
+    queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
 
 
 @dataclass(frozen=True)
 class Recall:
-    """Items found of those that should be."""
+    """The number of items found, of those expected."""
 
     found: int
     expected: int
 
     @property
     def value(self) -> float:
-        """Their share; 1 where nothing was to be found."""
+        """Return the share found; 1 if nothing was expected."""
         return self.found / self.expected if self.expected else 1.0
 
     @property
     def lower(self) -> float:
-        """The lower 95 % bound of the share (Wilson, one-sided); 0 where nothing was to be found."""
+        """Return the lower 95 % bound of the share (Wilson, one-sided); 0 if nothing was expected."""
         if not self.expected:
             return 0.0
         z, n, share = 1.645, self.expected, self.value
@@ -62,17 +62,17 @@ class Recall:
 
 @dataclass(frozen=True)
 class Asked:
-    """The queries of a measurement, and the items that each should find."""
+    """Queries of a measurement and the expected items of each."""
 
     vectors: NDArray[np.float32]  # (q, d)
-    skip: NDArray[np.int64]  # (q,) position of the query's own photo, -1 where it is none
+    skip: NDArray[np.int64]  # (q,) position of the query's own photo, -1 for an external query
     items: list[set[int]]
     probe: Probe
     densities: tuple[Floats, float]
 
 
 def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, seed: int = 0) -> Asked:
-    """Work out what should be found, by comparing queries with every live photo."""
+    """Compute the expected items by comparing the queries with every live photo."""
     live = np.flatnonzero(snapshot.live)
     chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
     vectors, skip = snapshot.vectors(chosen), chosen
@@ -89,9 +89,9 @@ def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, se
 
 
 def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
-    """Return how many of the items a snapshot finds."""
+    """Return how many of the expected items a snapshot finds."""
     found = 0
-    for number in range(len(asked.items)):  # each with as many items as it should find
+    for number in range(len(asked.items)):  # each query with k = its number of expected items
         mine, items = slice(number, number + 1), asked.items[number]
         if items:
             (nearest,) = snapshot.nearest(
@@ -109,7 +109,7 @@ def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
 def tune(
     snapshot: Snapshot, candidates: Candidates, positions: NDArray[np.int64], asked: Asked
 ) -> tuple[Candidates, Recall]:
-    """Return an index over the photos at `positions` that looks just widely enough, and what it loses."""
+    """Return an index over the photos at `positions` with the smallest sufficient search width, and its recall."""
     nothing = Candidates.flat(np.zeros((0, candidates.dim), dtype=np.float32))
     while True:
         base = Base(candidates, snapshot.seqs[positions], "")
@@ -122,7 +122,7 @@ def tune(
 
 
 def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> Mapping[str, Any]:
-    """Return what is kept beside an index."""
+    """Return the settings stored with an index."""
     kept: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
     if recall is not None:
         threshold = probe.threshold if np.isfinite(probe.threshold) else None
@@ -131,7 +131,7 @@ def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> 
 
 
 def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
-    """Return the largest squared distance (q,) that may lie within the threshold, for any photo."""
+    """Return for each query the largest squared distance (q,) that may be within the threshold for any photo."""
     low, high = np.zeros(len(own)), np.full(len(own), 4.0)
     if not np.isfinite(probe.threshold):
         return high
@@ -152,13 +152,13 @@ def _within(
     probe: Probe,
     densities: Floats,
 ) -> list[set[int]]:
-    """Return the nearest items within the threshold of each query."""
+    """Return the nearest items within the threshold for each query."""
     least = (1 - near / 2 - SLACK).astype(np.float32)[:, None]
     kept: list[list[tuple[float, int]]] = [[] for _ in vectors]
     start = 0
     for block in snapshot.blocks(live):
         cosines = vectors @ block.T
-        if not np.isfinite(probe.threshold):  # the nearest photos of each block are enough to know the nearest items
+        if not np.isfinite(probe.threshold):  # the nearest photos of each block determine the nearest items
             width = min(20 * SHOWN, cosines.shape[1])
             least = np.maximum(least, -np.partition(-cosines, width - 1, axis=1)[:, width - 1 : width])
         queries, rows = np.nonzero(cosines >= least)

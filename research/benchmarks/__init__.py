@@ -2,23 +2,23 @@
 
 Run one with `python -m research.benchmarks.NAME`.
 
-What a threshold and a loss are worth on real photos:
-grocery          base losses without and with TCM, fine-tuned by the protocol of the grocery photos
+Effect of losses and thresholds on real photos:
+grocery          base losses without and with TCM, fine-tuned with the grocery protocol
 paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
-rotations        one threshold on items nobody trained on, four rotations of the families; `rotation_tables`
-promise          how often a certified threshold keeps its FPIR on fresh items of simulated catalogues
-decisions        whether a decision depends on the program, the batch or the threads
+rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
+promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
+decisions        agreement of decisions between programs, batch sizes and thread counts
 trainers         the same training with pytorch-metric-learning and OML
 
 Time and memory:
-losses step      each loss alone; what a loss adds to a training step
+losses step      each loss alone; the cost of a loss within a training step
 pipeline         reading and augmenting photos during training
-large_batch      steps of thousands of photos by cached gradients
+large_batch      steps of thousands of photos with a gradient cache
 consistency      OPIS of many pairs
-precision        int8 and fp16 models beside fp32
+precision        int8 and fp16 models compared with fp32
 gallery          a gallery of a million photos and its index kinds
-indexing         `retrieval index` beside a bare loop
+indexing         `retrieval index` compared with a bare loop
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
 
-tables           prints a table and keeps it; page_screenshot takes the picture of the README
+`tables` prints and stores tables; page_screenshot takes the screenshot for the README.
 """

@@ -1,12 +1,12 @@
-"""OPIS of many pairs, beside the bare matrix product over the same pairs, and beside a loop over classes.
+"""Time and memory of OPIS on many pairs, compared with a bare matrix product and a loop over classes.
 
     python -m research.benchmarks.consistency
     python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
 
-By default 60,000 embeddings of 11,000 classes, d = 512, exhaustive pairs.
+The default is 60,000 embeddings of 11,000 classes, d = 512, and all pairs.
 
-The floor makes the same tiles of the cosine matrix on the same threads and looks at none of them; it takes turns with
-OPIS, and medians are compared. Memory is the peak of the process above what it held before.
+The baseline computes the same tiles of the cosine matrix on the same threads without evaluating them. It alternates
+with OPIS, and medians are compared. Memory is the peak of the process above its level before the computation.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ def embeddings(count: int, classes: int, dim: int) -> tuple[np.ndarray, np.ndarr
     generator = np.random.default_rng(0)
     labels = generator.integers(classes, size=count)
     vectors = generator.normal(size=(classes, dim)).astype(np.float32)[labels]
-    spread = generator.uniform(0.5, 3, size=(classes, 1)).astype(np.float32)  # classes differ: OPIS is not zero
+    spread = generator.uniform(0.5, 3, size=(classes, 1)).astype(
+        np.float32
+    )  # different spreads per class, for an OPIS above zero
     vectors += spread[labels] * generator.normal(size=(count, dim)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True), labels
 
 
 def bare_product(vectors: np.ndarray, threads: int) -> None:
-    """Make every tile above the diagonal of the cosine matrix."""
+    """Compute every tile above the diagonal of the cosine matrix."""
     n, rows, columns = len(vectors), pairs.ROWS, pairs.COLUMNS
 
     def tile(place: tuple[int, int]) -> None:
@@ -50,7 +52,7 @@ def bare_product(vectors: np.ndarray, threads: int) -> None:
 
 
 def loop_over_classes(vectors: np.ndarray, labels: np.ndarray, low: float, high: float) -> float:
-    """Return OPIS class by class, each class's photos against all."""
+    """Return OPIS computed per class, with the photos of the class against all."""
     points, rows = low + (high - low) * np.arange(1, 101) / 100, []
     for label in np.unique(labels):
         mine = labels == label
@@ -81,7 +83,7 @@ def main() -> None:
     parser.add_argument("--loop", action="store_true", help="Also the loop over classes.")
     arguments = parser.parse_args()
     vectors, labels = embeddings(arguments.embeddings, arguments.classes, arguments.dim)
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is there now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current memory
     before, floors, times = resident("VmRSS"), [], []
     for _ in range(arguments.rounds):
         started = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Whether a decision depends on anything it should not: the program that asks, the batch, the threads.
+"""Agreement of decisions between programs, batch sizes and thread counts.
 
     python -m research.benchmarks.decisions RUN BUNDLE
 
-Indexes the gallery photos of all items of a run (trained and never seen), asks with every query photo of the test
-items, and compares the decision of torch, of ONNX Runtime in batches of 1, 8 and 64 on 1 and 2 threads, and of the
-endpoint. Then every gallery photo asks for itself, and a thousand pictures of other domains ask (noise, gradients,
-patterns, text, drawings), with the bundle's distance and with the plain one at its own threshold.
+The benchmark indexes the gallery photos of all items of a run, trained and unseen, and searches every query photo of
+the test items. It compares the decisions of torch, of ONNX Runtime (batches of 1, 8 and 64, 1 and 2 threads) and of the
+endpoint. It then searches every gallery photo, and a thousand images of other domains (noise, gradients, patterns,
+text, drawings), with the bundle's distance and with the plain distance at its own threshold.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from training.loop.run import Run
 
 from .tables import Recorder, parser_of
 
-CLOSE = 1e-4  # to the threshold: rounding may decide there
+CLOSE = 1e-4  # distance to the threshold below which rounding may change the decision
 STRANGERS = 1000
 
 
 def strangers(count: int) -> Iterator[bytes]:
-    """Yield pictures of nothing that a shop sells, as PNG, of five kinds in turn."""
+    """Yield images unrelated to any shop as PNG, of five kinds in turn."""
     kinds: tuple[Callable[[np.random.Generator], Image.Image], ...] = (_noise, _gradient, _pattern, _text, _drawing)
     for number in range(count):
         file = io.BytesIO()
@@ -93,7 +93,7 @@ def answers(gallery: Gallery, vectors: np.ndarray, measure: Measure, threshold: 
 
 
 def flips(one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]], threshold: float) -> tuple[int, int]:
-    """Return how many answers differ, and how many of them lie farther than 1e-4 from the threshold."""
+    """Return the number of differing answers, and of those farther than 1e-4 from the threshold."""
     different = [(a, b) for a, b in zip(one, other, strict=True) if a[0] != b[0]]
     return len(different), sum(abs(a[1] - threshold) > CLOSE for a, _ in different)
 
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def compare(run_folder: Path, bundle_folder: Path, record: Recorder) -> None:
-    """Record how often decisions differ by program, batch and threads, and what strangers get."""
+    """Record how often decisions differ by program, batch and threads, and the decisions on unrelated images."""
     run, bundle = Run.open(run_folder), Bundle.open(bundle_folder)
     splits, protocol, everyone = run.splits, run.protocol, run.photos()
     items = [*splits.fit, *splits.validation, *splits.test]
@@ -157,7 +157,7 @@ def compare(run_folder: Path, bundle_folder: Path, record: Recorder) -> None:
 
 
 def whitening_of(run: Run, bundle: Bundle) -> Whitening | None:
-    """Return the whitening that export fitted, made again from the training photos."""
+    """Return the whitening of the export, fitted again on the training photos."""
     if not bundle.manifest["evidence"]["distances_tried"][0]["whitened"]:
         return None
     photos = photos_in_protocol(run.photos(), [*run.splits.fit, *run.splits.validation], run.protocol)
@@ -173,7 +173,7 @@ def embed_blocks(embedder: Embedder, images: Sequence[bytes]) -> np.ndarray:
 
 
 def served(retriever: Retriever, paths: Sequence[Path]) -> list[tuple[str, float]]:
-    """Return what POST /v1/search says to each photo."""
+    """Return the answers of POST /v1/search to each photo."""
     found = []
     with TestClient(create_app(retriever, page=False)) as client:
         for path in tqdm(paths, desc="endpoint"):

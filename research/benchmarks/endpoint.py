@@ -1,9 +1,10 @@
-"""The endpoint beside the same search in process, in a plain handler and in LitServe; under load, overload, reloads.
+"""Latency and throughput of the endpoint, compared with in-process search, a plain handler and LitServe.
 
     python -m research.benchmarks.endpoint BUNDLE GALLERY PHOTO [PHOTO ...] [--overload SECONDS] [--swap SECONDS]
 
-Servers have one core and the load has another. The in-process loop has the servers' core and takes turns with them,
-and whoever is not measured is stopped: what else the machine does hits all alike. Figures are medians over rounds.
+It also measures overload and reloads. Servers use one core and the load generator another. The in-process loop shares
+the servers' core in turns, and all other servers are paused meanwhile; other activity of the machine therefore affects
+all alike. Figures are medians over rounds.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from .stress import overload, starts, swap
 from .tables import COMPARISON, NONE, Recorder, Row, ms, parser_of
 
 CLIENTS, MANY = (1, 2, 8), 8
-SHARES = (0.5, 0.8)  # load in capacities
+SHARES = (0.5, 0.8)  # arrival rates as shares of the capacity
 OPEN_ROUNDS = 3
 FIGURES = {"p50": "p50", "p99": "p99", "rate": "throughput", "cpu_each": "CPU per photo"}
 
-Turn = tuple[str, int]  # who, and how many clients
+Turn = tuple[str, int]  # server name and number of clients
 
 
 @dataclass(frozen=True)
 class Phase:
-    """What one turn gave."""
+    """Measurements of one turn."""
 
     latencies: Sequence[float]
     seconds: float
@@ -63,17 +64,17 @@ class Phase:
 
 @dataclass(frozen=True)
 class OpenPhase:
-    """What Poisson arrivals met in one turn, and what they would meet in a perfect queue before the same search."""
+    """Latencies of Poisson arrivals in one turn, and those of an ideal queue with the same search."""
 
     rate: float
     met: Phase
     ideal: Phase
-    late: float  # p99 of what the load itself was late
+    late: float  # p99 of the delay of the load generator itself
     refused: int
 
 
 class Bench:
-    """The servers and what asks them."""
+    """The servers and the load on them."""
 
     def __init__(self, arguments: argparse.Namespace, folder: Path, stack: ExitStack) -> None:
         self.bundle, self.gallery, self.photos = arguments.bundle, arguments.gallery, arguments.photos
@@ -89,7 +90,7 @@ class Bench:
     def start(
         self, kind: str, bundle: Path | None = None, *, gallery: Path | None = None, page: bool = False
     ) -> Served:
-        """Start a server, or the loop in process."""
+        """Start a server, or the in-process loop."""
         port = 0 if kind == INSIDE else free_port()
         command = command_of(kind, port, [bundle or self.bundle, gallery or self.gallery], self.photos, page=page)
         server = Served(command, port=port, core=self.core, log=self.folder / f"{len(list(self.folder.iterdir()))}.log")
@@ -97,7 +98,7 @@ class Bench:
         return server
 
     def start_all(self) -> None:
-        """Start everybody who is compared, and ask everybody a few times."""
+        """Start every compared server and warm it up with a few requests."""
         kinds = [INSIDE, OURS, PLAIN, *([LITSERVE] if importlib.util.find_spec("litserve") else [])]
         for kind in kinds:
             server = self.servers[kind] = self.start(kind)
@@ -109,7 +110,7 @@ class Bench:
             self.measure((kind, 1), 30)
 
     def measure(self, turn: Turn, count: int) -> Phase:
-        """Return one turn; everybody gets the same photos."""
+        """Run one turn; every server receives the same photos."""
         kind, clients = turn
         server = self.servers[kind]
         with server.awake():
@@ -124,7 +125,7 @@ class Bench:
         return Phase(latencies_of(answers), seconds, cpu)
 
     def take_turns(self, rounds: int, count: int) -> None:
-        """Let everybody have their turns, beginning with another one each round."""
+        """Run the turns of every server, rotating the order each round."""
         turns = [(INSIDE, 1), *((OURS, clients) for clients in CLIENTS)]
         turns += [(kind, clients) for kind in self.servers if kind in (PLAIN, LITSERVE) for clients in (1, MANY)]
         for number in range(rounds):
@@ -134,7 +135,7 @@ class Bench:
                 self.turns.setdefault(turn, []).append(self.measure(turn, count))
 
     def arrive(self, rounds: int, seconds: float) -> None:
-        """Let photos arrive at shares of the capacity, which is measured anew before."""
+        """Send Poisson arrivals at shares of the capacity, which is measured again beforehand."""
         for number in range(rounds):
             for share in SHARES:
                 say(f"arrivals at {share:.0%} of the capacity, round {number + 1} of {rounds}")
@@ -154,15 +155,15 @@ class Bench:
                 self.open[share].append(OpenPhase(rate, met, Phase(ideal, seconds, 0), late, refused))
 
     def times(self) -> tuple[float, float, float]:
-        """Return the seconds that the servers' core has been there, was in use, and was in use by them."""
+        """Return the seconds that the servers' core was available, was in use, and was used by the servers."""
         return *core_times(self.core), sum(server.cpu() for server in self.servers.values())
 
     def median(self, figure: Callable[[Phase], float], turn: Turn) -> float:
-        """Return the median of a figure over the rounds."""
+        """Return the median of a metric over the rounds."""
         return float(np.median([figure(phase) for phase in self.turns[turn]]))
 
     def paired(self, figure: Callable[[Phase, Phase], float], one: Turn, other: Turn) -> float:
-        """Return the median over the rounds of what the turns of two give together."""
+        """Return the median over the rounds of a function of two turns."""
         return float(np.median([figure(a, b) for a, b in zip(self.turns[one], self.turns[other], strict=True)]))
 
 
@@ -172,7 +173,7 @@ def _row(what: str, pair: Sequence[str], compared: str) -> Row:
 
 
 def inside_rows(bench: Bench) -> list[Row]:
-    """Compare with the search in process."""
+    """Compare the endpoint with the in-process search."""
     base, one = (INSIDE, 1), (OURS, 1)
     more = bench.paired(lambda a, b: a.p50 - b.p50, one, base)
     tail = bench.paired(lambda a, b: a.p99 / b.p99, one, base)
@@ -193,7 +194,7 @@ def inside_rows(bench: Bench) -> list[Row]:
 
 
 def peer_rows(bench: Bench) -> list[Row]:
-    """Compare with others that serve the same search."""
+    """Compare the endpoint with other servers for the same search."""
     rows = []
     for peer in (PLAIN, LITSERVE):
         if peer not in bench.servers:
@@ -213,7 +214,7 @@ def _ratio(figure: Callable[[Phase], float], one: Phase, other: Phase) -> float:
 
 
 def open_rows(bench: Bench) -> list[Row]:
-    """Tell what arrivals met that did not wait for answers, and beside it what closed loops hide."""
+    """Return latencies under Poisson arrivals, which closed loops understate."""
     rows = []
     for share in SHARES:
         phases = bench.open[share]
@@ -252,7 +253,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if len(os.sched_getaffinity(0)) < 2:
         raise SystemExit("one core for the server and one for the load are needed")
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as `retrieval` has it: for everybody
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as in `retrieval`, for every server
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, Recorder("endpoint", arguments) as record:
         bench = Bench(arguments, Path(folder), stack)
         bench.start_all()

@@ -1,10 +1,10 @@
-"""The gallery at size: opening, searching, adding, removing and rebuilding, against bare Faiss in the same run.
+"""Opening, searching, adding, removing and rebuilding a large gallery, compared with bare Faiss in the same run.
 
     python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000] [--grow]
 
-draws embeddings of products (clusters that differ in width, as embeddings of photos do), puts them into a gallery, and
-prints times, memory without file-backed pages, and decision recall. With --grow it does so from 10^4 photos on, in
-tens, and draws how each figure grows; 10^7 photos have 32 numbers each. Every measurement is a fresh process.
+The gallery contains simulated embeddings: clusters of different widths, as for real items. Printed are times, memory
+without file-backed pages, and decision recall. With --grow, sizes increase from 10^4 photos by factors of ten, and the
+figures are plotted against the size; 10^7 photos have 32 dimensions each. Every measurement is a fresh process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EMBEDDING = "benchmark"
 
 
 def embeddings(count: int, dim: int, *, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield blocks of unit vectors (n, d) and the number of the item of each."""
+    """Yield blocks of unit vectors (n, d) and the item number of each vector."""
     generator = np.random.default_rng(seed)
     families = generator.normal(size=(2000, dim)).astype(np.float32)
     for start in range(0, count, BLOCK):
@@ -49,13 +49,13 @@ def embeddings(count: int, dim: int, *, seed: int = 0) -> Iterator[tuple[np.ndar
         number = items[-1] - first + 1
         own = np.random.default_rng([seed, start])
         centres = families[own.integers(len(families), size=number)] + 0.7 * own.normal(size=(number, dim))
-        widths = own.uniform(0.15, 0.55, size=(number, 1))  # products differ in how alike their photos are
+        widths = own.uniform(0.15, 0.55, size=(number, 1))  # items differ in the similarity of their photos
         vectors = centres[items - first] + widths[items - first] * own.normal(size=(rows, dim))
         yield (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), items
 
 
 def resident() -> int:
-    """Return the bytes of memory of this process that no file backs."""
+    """Return the memory of this process without file-backed pages, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) * 1024
@@ -63,7 +63,7 @@ def resident() -> int:
 
 
 class Peak:
-    """The highest `resident` while it is open, looked at twenty times a second."""
+    """Peak of `resident` within the context, sampled twenty times per second."""
 
     def __enter__(self) -> Peak:
         self.bytes, self._done = 0, threading.Event()
@@ -87,14 +87,14 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def unit_queries(dim: int, count: int) -> np.ndarray:
-    """Return other photos (count, dim) of products that every gallery here holds."""
+    """Return other photos (count, dim) of items in every gallery of this benchmark."""
     vectors = next(embeddings(10_000, dim))[0][:: 10_000 // count][:count]
     moved = vectors + 0.3 * np.random.default_rng(2).normal(size=vectors.shape) / dim**0.5
     return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
 
 
 def fill(path: Path, count: int, dim: int) -> dict[str, float]:
-    """Write a gallery of so many photos."""
+    """Write a gallery with this number of photos."""
     started = time.perf_counter()
     with Gallery.create(path, dim=dim, embedding_id=EMBEDDING, columns={"brand": "text"}) as gallery:
         for block, (vectors, items) in enumerate(embeddings(count, dim)):
@@ -109,7 +109,7 @@ def fill(path: Path, count: int, dim: int) -> dict[str, float]:
 
 
 def build(path: Path, kind: str) -> dict[str, Any]:
-    """Merge as a kind, while a search keeps the old index open."""
+    """Merge with an index kind while a search keeps the old index open."""
     before = resident()
     with Gallery.open(path) as gallery, Peak() as peak:
         query = unit_queries(gallery.dim, 1)
@@ -125,7 +125,7 @@ def build(path: Path, kind: str) -> dict[str, Any]:
 
 
 def serve(path: Path) -> dict[str, Any]:
-    """Open, search, change; each against bare Faiss where there is something to compare with."""
+    """Open, search and change a gallery, compared with bare Faiss if it has an equivalent."""
     before = resident()
     started = time.perf_counter()
     gallery = Gallery.open(path)
@@ -166,9 +166,9 @@ def serve(path: Path) -> dict[str, Any]:
 
 
 def first_use(path: Path) -> dict[str, float]:
-    """Search each query twice: at first the photos that it is compared with are checked, then they are known.
+    """Search each query twice: the first search checks the photos that it reads, the second does not.
 
-    Seconds of the processor, which other work on the machine moves less.
+    Times are CPU seconds, which depend less on other processes.
     """
 
     def milliseconds(work: Callable[[], Any]) -> float:
@@ -204,21 +204,21 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def step(name: str, *words: object) -> dict[str, Any]:
-    """Do one measurement in a fresh process."""
+    """Run one measurement in a fresh process."""
     command = [sys.executable, "-m", "research.benchmarks.gallery", "--step", name, *map(str, words)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[str, Any]]:
-    """Return the figures of a size, a row a kind."""
+    """Return the figures for one gallery size, one row per index kind."""
     path = output / f"gallery-{count}"
     shutil.rmtree(path, ignore_errors=True)
     common = {"photos": count, "dim": dim} | step("fill", path, count, dim)
     common |= step("bare_flat", path)
     rows = []
     for kind in kinds:
-        step("build", path, kind)  # so that the next one has an index of the same kind in use
+        step("build", path, kind)  # the next measurement then has an index of the same kind in use
         row = common | step("build", path, kind) | step("serve", path)
         files = sum(file.stat().st_size for file in (path / "indexes").glob("*.faiss")) if row["kind"] != FLAT else 0
         row["index_bytes"] = files or 4 * dim * count
@@ -262,7 +262,7 @@ COLUMNS = (
 
 
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a row of figures."""
+    """Return the table cells of a row."""
     index = row["index_bytes"]
     return (
         f"{row['photos']:,} × {row['dim']}",
@@ -283,7 +283,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw how figures grow with the gallery."""
+    """Plot the figures against the size of the gallery."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 5.4), layout="constrained")

@@ -1,10 +1,10 @@
-"""Grocery by its protocol: base losses without and with TCM, several seeds each.
+"""Base losses without and with TCM on grocery photos, with several seeds each.
 
     python -m research.benchmarks.grocery --output runs/grocery-benchmark
 
-trains what is missing under --output (an interrupted benchmark continues), evaluates every run on items never
-seen in training, exports each to a bundle whose threshold comes from the calibration items, and prints tables of
-mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
+The benchmark trains the runs that are missing under --output (an interrupted benchmark continues), evaluates every run
+on items unseen in training, exports each to a bundle whose threshold comes from the calibration items, and prints
+tables of mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RECIPES["EL-nivMF + ProxyAnchor"] = {
     "loss": "vmf_nca",
     "loss_arguments": {"anchor_weight": 0.3},
     "initial_norm": 50.0,
-    "head_learning_rate": 1e-2,  # as the head is ten times as large
+    "head_learning_rate": 1e-2,  # the head is ten times as large
 }
 FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
 
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def report_of(settings: Settings, path: Path) -> dict[str, Any]:
-    """Train and evaluate a run, or read what an earlier call left."""
+    """Train and evaluate a run, or read the report of an earlier call."""
     report = path / "evaluation.json"
     if report.exists():
         return dict(json.loads(report.read_text()))
@@ -104,7 +104,7 @@ def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
 
 
 def changes_by_tcm(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
-    """Record what TCM changes on unseen items, paired by seed, with 95 % intervals (Student's t)."""
+    """Record the effect of TCM on unseen items, paired by seed, with 95 % intervals (Student's t)."""
     record.table("what TCM changes", ("base loss", "OPIS", "R@1", "FPIR", "TPIR at exactly the target"))
     for name in BASES:
         base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))

@@ -1,7 +1,7 @@
-"""Linear heads on the frozen backbone's features of grocery: features, training, figures, tuning.
+"""Linear heads on features of the frozen backbone, for grocery: features, training, metrics, tuning.
 
 Each training photo is embedded in several augmented views and every other photo once; a linear embedding is trained on
-those features with a loss. `paper_claims` and `rotations` use them.
+these features with a loss. `paper_claims` and `rotations` use this module.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from training.model import backbone_preprocessing, load_backbone
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)
 
-# loss, and what is tried on the validation items
+# losses with the values tuned on the validation items
 GRIDS: dict[str, dict[str, Sequence[Any]]] = {
     "smooth_ap": {"temperature": (0.01, 0.03, 0.1, 0.2)},
     "recall_at_k": {"similarity_temperature": (0.01, 0.03, 0.1, 0.2)},
@@ -59,12 +59,19 @@ GRIDS: dict[str, dict[str, Sequence[Any]]] = {
 }
 
 
-MARGINS = ((0.9, 0.5), (0.8, 0.4), (0.7, 0.3), (0.6, 0.2), (0.5, 0.1), (0.8, 0.2))  # of TCM, positive and negative
+MARGINS = (
+    (0.9, 0.5),
+    (0.8, 0.4),
+    (0.7, 0.3),
+    (0.6, 0.2),
+    (0.5, 0.1),
+    (0.8, 0.2),
+)  # (positive, negative) margins of TCM
 
 
 @dataclass(frozen=True)
 class World:
-    """Photos with their features: training views (views, photos, w), and one of every photo (photos, w)."""
+    """Photos with features: training views (views, photos, w), and one per photo (photos, w)."""
 
     photos: list[Photo]
     splits: Splits
@@ -79,7 +86,7 @@ class World:
 
 @torch.inference_mode()
 def load_world(folder: Path, data: Path) -> World:
-    """Return the features of grocery, made once."""
+    """Return the features of grocery, computed once."""
     settings = Settings(
         catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224")
     )
@@ -123,14 +130,14 @@ def load_world(folder: Path, data: Path) -> World:
 
 @dataclass(frozen=True)
 class Task:
-    """One training of a head."""
+    """One training run of a head."""
 
     loss: str
     arguments: Mapping[str, Any]
     seed: int
-    tcm: tuple[float, float] | None = None  # its margins
-    label_noise: float = 0.0  # share of training photos that get another item's label
-    items: float = 1.0  # share of the training items that are used
+    tcm: tuple[float, float] | None = None  # TCM margins
+    label_noise: float = 0.0  # share of training photos with the label of another item
+    items: float = 1.0  # share of the training items in use
     every_epoch: bool = False  # validation after each epoch
 
     @property
@@ -141,7 +148,7 @@ class Task:
 
 
 def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
-    """Return the trained head, and validation R@1 after each epoch where asked for."""
+    """Return the trained head, and validation R@1 after each epoch if requested."""
     torch.manual_seed(task.seed)
     generator = np.random.default_rng(task.seed)
     labels = item_labels([world.photos[i] for i in world.fit])
@@ -169,7 +176,7 @@ def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
     optimizer = torch.optim.AdamW(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=task.seed)
-    batches = len(world.fit) // 64  # the same number of photos for everyone
+    batches = len(world.fit) // 64  # same number of photos for every loss
     curve, step = [], 0
     deals = itertools.chain.from_iterable(sampler.epoch(epoch) for epoch in itertools.count())
     for _ in range(EPOCHS):
@@ -204,7 +211,7 @@ def validation_figures(world: World, head: nn.Linear) -> dict[str, float]:
 
 
 def figures_of(world: World, head: nn.Linear) -> dict[str, Any]:
-    """Return the figures on items never trained on, with the threshold of the calibration items."""
+    """Return metrics on items unseen in training, with the threshold of the calibration items."""
     protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
     vectors, norms = vectors_of(world, head)
     unseen = make_evaluation_split("unseen", world.photos, world.splits.test, protocol)
@@ -221,14 +228,14 @@ def figures_of(world: World, head: nn.Linear) -> dict[str, Any]:
 
 
 def auroc(score: np.ndarray, positive: np.ndarray) -> float:
-    """Return the chance that a positive has a higher score than a negative."""
+    """Return the probability that a positive has a higher score than a negative."""
     ranks = stats.rankdata(score)
     count = int(positive.sum())
     return float((ranks[positive].sum() - count * (count + 1) / 2) / (count * (len(score) - count)))
 
 
 class Results:
-    """Figures by task, kept on disk."""
+    """Metrics by task, stored on disk."""
 
     def __init__(self, world: World, path: Path) -> None:
         self._world, self._path = world, path
@@ -244,7 +251,7 @@ class Results:
         return self._known[task.name]
 
     def tuned(self, loss: str) -> tuple[str, dict[str, Any]]:
-        """Return the loss's name and its best arguments of the grid, by R@1 on the validation items."""
+        """Return the name of the loss and the arguments of the grid with the highest R@1 on the validation items."""
         grid = GRIDS[loss]
         name: str = loss
         base: dict[str, Any] = {}
@@ -254,7 +261,7 @@ class Results:
         return name, max(choices, key=lambda c: self._mean(name, c, None, "validation R@1"))
 
     def tuned_tcm(self, name: str, arguments: Mapping[str, Any]) -> tuple[float, float]:
-        """Return the margins of least OPIS on the validation items among those that cost at most 0.01 of R@1."""
+        """Return the margins with the lowest validation OPIS among those that lose at most 0.01 of R@1."""
         bare = self._mean(name, arguments, None, "validation R@1")
         allowed = [m for m in MARGINS if self._mean(name, arguments, m, "validation R@1") >= bare - 0.01]
         return min(allowed or MARGINS, key=lambda m: self._mean(name, arguments, m, "validation OPIS"))

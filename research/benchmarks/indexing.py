@@ -1,8 +1,8 @@
-"""`retrieval index` beside a bare loop of the same decode, resize and ONNX Runtime calls on the same cores.
+"""Throughput of `retrieval index`, compared with a bare loop of the same decode, resize and ONNX Runtime calls.
 
     python -m research.benchmarks.indexing BUNDLE
 
-The bare loop decodes, resizes and embeds batches on as many threads, and keeps nothing.
+The bare loop decodes, resizes and embeds batches on the same cores with as many threads, and discards the results.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> None:
 def rates(
     work: Callable[[Bundle, list[Photo], int], None], bundle: Bundle, photos: list[Photo], threads: int
 ) -> tuple[float, float]:
-    """Return photos a second, of the clock and of the processor."""
+    """Return photos per second (wall clock, CPU)."""
     started, spent = time.perf_counter(), time.process_time()
     work(bundle, photos, threads)
     return len(photos) / (time.perf_counter() - started), len(photos) / (time.process_time() - spent)

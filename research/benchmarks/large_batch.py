@@ -1,10 +1,10 @@
-"""A step of thousands of photos on little memory: cached gradients, and what they cost.
+"""Cost of training steps with thousands of photos in little memory, using a gradient cache.
 
     python -m research.benchmarks.large_batch --batch 4000 --micro-batch-size 64
 
-takes a step of a pretrained MobileNet at 160 px for each loss, one micro-batch at a time, and prints a table of the
-peak memory of the whole process, seconds and photos a second, beside steps of one small batch. A process each, since a
-peak never falls again.
+For each loss, the benchmark runs a step of a pretrained MobileNet at 160 px, one micro-batch at a time, and prints the
+peak memory of the whole process, seconds and photos per second, with steps of one small batch for comparison. Each
+measurement is a process of its own, because the peak of a process never decreases.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EACH = 4
 
 
 def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
-    """Take one step to warm up on a micro-batch, then one of the batch; print its seconds and the peak in GiB."""
+    """Warm up on one micro-batch, then run one step of the batch; print its seconds and the peak in GiB."""
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings.from_dict(
         {
@@ -50,7 +50,7 @@ def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
         }
         | RECIPES[recipe]
     )
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as in training
     model, _ = initial_model(settings)
     sight = Preprocessing(size=settings.size)
     device = torch.device("cpu")

@@ -1,4 +1,4 @@
-"""The same search served by LitServe, one worker, without batching: `endpoint.py` measures it beside ours.
+"""The same search served by LitServe with one worker and no batching, for comparison in `endpoint.py`.
 
 python -m research.benchmarks.litserve_peer BUNDLE GALLERY PORT
 """
@@ -11,7 +11,7 @@ from fastapi import Body
 
 
 class Search(litserve.LitAPI):  # type: ignore[misc]
-    """Takes the raw image as the body, as ours does."""
+    """LitServe API that takes the raw image as the body, as `retrieval serve` does."""
 
     def setup(self, device: str) -> None:  # noqa: ARG002
         from retrieval.retriever import Retriever

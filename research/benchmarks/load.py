@@ -1,7 +1,7 @@
-"""Load on a server over HTTP, as closed loops and as Poisson arrivals.
+"""HTTP load generators: closed loops and Poisson arrivals.
 
-A closed loop asks again when it has its answer: a slow server is asked less, and looks better than it is. Poisson
-arrivals come when they come, and their latency counts from the moment they were due, sent or not.
+A closed loop sends the next request after the answer; a slow server therefore receives less load, which flatters its
+latency. Poisson arrivals are independent of the answers, and latency counts from the scheduled time of a request.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-UNANSWERED = 0  # as a status
-PATIENCE_S = 60.0  # of a client
-IDLE_S = 3.0  # after which a connection is not used again: a server may be closing it
-SPIN_S = 0.002  # before an arrival: timers are too coarse
+UNANSWERED = 0  # status of a request without an answer
+PATIENCE_S = 60.0  # client timeout
+IDLE_S = 3.0  # idle connections are not reused after this time: the server may be closing them
+SPIN_S = 0.002  # busy wait before an arrival, because timers are too coarse
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What became of one request; moments are of `time.perf_counter`."""
+    """Result of one request; times are from `time.perf_counter`."""
 
     photo: int
     due: float
@@ -35,19 +35,19 @@ class Answer:
 
     @property
     def seconds(self) -> float:
-        """From the moment it was due."""
+        """Return the latency from the scheduled time."""
         return self.done - self.due
 
 
 class Connections:
-    """Kept-alive connections to one port, as many as are in use at a time; thin, so that the server is measured."""
+    """A pool of keep-alive connections to one port, with little overhead of its own."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
 
     async def open(self, count: int) -> None:
-        """Have connections at hand."""
+        """Open connections in advance."""
         now = time.perf_counter()
         for _ in range(count):
             self._idle.append((*await asyncio.open_connection("127.0.0.1", self._port), now))
@@ -86,13 +86,13 @@ class Connections:
         return await asyncio.open_connection("127.0.0.1", self._port)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for _, writer, _ in self._idle:
             writer.close()
 
 
 async def closed_loop(port: int, images: Sequence[bytes], numbers: Iterable[int], *, concurrency: int) -> list[Answer]:
-    """Ask the photos of these numbers, each of `concurrency` clients the next one as soon as it is answered."""
+    """Search the photos with these numbers from `concurrency` clients, each waiting for its answer."""
     connections, answers, coming = Connections(port), [], iter(numbers)
     await connections.open(concurrency)
 
@@ -109,7 +109,7 @@ async def closed_loop(port: int, images: Sequence[bytes], numbers: Iterable[int]
 async def poisson(
     port: int, images: Sequence[bytes], *, rate: float, seconds: float, generator: np.random.Generator
 ) -> list[Answer]:
-    """Ask at the moments of a Poisson process, whatever the server does."""
+    """Send requests as a Poisson process, independent of the answers."""
     due = np.cumsum(generator.exponential(1 / rate, size=round(rate * seconds)))
     connections, asked = Connections(port), []
     await connections.open(8)
@@ -125,7 +125,7 @@ async def poisson(
 
 
 def latencies_of(answers: Sequence[Answer]) -> list[float]:
-    """Return the latencies of answers that all have to be 200."""
+    """Return the latencies of the answers; every status must be 200."""
     wrong = [answer.status for answer in answers if answer.status != 200]
     if wrong:
         raise SystemExit(f"{len(wrong)} of {len(answers)} requests failed, with {sorted(set(wrong))}")
@@ -133,7 +133,7 @@ def latencies_of(answers: Sequence[Answer]) -> list[float]:
 
 
 def ideal_queue(answers: Sequence[Answer], services: Sequence[float], generator: np.random.Generator) -> list[float]:
-    """Return the latencies of a perfect queue before one worker with these service times, for the same arrivals."""
+    """Return the latencies of an ideal queue with one worker and these service times, for the same arrivals."""
     free, latencies = 0.0, []
     for answer, service in zip(answers, generator.choice(services, size=len(answers)).tolist(), strict=True):
         free = max(free, answer.due) + service

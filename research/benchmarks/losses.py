@@ -1,11 +1,11 @@
-"""Time and memory of every loss beside the bare cosine matrix, pytorch-metric-learning and literal transcriptions.
+"""Time and memory of every loss, compared with a bare cosine matrix, pytorch-metric-learning and naive versions.
 
     python -m research.benchmarks.losses
 
-Batches of 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU where there is one. The floor is the
-cosine matrix forward and backward. A figure is the median of runs that take turns with the floor's, divided by the
-floor's median, so that a shared machine disturbs both. Memory is the peak above what was there before: of a process of
-its own on a CPU, of the allocator on a GPU.
+Batches are 128, 512 and 4,000 embeddings with d = 512, on the CPU and on a GPU if there is one. The floor is the cosine
+matrix, forward and backward. A figure is the median of runs that alternate with those of the floor, divided by the
+median of the floor; load from other processes affects both. Memory is the increase of the peak: of a separate process
+on a CPU, of the allocator on a GPU.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .tables import NONE, Recorder, parser_of
 
 SIZES, DIM, PHOTOS = (128, 512, 4000), 512, 4
 CLASSES = (4000, 16_000, 64_000, 256_000)
-LARGEST = {  # beyond these a run takes minutes or tens of GB
+LARGEST = {  # larger batches take minutes or tens of GB
     "literal smooth_ap": 512,
     "literal recall_at_k": 512,
     "pml tcm": 512,
@@ -47,7 +47,7 @@ def floor(embeddings: Tensor, labels: Tensor) -> Tensor:  # noqa: ARG001
 
 
 def literal_tcm(embeddings: Tensor, labels: Tensor) -> Tensor:
-    """Return Eq. 5 by masks and autograd."""
+    """Return Eq. 5 computed with masks and autograd."""
     unit = F.normalize(embeddings, dim=1)
     s = unit @ unit.T
     same = labels[:, None] == labels[None]
@@ -84,7 +84,7 @@ def literal_recall_at_k(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 
 def steps(device: torch.device) -> dict[str, Callable[[int], Step]]:
-    """Return what is measured: makers of a step for n photos of n / 4 items."""
+    """Return the measured steps: factories of a step for n photos of n / 4 items."""
 
     def ours(name: str, **arguments: object) -> Callable[[int], Step]:
         return lambda n: make_loss(name, classes=n // PHOTOS, dim=DIM, arguments=arguments).to(device)
@@ -107,7 +107,7 @@ def steps(device: torch.device) -> dict[str, Callable[[int], Step]]:
 
 
 def batch(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return raw embeddings like those of a trained model: photos of an item alike, some items near others."""
+    """Return embeddings like those of a trained model: similar within an item, and some items near others."""
     generator = torch.Generator().manual_seed(0)
     items = torch.randn(n // PHOTOS, DIM, generator=generator)
     families = torch.randn(max(1, n // 40), DIM, generator=generator)
@@ -132,7 +132,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def ratio(step: Step, n: int, device: torch.device, *, rounds: int) -> tuple[float, float]:
-    """Return the median seconds, and their ratio to the floor's, taken in turn."""
+    """Return the median seconds, and their ratio to the floor's, measured in turn."""
     embeddings, labels = batch(n, device)
     times: tuple[list[float], list[float]] = ([], [])
     for number in range(rounds + 1):
@@ -146,7 +146,7 @@ def ratio(step: Step, n: int, device: torch.device, *, rounds: int) -> tuple[flo
 
 
 def peak(name: str, n: int, device: torch.device) -> float:
-    """Return the peak memory of a step in MB above what its inputs take."""
+    """Return the peak memory of a step in MB, without its inputs."""
     if device.type == "cuda":
         embeddings, labels = batch(n, device)
         step = steps(device)[name](n)
@@ -160,14 +160,14 @@ def peak(name: str, n: int, device: torch.device) -> float:
 
 
 def peak_here(name: str, n: int) -> float:
-    """Return the peak of this process in MB above the one after a small step, which loads the libraries."""
+    """Return the peak of this process in MB above that of a small step, which loads the libraries."""
     device = torch.device("cpu")
     made = steps(device)[name]
     run_once(made(64), *batch(64, device))
     embeddings, labels = batch(n, device)
     step = made(n)
     gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark falls to what is there now
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current memory
     before = _resident("VmRSS")
     run_once(step, embeddings, labels)
     return _resident("VmHWM") - before

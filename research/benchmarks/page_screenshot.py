@@ -1,4 +1,4 @@
-"""Take the picture of the page that the README shows, with a real browser and a real search.
+"""Take the screenshot of the page for the README, with a real browser and a real search.
 
 Example, after `make demo SERVE=0`:
     python -m research.benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
@@ -56,7 +56,7 @@ def main(
     height: int,
     dark: bool,
 ) -> None:
-    """Search with PHOTO on the page and save what it looks like."""
+    """Search with PHOTO on the page and save a screenshot."""
     app = create_app(Retriever.open(bundle, gallery), examples=example_files(examples))
     with serving(app) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
@@ -67,7 +67,7 @@ def main(
         page.locator("input[type=file]").first.set_input_files(photo)
         page.locator("#answer .r-banner").wait_for()
         page.wait_for_function("[...document.images].every(image => image.complete)")
-        page.wait_for_timeout(800)  # what moves has come to rest
+        page.wait_for_timeout(800)  # wait for animations
         shot = page.screenshot(full_page=not height)
         browser.close()
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def main(
 
 @contextmanager
 def serving(app: object) -> Iterator[str]:
-    """Serve an application on a free port of this machine and give its address."""
+    """Serve an application on a free local port and yield its URL."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))  # type: ignore[arg-type]

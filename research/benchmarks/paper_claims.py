@@ -1,13 +1,13 @@
-"""The papers' main claims on grocery, with linear heads on the frozen backbone's features.
+"""Tests of the papers' main claims on grocery, with linear heads on features of the frozen backbone.
 
     python -m research.benchmarks.paper_claims --output runs/heads
 
-embeds each training photo in several augmented views and every other photo once, trains a linear embedding on those
-features with each loss, seed after seed, and tells each claim with a 95 % interval over seeds (paired, Student's t)
-and a plain answer. Hyper-parameters of every loss are chosen among a few on the validation items over three other
-seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that cost at most 0.01 of R@1. Nothing but
-the printed figures comes from the test items. What is finished under --output is read, not made again. `--picture`
-also writes the photos of lowest and highest certainty.
+Each training photo is embedded in several augmented views and every other photo once. A linear embedding is trained on
+these features with each loss and several seeds. Each claim is printed with a 95 % interval over seeds (paired,
+Student's t) and a plain answer. The hyper-parameters of every loss are chosen from a small grid on the validation items
+with three other seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that lose at most 0.01 of
+R@1. The test items are used for the printed figures only. Finished results under --output are reused. `--picture` also
+writes the photos of lowest and highest certainty.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .tables import NONE, Recorder, parser_of
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return mean, and the ends of its 95 % interval by Student's t."""
+    """Return the mean and its 95 % interval (Student's t)."""
     array = np.asarray(values)
     half = stats.t.ppf(0.975, len(array) - 1) * array.std(ddof=1) / np.sqrt(len(array))
     return float(array.mean()), float(array.mean() - half), float(array.mean() + half)
@@ -47,7 +47,7 @@ def mean_of(runs: Sequence[Mapping[str, Any]], figure: str) -> str:
 
 
 def claim_tcm(results: Results, seeds: range, record: Recorder) -> None:
-    """Record whether TCM lowers OPIS by 25 % or more at no loss of R@1."""
+    """Record whether TCM lowers OPIS by at least 25 % without a loss of R@1."""
     columns = ("base loss", "R@1, OPIS alone", "with TCM", "change of OPIS", "change of R@1", "answer")
     record.table("TCM lowers OPIS by at least 25 % at no loss of R@1", columns)
     for loss in ("smooth_ap", "recall_at_k", "proxy_nca", "arcface"):
@@ -83,7 +83,7 @@ def claim_better(results: Results, seeds: range, record: Recorder, ours: str, th
 
 
 def claim_robust(results: Results, seeds: range, record: Recorder) -> None:
-    """Record whether the contextual loss loses less than multi-similarity with wrong labels or fewer classes."""
+    """Record whether the contextual loss degrades less than multi-similarity with label noise or fewer classes."""
     columns = ("training data", "contextual, R@1", "multi-similarity, R@1", "difference", "its further loss", "answer")
     record.table("The contextual loss holds up better than multi-similarity", columns)
     (name, arguments), (other, given) = results.tuned("contextual_sum"), results.tuned("multi_similarity")
@@ -128,12 +128,12 @@ def claim_epochs(results: Results, seeds: range, record: Recorder) -> None:
 
 
 def epochs_to(curve: Sequence[float], goal: float) -> int:
-    """Return the first epoch that reaches the goal, or one more than there were."""
+    """Return the first epoch that reaches the goal, or the number of epochs plus one."""
     return next((epoch for epoch, value in enumerate(curve, 1) if value >= goal), len(curve) + 1)
 
 
 def claim_norms(results: Results, seeds: range, record: Recorder) -> None:
-    """Record how well a low norm tells a wrong first answer."""
+    """Record how well a low norm predicts a wrong first answer."""
     columns = ("loss", "AUROC of the norm", "AUROC of the distance to the first answer", "answer")
     record.table("Low norms are the ambiguous photos", columns)
     for loss in ("vmf_nca", "vmf_nca + anchor", "proxy_nca", "smooth_ap"):
@@ -146,7 +146,7 @@ def claim_norms(results: Results, seeds: range, record: Recorder) -> None:
 
 
 def every_loss(results: Results, seeds: range, record: Recorder) -> None:
-    """Record every loss, without and with TCM, on items never seen in training."""
+    """Record every loss, without and with TCM, on items unseen in training."""
     figures = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "TPIR at exactly the target")
     record.table("Every loss, without and with TCM", ("loss", *figures))
     for loss, regularized in itertools.product(GRIDS, (False, True)):
@@ -162,7 +162,7 @@ def plain(arguments: Mapping[str, Any]) -> str:
 
 
 def picture(world: World, results: Results, path: Path) -> None:
-    """Write the 16 test photos of lowest norm above the 16 of highest, by the tuned vMF head of seed 0."""
+    """Write the 16 test photos of lowest norm above the 16 of highest, for the tuned vMF head of seed 0."""
     name, arguments = results.tuned("vmf_nca")
     norms = vectors_of(world, train_head(world, Task(name, arguments, 0))[0])[1]
     test = np.flatnonzero(np.isin([p.item_id for p in world.photos], world.splits.test))
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--picture", action="store_true")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # a head is too small for more
+    torch.set_num_threads(1)  # a head is too small for more threads
     world = load_world(arguments.output, Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve())
     results = Results(world, arguments.output / "results.json")
     seeds = range(arguments.seeds)

@@ -1,4 +1,4 @@
-"""Who is compared: processes pinned to a core, one that searches in process, and one that serves with a plain handler.
+"""Compared servers: processes pinned to a core, the in-process search loop and the plain handler.
 
 python -m research.benchmarks.peers KIND PORT BUNDLE GALLERY PHOTO [PHOTO ...]
 """
@@ -26,7 +26,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool) -> list[str]:
-    """Return how one of them is started."""
+    """Return the command that starts a server."""
     words: dict[str, list[object]] = {
         OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, *places],
         LITSERVE: ["-m", "research.benchmarks.litserve_peer", *places, port],
@@ -37,13 +37,13 @@ def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[
 
 
 class Served:
-    """A server in a process group of its own, pinned to a core; what it writes goes to a log."""
+    """A server in its own process group, pinned to a core, with its output in a log."""
 
     def __init__(self, command: Sequence[str], *, port: int, core: int, log: Path) -> None:
         self.port, self.log = port, log
-        pipe = subprocess.PIPE if not port else None  # without a port it answers on its output
+        pipe = subprocess.PIPE if not port else None  # without a port it answers on stdout
         mine = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {core})  # a child has its parent's
+        os.sched_setaffinity(0, {core})  # inherited by child processes
         try:
             with log.open("wb") as out:
                 self.started = time.perf_counter()
@@ -54,7 +54,7 @@ class Served:
             os.sched_setaffinity(0, mine)
 
     def members(self) -> dict[int, list[str]]:
-        """Return the fields of /proc/PID/stat, from the state on, of every living process of the group."""
+        """Return the fields of /proc/PID/stat, starting with the state, of every living process of the group."""
         found = {}
         for file in Path("/proc").glob("[0-9]*/stat"):
             with contextlib.suppress(OSError):
@@ -64,21 +64,21 @@ class Served:
         return found
 
     def cpu(self) -> float:
-        """Return the seconds of CPU that the group has used."""
+        """Return the CPU seconds used by the group."""
         return sum(int(fields[11]) + int(fields[12]) for fields in self.members().values()) / TICKS
 
     def resident(self) -> int:
-        """Return the bytes of memory of the group."""
+        """Return the memory of the group in bytes."""
         told = [Path(f"/proc/{pid}/status").read_text() for pid in self.members()]
         return sum(int(line.split()[1]) * 1024 for text in told for line in text.splitlines() if line[:6] == "VmRSS:")
 
     def pause(self) -> None:
-        """Stop the processes: a server that is not measured must not cost the one that is anything."""
+        """Stop the processes, to leave the core to the server that is measured."""
         os.killpg(self.process.pid, signal.SIGSTOP)
 
     @contextmanager
     def awake(self) -> Iterator[None]:
-        """Let the processes run meanwhile."""
+        """Resume the processes within the context."""
         os.killpg(self.process.pid, signal.SIGCONT)
         try:
             yield
@@ -87,19 +87,19 @@ class Served:
                 self.pause()
 
     def line(self) -> str:
-        """Return the next line of its output."""
+        """Return the next line of the output."""
         line = self.process.stdout.readline() if self.process.stdout else ""
         if not line:
             raise SystemExit(f"it ended:\n{self.log.read_text()[-2000:]}")
         return str(line)
 
     def search(self, count: int) -> list[float]:
-        """Have photos searched in process; return the seconds of each."""
+        """Search photos in process; return the seconds of each."""
         print(count, file=self.process.stdin, flush=True)
         return [float(second) for second in json.loads(self.line())]
 
     def wait_for(self, path: str, body: bytes | None = None, *, seconds: float = 60) -> float:
-        """Return the seconds from the start to the first 200 of a path."""
+        """Return the seconds from the start to the first status 200 of a path."""
         while time.perf_counter() - self.started < seconds:
             if self.process.poll() is not None:
                 break
@@ -109,7 +109,7 @@ class Served:
         raise SystemExit(f"{path} was not answered with 200:\n{self.log.read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """End the processes, all of them."""
+        """Terminate all processes of the group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGCONT)
             self.process.terminate()
@@ -126,7 +126,7 @@ class Served:
 
 
 def status_of(port: int, path: str, body: bytes | None = None) -> int:
-    """Return the status of one request; 0 where nothing listens."""
+    """Return the status of one request; 0 if the connection fails."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         kind = {} if body is None else {"Content-Type": "image/jpeg"}
@@ -139,21 +139,21 @@ def status_of(port: int, path: str, body: bytes | None = None) -> int:
 
 
 def core_times(core: int) -> tuple[float, float]:
-    """Return the seconds that a core has been there, and those in which somebody had it, other guests too."""
+    """Return the seconds that a core was available and in use, including use by other virtual machines."""
     lines = Path("/proc/stat").read_text().splitlines()
     (ticks,) = ([int(word) for word in line.split()[1:9]] for line in lines if line.split()[0] == f"cpu{core}")
     return sum(ticks) / TICKS, (sum(ticks) - ticks[3] - ticks[4]) / TICKS
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def search_inside(images: Sequence[bytes], places: Sequence[str]) -> None:
-    """Search as many photos as each line of the input says, and say how long each took."""
+    """For each line of stdin, search that number of photos and print the seconds of each."""
     from retrieval.retriever import Retriever
 
     retriever = Retriever.open(*places)
@@ -169,7 +169,7 @@ def search_inside(images: Sequence[bytes], places: Sequence[str]) -> None:
 
 
 def serve_plainly(port: int, places: Sequence[str]) -> None:
-    """Serve the search as anybody would at first."""
+    """Serve the search with a minimal FastAPI handler."""
     from concurrent.futures import ThreadPoolExecutor
 
     import uvicorn
@@ -185,7 +185,7 @@ def serve_plainly(port: int, places: Sequence[str]) -> None:
         result = await asyncio.get_running_loop().run_in_executor(pool, retriever.search, image)
         return JSONResponse(result.to_dict())
 
-    search.__annotations__ = {"request": Request}  # a name of this function, which FastAPI would not find
+    search.__annotations__ = {"request": Request}  # a local name that FastAPI cannot resolve
     app.post("/v1/search", response_model=None)(search)
     uvicorn.run(app, port=port, log_level="warning", access_log=False)
 

@@ -1,11 +1,11 @@
-"""How fast training runs on photos that are decoded as it goes, against batches that were made before.
+"""Speed of training with photos decoded on the fly, compared with precomputed batches.
 
     python -m research.benchmarks.pipeline --rounds 5
 
-The default recipe (160 pixels, 16 items × 4 photos) on grocery with the MobileNet backbone of RETRIEVAL_TEST_DATA.
-Rounds are interleaved, so that a shared machine disturbs all sides alike, and a round's ratio is taken against the
-model alone in the same round. Beside the clock stands processor time, which others on the machine disturb less: of a
-step with all that goes on beside it, and of the pipeline with no model beside it, as a share of the model's.
+The benchmark uses the default recipe (160 pixels, 16 items × 4 photos) on grocery with the MobileNet backbone of
+RETRIEVAL_TEST_DATA. Rounds are interleaved, and ratios are taken against the model alone in the same round; load from
+other processes then affects all sides alike. CPU time, which depends less on other processes, is printed for a step
+with its pipeline, and for the pipeline alone as a share of the model's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 
 class Step:
-    """One step of the default recipe."""
+    """One training step of the default recipe."""
 
     def __init__(self, settings: Settings, labels: Sequence[int]) -> None:
         torch.manual_seed(0)
@@ -65,7 +65,7 @@ class Step:
 
 
 class Pipeline:
-    """Batches of one kind of source, epoch after epoch."""
+    """Batches from one kind of source, over several epochs."""
 
     def __init__(self, reader: PhotoReader, settings: Settings, sampler: ItemSampler) -> None:
         self._reader, self._settings, self._sampler = reader, settings, sampler
@@ -83,7 +83,7 @@ class Pipeline:
 
 
 def timed(step: Step, batches: Iterable[Batch], steps: int) -> tuple[float, float]:
-    """Return the seconds of the clock and of the processor that some steps take, the first left out."""
+    """Return wall-clock and CPU seconds of some steps, without the first."""
     stream = iter(batches)
     step(next(stream))
     started, spent = time.perf_counter(), time.process_time()
@@ -96,7 +96,7 @@ def timed(step: Step, batches: Iterable[Batch], steps: int) -> tuple[float, floa
 
 
 def pipeline_cost(batches: Iterable[Batch]) -> float:
-    """Return the processor seconds that a photo of an epoch costs, no model beside it."""
+    """Return the CPU seconds per photo of an epoch, without a model."""
     spent, photos = time.process_time(), 0
     for positions, _ in batches:
         photos += len(positions)
@@ -104,7 +104,7 @@ def pipeline_cost(batches: Iterable[Batch]) -> float:
 
 
 def shards_of(photos: Sequence[Photo], folder: Path) -> list[Photo]:
-    """Return the same photos, in tar shards of 1,000."""
+    """Return the same photos in tar shards of 1,000."""
     folder.mkdir()
     for start in range(0, len(photos), 1000):
         with tarfile.open(folder / f"{start:06d}.tar", "w") as shard:
@@ -136,7 +136,7 @@ def main() -> None:
         photos_per_item=settings.photos_per_item,
         seed=settings.seed,
     )
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as in training
     step = Step(settings, labels)
     with tempfile.TemporaryDirectory() as place:
         readers = {
@@ -152,15 +152,17 @@ def main() -> None:
 
 
 def measure(step: Step, sources: dict[str, Pipeline], arguments: argparse.Namespace) -> None:
-    """Run all sources in turn, and print the table."""
-    ready = list(itertools.islice(sources["cache in memory"](), arguments.steps + 1))  # decoded, cropped and coloured
+    """Run all sources in turn and print the table."""
+    ready = list(
+        itertools.islice(sources["cache in memory"](), arguments.steps + 1)
+    )  # decoded, cropped and colour-augmented
     photos = sum(len(positions) for positions, _ in ready[1:])
-    alone: list[tuple[float, float]] = []  # seconds of the clock and of the processor, a round each
+    alone: list[tuple[float, float]] = []  # wall-clock and CPU seconds per round
     whole: dict[str, list[tuple[float, float]]] = {name: [] for name in sources}
     decoding: dict[str, list[float]] = {name: [] for name in sources}
     for number in range(arguments.rounds + 1):
         made = timed(step, ready, arguments.steps)
-        alone += [made] if number else []  # the first round warms up
+        alone += [made] if number else []  # the first round is a warm-up
         for name, source in sources.items():
             made = timed(step, source(), arguments.steps)
             whole[name] += [made] if number else []

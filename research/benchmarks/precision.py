@@ -1,13 +1,13 @@
-"""What int8 (or fp16) gains and costs beside fp32 on trained runs: photos a second, cosine, OPIS, TPIR.
+"""Speed and accuracy of int8 (or fp16) models compared with fp32: photos per second, cosine, OPIS, TPIR.
 
     python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
 
-makes both forms as `retrieval export` does, with the distance that fp32 chooses fitted anew by each, and asks photos of
-items that training never saw of both: the test items, and these with the calibration's, whose threshold is not used
-here. Speed is the model alone, scaled pixels to vectors; the forms take turns in short rounds, and their medians are
-compared: the middle half of the ratios within rounds says how restless the machine was, and CPU-seconds leave out what
-others took of it. The interval of TPIR at exactly FPIR 0.05 resamples items, the same for both forms, and sets each
-form's threshold anew.
+Both models are exported as by `retrieval export`; each fits the distance that fp32 chooses on its own embeddings. The
+queries are photos of items unseen in training: the test items, and the test and calibration items together (the
+calibration threshold is not used here). Speed is that of the model alone, from scaled pixels to vectors. The models
+alternate in short rounds and medians are compared; the middle half of the ratios within rounds shows the variation, and
+CPU-seconds exclude other processes. The interval of TPIR at exactly FPIR 0.05 resamples items, the same for both
+models, and sets the threshold of each model anew.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ TARGET, DRAWS = 0.05, 2000
 
 
 def tpir(scores: SearchScores) -> float:
-    """Return TPIR at exactly the target FPIR of these queries."""
+    """Return TPIR at exactly the target FPIR on these queries."""
     return identification_rates(scores, threshold_at_fpir(scores, TARGET)).tpir
 
 
 def paired_interval(one: SearchScores, other: SearchScores, generator: np.random.Generator) -> tuple[float, float]:
-    """Return the 95 % interval of TPIR of `other` less that of `one`, over draws of items with replacement."""
+    """Return the 95 % interval of TPIR of `other` minus that of `one`, by bootstrap over items."""
     queries = [np.flatnonzero(one.labels == item) for item in np.unique(one.labels)]
     found = []
     for _ in range(DRAWS):
@@ -57,7 +57,7 @@ def paired_interval(one: SearchScores, other: SearchScores, generator: np.random
 
 
 def speed(models: list[ExportedModel], tensor: np.ndarray, *, threads: int, rounds: int, cpu: bool = False) -> Row:
-    """Return a row of photos a second of fp32 and the other model: of the clock on the wall, or of a CPU's own time."""
+    """Return a row of photos per second (wall clock or CPU) of fp32 and the other model."""
     batch = len(tensor)
     embedders = [model.variant.embedder(model.onnx, model.embedder.preprocessing, threads=threads) for model in models]
     clock = time.process_time if cpu else time.perf_counter
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: int) -> list[Row]:
-    """Return the speed, fidelity and metrics of a variant of a run compared with fp32."""
+    """Return the speed, fidelity and metrics of a variant of a run, compared with fp32."""
     unseen = {"test": run.splits.test, "test and calibration": (*run.splits.test, *run.splits.calibration)}
     photos = photos_in_protocol(run.photos(), unseen["test and calibration"], run.protocol)
     eval_splits = {name: make_evaluation_split(name, photos, items, run.protocol) for name, items in unseen.items()}

@@ -1,12 +1,12 @@
-"""Whether a certified threshold keeps its promise on products nobody has seen, and at what price.
+"""Reliability of certified thresholds on unseen items, and their cost in TPIR.
 
     python -m research.benchmarks.promise --output runs/promise
 
-Simulated catalogues, whose truth is known: items in crowds of different density, each in photos that vary by an
-item's own spread. A repetition calibrates a threshold for FPIR 5 % on some products, and asks thousands of fresh ones.
-It prints how often the promise held and what TPIR was kept of that of the threshold which meets the target exactly on
-the fresh products, and writes a plot of both from 30 to 1,000 calibration products. `--sizes` predicts FPIR in
-galleries of 10 and 100 times the calibrated number of items and measures it.
+The catalogues are simulated and their true rates known: items in clusters of different density, with photos that vary
+by the spread of the item. A repetition calibrates a threshold for FPIR 5 % on some items and searches thousands of new
+ones. The benchmark prints how often the target was met, and the TPIR relative to that of the threshold that meets the
+target exactly on the new items. It plots both for 30 to 1,000 calibration items. `--sizes` predicts and measures FPIR
+in galleries of 10 and 100 times the calibrated number of items.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from retrieval.threshold.calibrate import CERTIFIED, calibrate, size_model
 from .tables import NONE, Recorder, parser_of
 
 TARGET, PHOTOS, DIM, CROWDS = 0.05, 6, 24, 40
-ASKING = 20_000  # photos that ask in a larger gallery
+ASKING = 20_000  # query photos in a larger gallery
 PRODUCTS = (30, 60, 100, 200, 300, 600, 1000)
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """A world that items are drawn from: crowds of items, some tighter than others."""
+    """A simulated catalogue: clusters of items, some tighter than others."""
 
     centres: np.ndarray  # (crowds, d)
     widths: np.ndarray  # (crowds, 1)
@@ -42,12 +42,12 @@ class Catalogue:
         return cls(generator.normal(size=(CROWDS, DIM)), generator.uniform(0.5, 1.2, size=(CROWDS, 1)))
 
     def searches(self, generator: np.random.Generator, items: int, *, asking: int) -> SearchScores:
-        """Return searches of `asking` photos of each of so many new items; one more photo of each is the gallery."""
+        """Return searches with `asking` photos of each new item; one more photo of each is in the gallery."""
         vectors, labels, kept = self.photos(generator, items, asking=asking)
         return search_scores(vectors[~kept], labels[~kept], vectors[kept], labels[kept])
 
     def strangers(self, generator: np.random.Generator, items: int) -> np.ndarray:
-        """Return the distances (n,) of photos of new items to the nearest other item, of so many; up to ASKING ask."""
+        """Return the distances (n,) from up to ASKING photos of new items to the nearest of the other items."""
         vectors, labels, kept = self.photos(generator, items, asking=1)
         queries, gallery = vectors[~kept][:ASKING], vectors[kept]
         rows, _ = Candidates.flat(gallery).search(queries, 2)
@@ -55,7 +55,7 @@ class Catalogue:
         return np.asarray(plain_distance(queries, gallery[other]))
 
     def photos(self, generator: np.random.Generator, items: int, *, asking: int) -> tuple[np.ndarray, ...]:
-        """Return unit vectors of `asking` + 1 photos of each item, their labels, and which are the gallery's."""
+        """Return unit vectors of `asking` + 1 photos per item, their labels, and the mask of gallery photos."""
         crowd = generator.integers(CROWDS, size=items)
         items_at = self.centres[crowd] + self.widths[crowd] * generator.normal(size=(items, DIM))
         spread = generator.uniform(0.2, 0.5, size=(items, 1))
@@ -66,7 +66,7 @@ class Catalogue:
 
 
 def fresh_searches(world: Catalogue, generator: np.random.Generator, items: int) -> SearchScores:
-    """Return searches of many fresh products in galleries of as many items as were calibrated."""
+    """Return searches of many new items in galleries with the number of items used in calibration."""
     parts = [world.searches(generator, items, asking=PHOTOS - 1) for _ in range(max(1, 3000 // items))]
     return SearchScores(
         np.concatenate([part.labels + 10**6 * number for number, part in enumerate(parts)]),
@@ -77,7 +77,7 @@ def fresh_searches(world: Catalogue, generator: np.random.Generator, items: int)
 
 
 def repetition(seed: int, products: int) -> tuple[float, float] | None:
-    """Return realised FPIR and the share of the exact threshold's TPIR, None where nothing is certified."""
+    """Return the realised FPIR and the share of the exact threshold's TPIR; None if no threshold is certified."""
     generator = np.random.default_rng((seed, products))
     world = Catalogue.draw(generator)
     try:
@@ -114,7 +114,7 @@ def coverage(repetitions: int, output: Path, record: Recorder) -> None:
 
 
 def plot(figures: np.ndarray, repetitions: int, path: Path) -> None:
-    """Draw realised FPIR and kept TPIR against the number of calibration products."""
+    """Plot realised FPIR and relative TPIR against the number of calibration items."""
     import matplotlib.pyplot as plt
 
     products, certified, kept, fpir, tpir = figures.T

@@ -1,4 +1,4 @@
-"""Tables of the rotations: the chosen distance by gallery and rotation, every distance, and a summary per recipe."""
+"""Tables of the rotations benchmark: the chosen distance by gallery and rotation, every distance, and a summary."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SUMMARY = (
 
 
 def interval(families: Sequence[Sequence[Sequence[float]]]) -> str:
-    """Return the 95 % bootstrap interval of FPIR over families, whose seeds stay together."""
-    counts = np.array(families).sum(axis=0)  # (families, 2), added over seeds
+    """Return the 95 % bootstrap interval of FPIR over families; the seeds of a family are resampled together."""
+    counts = np.array(families).sum(axis=0)  # (families, 2), summed over seeds
     generator = np.random.default_rng(0)
     drawn = counts[generator.integers(len(counts), size=(2000, len(counts)))].sum(axis=1)
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
@@ -35,7 +35,7 @@ def interval(families: Sequence[Sequence[Sequence[float]]]) -> str:
 
 
 def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> tuple[str, ...]:
-    """Return how the chosen distance compares with the best one could know, and with what `export` tells its user."""
+    """Return the chosen distance compared with the best distance and with the interval printed by `export`."""
     chosen = [run["distances"][run["chosen"]]["unseen"] for run in runs.values()]
     oracles: dict[str, list[float]] = {}
     for run in runs.values():
@@ -72,7 +72,7 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
 
 
 def chosen_cells(runs: Sequence[dict[str, Any]], scene: str) -> tuple[str, ...]:
-    """Return the figures of the distances that validation chose, over the seeds of a rotation."""
+    """Return the metrics of the distances chosen by validation, over the seeds of a rotation."""
     chosen = [run["distances"][run["chosen"]][scene] for run in runs]
     means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
     spread = interval([c["FPIR by family"] for c in chosen])
@@ -81,7 +81,7 @@ def chosen_cells(runs: Sequence[dict[str, Any]], scene: str) -> tuple[str, ...]:
 
 
 def distance_cells(rows: dict[tuple[int, int], dict[str, Any]]) -> tuple[str, ...]:
-    """Return the figures of one distance on unseen items, means over rotations and seeds."""
+    """Return the metrics of one distance on unseen items, as means over rotations and seeds."""
     rotations = [
         np.mean([row["unseen"]["FPIR"] for (r, _), row in rows.items() if r == rotation])
         for rotation in range(ROTATIONS)

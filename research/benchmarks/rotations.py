@@ -1,16 +1,16 @@
-"""One threshold on products nobody trained on: four rotations of grocery's product families, several seeds.
+"""One threshold for unseen items: four rotations of the item families of grocery, with several seeds.
 
     python -m research.benchmarks.rotations --output runs/rotations
     python -m research.benchmarks.rotations --output runs/rotations --finetuned
 
-Families are numbered in the order in which `group` values first appear; in rotation r those with number mod 4 = r are
-the test, those with (r + 2) mod 4 the calibration, the others train (a fifth of them, by family, is validation). Heads
-on frozen features, or with --finetuned whole models, are trained on each (rotations r and r + 2 share the training,
-as test and calibration only change places); every distance (plain, additive, local scaling, k, whitened or not) gets a
-threshold for FPIR 5 % from the calibration products, for as many items as the gallery that it is tested on holds. Then
-the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS are printed: by rotation for
-the distance that validation chose, and the mean over rotations for every distance. Intervals are clustered by family.
-An interrupted benchmark continues; two calls with different --recipes may run at once.
+Families are numbered in the order in which `group` values first appear. In rotation r, families with number mod 4 = r
+are the test set, those with (r + 2) mod 4 the calibration set, and the others train (a fifth of them, by family, for
+validation). Heads on frozen features, or whole models with --finetuned, are trained on each; rotations r and r + 2
+share the training because only test and calibration are exchanged. Every distance (plain, additive, local scaling, k,
+whitened or not) gets a threshold for FPIR 5 % from the calibration items, for the number of items in the tested
+gallery. Printed are the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS: by
+rotation for the distance that validation chose, and as means over rotations for every distance. Intervals are clustered
+by family. An interrupted benchmark continues; two calls with different --recipes may run at once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rotated(photos: Sequence[Photo], rotation: int) -> list[Photo]:
 
 @torch.inference_mode()
 def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return backbone features of augmented views (views, n, w) and of plain photos (n, w), made once."""
+    """Return backbone features of augmented views (views, n, w) and of plain photos (n, w), computed once."""
     if not path.exists():
         settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
         backbone, _ = load_backbone(settings.backbone)
@@ -100,7 +100,7 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
 
 
 def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> World:
-    """Return what a head is trained on in one rotation."""
+    """Return the training data of a head in one rotation."""
     fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
     place = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([place[photo.photo_id] for photo in fit_photos])
@@ -110,7 +110,7 @@ def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: 
 
 
 def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
-    """Write a rotation's photos as a CSV for `train`."""
+    """Write the photos of a rotation as a CSV for `train`."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(("path", "label", "group", "source", "partition"))
@@ -144,7 +144,7 @@ def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Ph
 
 
 def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
-    """Return the figures of every distance, and which one validation chooses."""
+    """Return the metrics of every distance, and the one chosen by validation."""
     labels, protocol = item_labels(photos), make_evaluation_protocol(photos)
     groups = np.array([photo.group for photo in photos])
     trained = [*splits.fit, *splits.validation]
@@ -186,7 +186,7 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
 def told(
     photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
 ) -> list[float]:
-    """Return between which FPIR `export` tells its user that other families may lie."""
+    """Return the FPIR interval for other families that `export` prints."""
     split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
     used = vectors if whitening is None else whitening(vectors)
     groups = np.array([photos[i].group for i in split.queries])
@@ -196,13 +196,13 @@ def told(
 
 
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
-    """Return errors and queries of each family."""
+    """Return the errors and queries of each family."""
     names = np.unique(families)
     return [[float((scores.impostor[families == n] <= threshold).sum()), float((families == n).sum())] for n in names]
 
 
 def title(measure: Measure, whitening: Whitening | None) -> str:
-    """Return a distance's name."""
+    """Return the name of a distance."""
     words = f"{measure.form.replace('_', ' ')}, k = {measure.k}" if isinstance(measure, LocalDensity) else "plain"
     return words + (", whitened" if whitening is not None else "")
 

@@ -1,9 +1,9 @@
-"""What TCM and the vMF samples add to a training step.
+"""Cost of TCM and of the vMF samples within a training step.
 
     python -m research.benchmarks.step
 
-Ratios of medians of interleaved runs, so that a shared machine disturbs all sides alike. What a loss costs alone is
-measured by `research.benchmarks.losses`.
+Figures are ratios of medians of interleaved runs; load from other processes affects all sides alike. The cost of a loss
+alone is measured by `research.benchmarks.losses`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from training.model import EmbeddingModel, load_backbone
 
 from .tables import Recorder, parser_of
 
-ITEMS = 37  # of the grocery recipe
+ITEMS = 37  # items of the grocery recipe
 
 
 def interleaved(works: list[Callable[[], object]], *, rounds: int) -> list[float]:
-    """Return the median seconds of each work, taken in turn."""
+    """Return the median seconds of each function, run in turn."""
     times: list[list[float]] = [[] for _ in works]
     for number in range(rounds + 2):
         for work, seconds in zip(works, times, strict=True):
@@ -44,7 +44,7 @@ def made(name: str, **arguments: object) -> nn.Module:
 
 def main() -> None:
     arguments = parser_of(__doc__).parse_args()
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as in training
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
     model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)  # type: ignore[call-overload]

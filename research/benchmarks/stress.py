@@ -1,4 +1,4 @@
-"""How the endpoint starts, what it does under more load than it can carry, and while bundles take over."""
+"""Stress tests of the endpoint: start-up, overload and bundle reloads."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ from .peers import INSIDE, OURS, Served
 from .tables import Row, ms
 
 STARTS, LARGE, BLOCK, PHOTOS_PER_ITEM = 3, 100_000, 20_000, 5
-DEADLINE_S, PLACES = 10, 33  # of `retrieval serve` on one core, by default
+DEADLINE_S, PLACES = 10, 33  # defaults of `retrieval serve` on one core
 OVERLOAD, MIB = 4, 2**20
-NORMAL, IN_A_ROW, PATIENCE_S = 2, 5, 60  # so many answers in a row within so many times the usual
+NORMAL, IN_A_ROW, PATIENCE_S = (
+    2,
+    5,
+    60,
+)  # recovered: this many answers in a row, each within this multiple of the usual time
 RELOAD_EVERY_S, CLIENTS, MOST_PHOTOS = 2.0, 2, 100
-OTHER_FPIRS = (0.2, 0.01)  # one of them gives another threshold than the bundle's
+OTHER_FPIRS = (0.2, 0.01)  # one of these gives another threshold than the bundle's
 
 Facts = tuple[object, ...]
 
 
 def starts(start: Callable[..., Served], bundle: Path, folder: Path) -> list[Row]:
-    """Start with a large gallery, page and all, and in turns only search in it; the files have been read before."""
+    """Measure the start with a large gallery, for the server and the search alone in turns; files are cached."""
     gallery = large_gallery(folder / "large", Bundle.open(bundle))
     ready, page, searched = [], [], []
     for _ in range(STARTS):
@@ -58,7 +62,7 @@ def starts(start: Callable[..., Served], bundle: Path, folder: Path) -> list[Row
 
 
 def large_gallery(path: Path, bundle: Bundle) -> Path:
-    """Write a gallery of random vectors that a bundle may search."""
+    """Write a gallery of random vectors for a bundle."""
     generator = np.random.default_rng(0)
     with Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         for first in range(0, LARGE, BLOCK):
@@ -74,7 +78,7 @@ def large_gallery(path: Path, bundle: Bundle) -> Path:
 
 
 def overload(server: Served, images: Sequence[bytes], *, capacity: float, seconds: float) -> list[Row]:
-    """Ask four times what the server can answer, and then one photo again and again until that is as before."""
+    """Send four times the capacity, then repeat one photo until the latency is normal again."""
 
     async def storm() -> tuple[list[Answer], float]:
         usual = await closed_loop(server.port, images[:1], range(20), concurrency=1)
@@ -115,7 +119,7 @@ def overload(server: Served, images: Sequence[bytes], *, capacity: float, second
 
 
 async def normal_again(port: int, image: bytes, *, limit: float) -> float:
-    """Return the moment from which several answers in a row took no longer than the limit; infinity if none did."""
+    """Return the time from which several answers in a row are within the limit; infinity if there is none."""
     connections, good, end = Connections(port), list[float](), time.perf_counter() + PATIENCE_S
     while len(good) < IN_A_ROW and time.perf_counter() < end:
         answer = await connections.ask(0, image)
@@ -126,7 +130,7 @@ async def normal_again(port: int, image: bytes, *, limit: float) -> float:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A bundle that may answer, and what it has to say of every photo."""
+    """A bundle that may answer, and its expected answers to every photo."""
 
     path: Path
     bundle_id: str
@@ -135,7 +139,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Reload:
-    """One that was asked for: who was to take over, and when."""
+    """A requested reload: its bundle and time."""
 
     bundle_id: str
     asked: float
@@ -146,7 +150,7 @@ class Reload:
 def swap(
     start: Callable[[Path], Served], bundle: Path, gallery: Path, images: Sequence[bytes], folder: Path, seconds: float
 ) -> list[Row]:
-    """Let two bundles that differ in their threshold take over from one another, and check every answer."""
+    """Alternate between two bundles with different thresholds and check every answer."""
     images = images[:MOST_PHOTOS]
     first = Bundle.open(bundle)
     for fpir in OTHER_FPIRS:
@@ -173,14 +177,14 @@ def swap(
 
 
 def candidate(path: Path, gallery: Path, images: Sequence[bytes]) -> Candidate:
-    """Ask a bundle in process."""
+    """Return a bundle's expected answers, computed in process."""
     retriever = Retriever.open(path, gallery)
     answers = [facts(retriever.search(image).to_dict()) for image in images]
     return Candidate(path, retriever.bundle.bundle_id, answers)
 
 
 def facts(told: dict[str, Any]) -> Facts:
-    """Return what of an answer depends on which bundle decides."""
+    """Return the parts of an answer that depend on the bundle."""
     return told["bundle_id"], told["threshold"], told["decision"], *[match["item_id"] for match in told["matches"]]
 
 
@@ -201,7 +205,7 @@ async def keep_reloading(port: int, link: Path, candidates: Sequence[Candidate],
 
 
 def swap_rows(answers: Sequence[Answer], reloads: Sequence[Reload], candidates: Sequence[Candidate]) -> list[Row]:
-    """Tell what was answered while bundles changed."""
+    """Return rows about the answers during reloads."""
     right = {one.bundle_id: one.answers for one in candidates}
     told = [(answer, facts(json.loads(answer.body))) for answer in answers if answer.status == 200]
     mixed = [answer for answer, said in told if said not in [right[name][answer.photo] for name in right]]

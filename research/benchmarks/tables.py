@@ -1,4 +1,4 @@
-"""Tables of what a benchmark measured: printed as they come, kept as JSON in `research/results`."""
+"""Benchmark tables: printed as Markdown and stored as JSON in `research/results`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPARISON = ("what", "ours", "reference", "ratio or difference")
 
 
 class Row(NamedTuple):
-    """One line of a comparison."""
+    """One row of a comparison."""
 
     what: str
     ours: str
@@ -29,7 +29,7 @@ class Row(NamedTuple):
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the option that every benchmark has."""
+    """Return a parser with the options common to all benchmarks."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--results", type=Path, help="JSON file that the tables are written to; by default in research/results."
@@ -38,7 +38,7 @@ def parser_of(description: str | None) -> argparse.ArgumentParser:
 
 
 class Recorder:
-    """Print tables in Markdown and write them as JSON when the benchmark has ended without an error."""
+    """Print tables as Markdown, and write them as JSON after the benchmark has finished without an error."""
 
     def __init__(self, name: str, arguments: argparse.Namespace) -> None:
         given = {key: value for key, value in vars(arguments).items() if isinstance(value, str | int | float)}
@@ -57,7 +57,7 @@ class Recorder:
             print(f"\nWrote {self._path}.")
 
     def table(self, name: str, columns: Iterable[str], rows: Iterable[Iterable[str]] = ()) -> None:
-        """Begin a table, with the rows that are known."""
+        """Begin a table, with the rows known so far."""
         table = Table(name, tuple(columns))
         self._record.tables.append(table)
         print(f"\n### {name}\n\n| {' | '.join(table.columns)} |\n|{' --- |' * len(table.columns)}", flush=True)
@@ -71,7 +71,7 @@ class Recorder:
 
 
 def command() -> str:
-    """Return the command that runs, without the folders of this machine."""
+    """Return the command line of this process without local folders."""
     module = f"research.benchmarks.{Path(sys.argv[0]).stem}"
     return shlex.join(["python", "-m", module, *(_plain(word) for word in sys.argv[1:])])
 
@@ -81,7 +81,7 @@ def _plain(word: str) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Return the number of cores that this process may use and their kind."""
+    """Return the number and kind of CPU cores available to this process."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

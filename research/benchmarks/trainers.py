@@ -1,13 +1,13 @@
-"""Ours against pytorch-metric-learning's trainer and OML: same photos, backbone, batches, rates and epochs.
+"""Comparison with the trainers of pytorch-metric-learning and OML: same photos, backbone, batches, rates and epochs.
 
     pip install --no-deps --target peers open-metric-learning==4.0.0 omegaconf antlr4-python3-runtime==4.9.3 \\
         validators albumentations albucore opencv-python-headless simsimd stringzilla
     python -m research.benchmarks.trainers --epochs 3 --seeds 5 --peers peers --tuned studies/finetuned/best.toml
 
-Each peer brings its own loop or sampler, miner and loss, as its README shows them; the photos are read, cropped and
-coloured by our code for everybody, the optimizer is AdamW with our rates and our course of them, and the epoch with the
-lowest FNIR on validation items is kept, whoever trained it. Every recipe sees the same number of photos. OML imports
-torchvision and gdown for models that are not used here: empty modules stand in for them.
+Each peer uses its own loop or sampler, miner and loss, as shown in its README. For all of them, this project reads,
+crops and colour-augments the photos, the optimizer is AdamW with the learning rates and schedule of this project, and
+the epoch with the lowest FNIR on validation items is kept. Every recipe sees the same number of photos. OML imports
+torchvision and gdown for models that are not used here; empty modules replace them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ P, K = 16, 4
 
 
 class Photos(Dataset[tuple[Tensor, int]]):
-    """Augmented photos with labels, as both peers want them."""
+    """Augmented photos with labels, in the format of both peers."""
 
     def __init__(self, trainer: Trainer, seed: int) -> None:
         self._source: PixelSource = trainer.source  # type: ignore[assignment]
@@ -90,14 +90,16 @@ def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
     from oml.miners.inbatch_all_tri import AllTripletsMiner
     from oml.samplers.balance import BalanceSampler
 
-    for name in missing:  # transformers asks whether it is there
+    for name in missing:  # transformers checks whether these packages are installed
         del sys.modules[name]
     optimizer, schedule = _optimizer(trainer)
     criterion = TripletLossWithMiner(0.1, AllTripletsMiner())
     sampler = BalanceSampler(photos.labels, n_labels=P, n_instances=K)
     batches: Iterator[Any] = iter(())
     for _ in range(trainer.settings.epochs):
-        for _ in range(trainer.sampler.batches):  # its epochs are of items: begin another until the photos are seen
+        for _ in range(
+            trainer.sampler.batches
+        ):  # an epoch of this sampler covers items: repeat it until the number of photos is reached
             batch = next(batches, None)
             if batch is None:
                 batches = iter(DataLoader(photos, batch_sampler=sampler))
@@ -122,7 +124,7 @@ def _optimizer(trainer: Trainer) -> tuple[torch.optim.Optimizer, torch.optim.lr_
 
 
 def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
-    """Train with a peer into a run directory of ours, and evaluate it as ours are."""
+    """Train with a peer into a run directory and evaluate it as any other run."""
     if (path / "evaluation.json").exists():
         return dict(json.loads((path / "evaluation.json").read_text()))
     if not (path / "settings.json").exists():
@@ -149,7 +151,7 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
 
 
 def tables(results: Mapping[str, list[dict[str, Any]]], record: Recorder) -> None:
-    """Record mean ± deviation over seeds on unseen items, and what the first recipe gains on each other."""
+    """Record mean ± deviation over seeds on unseen items, and the gain of the first recipe over each other."""
     record.table("recipes", ("recipe", *FIGURES))
     scenes = {name: [report["splits"]["unseen"] for report in reports] for name, reports in results.items()}
     for name, found in scenes.items():
@@ -214,7 +216,7 @@ def _peer(name: str) -> Callable[[Settings, Path], dict[str, Any]]:
 
 
 class _Absent(ModuleType):
-    """Stands for a package that is imported and not used."""
+    """Stub for a package that is imported but not used."""
 
     __path__: ClassVar[list[str]] = []  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Losses that exist only for comparison in the papers' tables; importing this package registers them by name."""
+"""Comparison losses for the papers' tables; importing this package registers them by name."""
 
 from training.losses.registry import CONTEXTUAL_PAPER, VMF_PAPER, Entry, register_comparison
 

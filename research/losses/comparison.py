@@ -1,4 +1,4 @@
-"""Losses that only the papers' tables compare with; average precisions are in `comparison_rankings`.
+"""Comparison losses for the papers' tables; average-precision losses are in `comparison_rankings`.
 
 Symbols: n = batch size, d = embedding size, C = classes, s = cosines (n, n), D = squared distances (n, n).
 """
@@ -40,8 +40,8 @@ class FastAP(Loss):
 def nt_xent(cosines: Tensor, labels: Tensor, *, temperature: float) -> Tensor:
     """Return the mean over positive pairs (i, j) of -log(e^{s_ij/τ} / (e^{s_ij/τ} + Σ_{negatives k of i} e^{s_ik/τ})).
 
-    0, still differentiable, where no photo has a positive. Cost and memory O(n²), where the form that compares lists
-    of pairs takes O(n³ m).
+    The result is 0, still differentiable, if there are no positive pairs. Cost and memory are O(n²); an implementation
+    over lists of pairs takes O(n³ m).
     """
     positive, negative = pair_masks(labels)
     logits = cosines / temperature
@@ -68,20 +68,20 @@ class NTXent(Loss):
 def draw_negatives(
     distances: Tensor, labels: Tensor, *, dim: int, cutoff: float, reach: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return every positive pair of photos that have a negative, and a negative drawn for each: three times (t,).
+    """Return every positive pair whose photos have a negative, and one drawn negative per pair: three tensors (t,).
 
-    A negative at distance x is drawn in proportion to 1 / (x^(d-2) (1 - x²/4)^((d-3)/2)), the inverse of how often
-    distances x occur on the sphere (Wu et al., Eq. 4 and 5). Random numbers come from torch's global generator.
+    A negative at distance x is drawn in proportion to 1 / (x^(d-2) (1 - x²/4)^((d-3)/2)), the inverse density of
+    distances x on the sphere (Wu et al., Eq. 4 and 5). Random numbers come from torch's global generator.
 
     Parameters
     ----------
     distances:
-        Of unit embeddings (n, n).
+        Distances of unit embeddings (n, n).
     dim:
-        Their dimension d.
+        Embedding size d.
     cutoff, reach:
-        A distance below `cutoff` counts as it; one of `reach` or more is drawn by a photo only that has no nearer
-        negative, from all alike.
+        Distances below `cutoff` count as `cutoff`. Negatives at `reach` or more are drawn, uniformly, only for photos
+        without a nearer negative.
     """
     positive, negative = pair_masks(labels)
     if not positive.any() or not negative.any():
@@ -100,8 +100,8 @@ def draw_negatives(
 class Margin(Loss):
     """Margin loss with distance-weighted sampling (Wu et al., ICCV 2017) of unit vectors. Cost O(n² d).
 
-    The mean violation of d_ap <= `beta` - `margin` and d_an >= `beta` + `margin` over the positive pairs, with a
-    negative drawn for each (`draw_negatives`). A batch without positives or without negatives gives 0.
+    The loss is the mean violation of d_ap <= `beta` - `margin` and d_an >= `beta` + `margin` over the positive pairs,
+    with one drawn negative per pair (`draw_negatives`). A batch without positives or without negatives gives 0.
     """
 
     def __init__(self, *, margin: float = 0.2, beta: float = 1.2, cutoff: float = 0.5, reach: float = 1.4) -> None:
@@ -125,9 +125,9 @@ class Margin(Loss):
 
 
 class EuclideanNCA(Proxies):
-    """ProxyNCA++ on raw embeddings and proxies with a norm: d = ‖ν_p - ν_z‖² (arXiv 2207.03784, Section 3.3).
+    """ProxyNCA++ on unnormalised embeddings and proxies: d = ‖ν_p - ν_z‖² (arXiv 2207.03784, Section 3.3).
 
-    Proxies start with the length `norm`. Cost O(n C d).
+    Proxies are initialised with length `norm`. Cost O(n C d).
     """
 
     def __init__(self, classes: int, dim: int, *, temperature: float = 32.0, norm: float = 10.0) -> None:
@@ -142,34 +142,36 @@ class EuclideanNCA(Proxies):
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         check_labels(labels, len(self.proxies))
-        nearness = 2 * embeddings @ self.proxies.T - self.proxies.square().sum(dim=1)  # ‖ν_z‖² - d: a softmax's -d
+        nearness = 2 * embeddings @ self.proxies.T - self.proxies.square().sum(
+            dim=1
+        )  # ‖ν_z‖² - d, equivalent to -d in a softmax
         return F.cross_entropy(nearness / self.temperature, labels)
 
 
 class Corrected(torch.autograd.Function):
-    """Squared distances, whose gradient is cut where it goes against the labels (arXiv 2210.01908, Eq. 10)."""
+    """Squared distances whose gradient is zeroed where it contradicts the labels (arXiv 2210.01908, Eq. 10)."""
 
     @staticmethod
     def forward(ctx: Any, squared: Tensor, alike: Tensor) -> Tensor:
-        """Return the squared distances (n, n); `alike` is 1 where two photos share their label."""
+        """Return the squared distances (n, n); `alike` is 1 for pairs with equal labels."""
         ctx.save_for_backward(alike)
         return squared.clone()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        """Return the gradient without what would push mates apart, or pull others together."""
+        """Return the gradient without the components that push mates apart or pull others together."""
         (alike,) = ctx.saved_tensors
         return torch.where(alike.bool(), gradient.clamp(min=0), gradient.clamp(max=0)), None
 
 
 class _AsPrinted(Contextual):
-    """The contextual loss in the form of Eq. 28, without the ablations of its steps."""
+    """The contextual loss as printed in Eq. 28, as a base for ablations of its steps."""
 
     def __init__(self, *, neighbours: int = 4, margin: float = 0.05, slope: float = 10.0) -> None:
         super().__init__(neighbours=neighbours, margin=margin, slope=slope)
 
     def compare(self, squared: Tensor, *, detached: bool) -> Tensor:
-        """Return w (n, n) of Eq. 23 to 27 for D; `detached` holds the count of mutual neighbours constant."""
+        """Return w (n, n) of Eq. 23 to 27 for D; `detached` stops the gradient of the count of mutual neighbours."""
         inside = neighbourhoods(squared, k=self.neighbours, margin=self.margin, step=self._step)
         shared = shared_neighbours(inside, complement=True, stop_gradient=True, product=True)
         close = neighbourhoods(squared, k=self.neighbours // 2, margin=self.margin, step=self._step)
@@ -181,7 +183,7 @@ class _AsPrinted(Contextual):
 
 
 class ContextualCorrected(_AsPrinted):
-    """The contextual loss without the gradients that go against the labels (Table 1). Cost O(n³), memory O(n²)."""
+    """The contextual loss without gradients that contradict the labels (Table 1). Cost O(n³), memory O(n²)."""
 
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
@@ -193,7 +195,7 @@ class ContextualCorrected(_AsPrinted):
 
 
 class ContextualDetached(_AsPrinted):
-    """The contextual loss with Eq. 27's count of mutual neighbours constant (Figure 17). Cost O(n³), memory O(n²)."""
+    """The contextual loss with a constant neighbour count in Eq. 27 (Figure 17). Cost O(n³), memory O(n²)."""
 
     def similarity(self, unit: Tensor) -> Tensor:
         """Return the contextual similarity w (n, n) of unit embeddings (n, d)."""

@@ -1,4 +1,4 @@
-"""Average precision as a loss, in the four ways that arXiv 2210.01908 compares with.
+"""Average-precision losses: the four that arXiv 2210.01908 compares with.
 
 Symbols: n = batch size, d = embedding size, s = cosines (n, n), P = positive pairs without self-pairs.
 """
@@ -20,7 +20,7 @@ TINY = 1e-12
 
 
 def calibration(cosines: Tensor, labels: Tensor, *, positive_margin: float, negative_margin: float) -> Tensor:
-    """Return ROADMAP's calibration loss: violations averaged over all pairs, where TCM takes the hard ones."""
+    """Return the calibration loss of ROADMAP: violations averaged over all pairs (TCM: over hard pairs only)."""
     positive, negative = pair_masks(labels)
     pull = ((positive_margin - cosines).relu() * positive).sum() / positive.sum().clamp(min=1)
     push = ((cosines - negative_margin).relu() * negative).sum() / negative.sum().clamp(min=1)
@@ -28,7 +28,7 @@ def calibration(cosines: Tensor, labels: Tensor, *, positive_margin: float, nega
 
 
 def mean_shortfall(precision: Tensor, positive: Tensor) -> Tensor:
-    """Return the mean of 1 - precision (n,) over the queries that have a positive; 0 where none has."""
+    """Return the mean of 1 - precision (n,) over the queries that have a positive; 0 if there are none."""
     asked = positive.any(dim=1)
     return ((1 - precision) * asked).sum() / asked.sum().clamp(min=1)
 
@@ -51,8 +51,8 @@ class RoadmapCalibration(Loss):
 class RoadmapAP(Loss):
     """SupAP of ROADMAP: AP with an upper bound on the rank among negatives. Cost O(n² (d + m)), m positives.
 
-    A positive gains σ(t/τ) for a negative behind it, σ(t/τ) + 1/2 for one up to `edge` before it and a line of slope
-    `slope` beyond; the rank among positives is exact and has no gradient.
+    A positive is charged σ(t/τ) for a negative behind it, σ(t/τ) + 1/2 for a negative up to `edge` ahead, and a line of
+    slope `slope` beyond; the rank among positives is exact and has no gradient.
     """
 
     def __init__(self, *, temperature: float = 0.01, edge: float = 0.05, slope: float = 100.0) -> None:
@@ -84,7 +84,7 @@ class RoadmapAP(Loss):
 
 
 class Roadmap(Loss):
-    """ROADMAP: SupAP and its calibration loss, half each. Cost as SupAP."""
+    """ROADMAP: the mean of SupAP and its calibration loss. Cost as SupAP."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class SoftbinAP(Loss):
 
 
 class _BlackboxRanks(torch.autograd.Function):
-    """Ranks (rows, m) of scores, 1 the best; the gradient is a difference of ranks (Rolínek et al., CVPR 2020)."""
+    """Ranks (rows, m) of scores, 1 for the best; the gradient is a difference of ranks (Rolínek et al., CVPR 2020)."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, strength: float) -> Tensor:
@@ -164,11 +164,11 @@ class BlackboxAP(Loss):
         unit = F.normalize(embeddings, dim=1)
         positive, negative = pair_masks(labels)
         shifted = unit @ unit.T + self.margin / 2 * (negative.to(unit.dtype) - positive.to(unit.dtype))
-        last = -math.inf  # behind everyone: the query itself, and negatives where positives are ranked
+        last = -math.inf  # excluded entries rank last: the query itself, and negatives in the ranks among positives
         itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
         ranks = _rank(shifted.masked_fill(itself, last), self.strength)
         within = _rank(shifted.masked_fill(~positive, last), self.strength)
-        ratios = torch.where(positive, within / ranks, 0)  # rank among positives, over rank
+        ratios = torch.where(positive, within / ranks, 0)  # rank among positives divided by rank
         return mean_shortfall(ratios.sum(dim=1) / positive.sum(dim=1).clamp(min=1), positive)
 
 

@@ -1,4 +1,4 @@
-"""Where pictures are drawn: figures without a window, saved under the name of their kind."""
+"""Figures without a window, saved as PNG."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def new_figure(panels: int, *, width: float = 5.0, height: float = 4.0) -> tuple[Figure, list[Axes]]:
-    """Return a figure with panels side by side; nothing is shown, and no global state touched."""
+    """Return a figure with panels side by side, without display or global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -21,7 +21,7 @@ def new_figure(panels: int, *, width: float = 5.0, height: float = 4.0) -> tuple
 
 
 def save(figure: Figure, kind: str, folder: Path) -> str:
-    """Write a figure as PNG under the name of its kind, and return the file's name."""
+    """Save a figure as PNG under the name of its kind; return the file name."""
     name = "".join(c if c.isalnum() else "-" for c in kind.lower()).strip("-") + ".png"
     figure.savefig(folder / name, dpi=110)
     return name

@@ -1,4 +1,4 @@
-"""The command `retrieval research`: the papers' tables and figures, by name."""
+"""The command group `retrieval research`: list, show and run the papers' tables and figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrieval.errors import InvalidParameter
 
 @click.group()
 def research() -> None:
-    """Run the tables and figures of the four papers, on their data sets or on a catalogue of one's own.
+    """Run the tables and figures of the four papers, on their data sets or on your own catalogue.
 
     \b
     Example:
@@ -113,9 +113,9 @@ def run(
 ) -> None:
     """Train and measure every variant of a configuration, and write its table and pictures.
 
-    A data set lies in DATA/cub, DATA/cars, DATA/sop, DATA/inshop, DATA/inat, or DATA is its folder; a catalogue file in
-    the place of DATA takes the place of every data set. What is finished is not trained again, and configurations with
-    the same OUTPUT share their runs.
+    DATA is the folder of one data set, or contains the folders cub, cars, sop, inshop and inat; a catalogue file as
+    DATA replaces every data set. Finished runs are not trained again, and configurations with the same OUTPUT share
+    their runs.
 
     \b
     Example:

@@ -1,6 +1,6 @@
-"""What a table or a figure of a paper is: data, which `runner` trains, measures and prints.
+"""Configuration of a paper's table or figure, which `runner` trains, measures and prints.
 
-A configuration lists *variants*, the lines of a table or the points of a curve. Each is trained on each data set with
+A configuration lists *variants*, the rows of a table or the points of a curve. Each is trained on each data set with
 each seed, and measured on the test photos of that data set.
 """
 
@@ -23,36 +23,40 @@ Numbers = tuple[float | None, ...]
 
 @dataclass(frozen=True)
 class Variant:
-    """A line of a table, or a point of a curve."""
+    """A row of a table or a point of a curve."""
 
-    settings: Mapping[str, Any] = field(default_factory=dict)  # `training.config`, over the configuration's
-    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of one data set, over those
-    series: str = ""  # the curve it is on
-    x: float | None = None  # and where
-    photos: tuple[str, float] | None = None  # what is done to the training photos (`transformations`), and how much
-    space: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # what is tuned (modern), in logarithms
+    settings: Mapping[str, Any] = field(default_factory=dict)  # `training.config`, overriding the configuration's
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # per data set, overriding both
+    series: str = ""  # name of its curve
+    x: float | None = None  # position on the curve
+    photos: tuple[str, float] | None = None  # transformation of the training photos (`transformations`) and its amount
+    space: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # ranges of tuned parameters (modern), in logarithms
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A table or a figure, or several that the same runs fill."""
+    """A table or figure, or several that share the same runs."""
 
     name: str
     items: tuple[str, ...]  # "Table 2", "Figure 9"
     shows: str
     datasets: tuple[str, ...] = ()
     variants: Mapping[str, Variant] = field(default_factory=dict)
-    metrics: tuple[str, ...] = ()  # `measure`
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of every variant
-    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings of one data set, over these
+    metrics: tuple[str, ...] = ()  # names from `measure`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings of every variant
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings per data set, overriding these
     protocol: str = TRAINED
-    split: str = CLASSES  # test classes are others, or "shared": test photos are
-    selection: str = ON_TEST  # where the checkpoint is chosen: the test items, a held-out fifth, or the "last"
+    split: str = CLASSES  # new classes in the test, or "shared": new photos of the same classes
+    selection: str = ON_TEST  # photos that select the checkpoint: the test items, a held-out fifth, or "last" (epoch)
     seeds: int = 1
-    pictures: tuple[str, ...] = ()  # `pictures`
-    published: Mapping[tuple[str, str], Numbers] = field(default_factory=dict)  # (data set, variant): the metrics
-    note: str = ""  # what differs from the paper
-    missing: str = ""  # which lines of the paper are not here, and why
+    pictures: tuple[str, ...] = ()  # names from `pictures`
+    published: Mapping[tuple[str, str], Numbers] = field(
+        default_factory=dict
+    )  # (data set, variant): the values of the metrics
+    note: str = ""  # differences from the paper
+    missing: str = ""  # rows of the paper that are omitted, with the reason
 
     def __post_init__(self) -> None:
         _check(self)

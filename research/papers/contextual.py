@@ -1,4 +1,4 @@
-"""Metric Learning to Rank via Contextual Similarity Optimization (arXiv 2210.01908), item by item."""
+"""Configurations of "Metric Learning to Rank via Contextual Similarity Optimization" (arXiv 2210.01908)."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from .contextual_recipes import (
 
 
 def grid(figure: int, dataset: str, method: str, title: str) -> Configuration:
-    """Return one of Figures 18 to 29: lambda by learning rate by positive margin of one ranking loss."""
+    """Return one of Figures 18 to 29: a grid of lambda, learning rate and positive margin for one ranking loss."""
     return Configuration(
         name=f"contextual-figure-{figure}",
         items=(f"Figure {figure}",),

@@ -1,4 +1,4 @@
-"""What is trained in arXiv 2210.01908. lambda weighs the contextual loss, gamma the similarity regularizer."""
+"""Training recipes of arXiv 2210.01908. lambda weights the contextual loss, gamma the similarity regularizer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def ours(weight: float = 0.8, gamma: float = 0.1, **arguments: Any) -> dict[str,
 
 
 def mixed(weight: float, base: dict[str, Any], positive_margin: float = 0.9, **arguments: Any) -> dict[str, Any]:
-    """Return weight x base + (1 - weight) x contrastive, but for a common factor: optimisers here do not see it."""
+    """Return weight x base + (1 - weight) x contrastive, up to a factor that has no effect with these optimisers."""
     if weight == 0:
         return contrastive(positive_margin)
     if weight == 1:

@@ -1,4 +1,4 @@
-"""Tables 2 to 4 and 7 of arXiv 2210.01908: its objective against other losses. Numbers in %."""
+"""Tables 2 to 4 and 7 of arXiv 2210.01908: comparison of its objective with other losses. Numbers in %."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loss costs on this machine, beside the network that it trains: time, and memory kept for the gradient."""
+"""Time and memory of a loss on this machine, compared with the network that it trains."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COSTS = ("loss ms", "network ms", "step ms", "kept MiB")
 
 
 def cost(configuration: Configuration, options: Options) -> dict[str, dict[str, list[float]]]:
-    """Return a value of each metric (`COSTS`) for each variant: the median of three times, after one to warm up."""
+    """Return the values of each metric (`COSTS`) for each variant: the median of three runs after one warm-up run."""
     for name in configuration.metrics:
         if name not in COSTS:
             raise InvalidParameter("metric", f"be one of {', '.join(COSTS)}", name)
@@ -46,7 +46,7 @@ def _photos(settings: Settings) -> int:
 
 
 def _loss_cost(settings: Settings) -> dict[str, float]:
-    """Return the time of a loss with its gradient, and the bytes that it keeps between both."""
+    """Return the time of a loss with its gradient, and the bytes that it keeps for the backward pass."""
     device = choose_device(settings.device)
     torch.manual_seed(settings.seed)
     labels = torch.arange(settings.items_per_batch, device=device).repeat_interleave(settings.photos_per_item)
@@ -65,7 +65,7 @@ def _loss_cost(settings: Settings) -> dict[str, float]:
 
 
 def _network_cost(settings: Settings) -> float:
-    """Return the milliseconds of the network's step over a batch, from those of one micro-batch."""
+    """Return the duration of a network step on a batch in milliseconds, extrapolated from one micro-batch."""
     device = choose_device(settings.device)
     photos = _photos(settings)
     micro_batch = min(photos, settings.micro_batch_size or photos)

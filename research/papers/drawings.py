@@ -1,4 +1,4 @@
-"""The figures that need no data set: functions of a distance, a concentration, or a few drawn points."""
+"""Figures without data sets: functions of a distance, a concentration, or a few sampled points."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = dict[str, dict[str, float]]
-GAUSSIANS = ((0.6, 0.15, 1.3, 0.1), (0.8, 0.2, 1.2, 0.1), (1.0, 0.2, 1.3, 0.1))  # mean, deviation: within, between
+GAUSSIANS = (
+    (0.6, 0.15, 1.3, 0.1),
+    (0.8, 0.2, 1.2, 0.1),
+    (1.0, 0.2, 1.3, 0.1),
+)  # mean and deviation within classes, mean and deviation between classes
 
 
 def draw(kind: str, folder: Path) -> tuple[Cells, list[str]]:
-    """Draw a figure and return its numbers and its file; an unknown kind is refused."""
+    """Draw a figure; return its numbers and file names. Raise InvalidParameter for an unknown kind."""
     if kind not in DRAWINGS:
         raise InvalidParameter("picture", f"be one of {', '.join(DRAWINGS)}", kind)
     figure, rows = DRAWINGS[kind]()
@@ -36,7 +40,7 @@ def draw(kind: str, folder: Path) -> tuple[Cells, list[str]]:
 
 
 def gaussian_utility() -> tuple[Figure, Rows]:
-    """Draw Eq. 9 and 10 of arXiv 2307.04047: utility where distances within and between classes are Gaussian."""
+    """Draw Eq. 9 and 10 of arXiv 2307.04047: utility for Gaussian distances within and between classes."""
     figure, panels = new_figure(len(GAUSSIANS))
     distances, rows = np.linspace(0, 2, 401), {}
     for panel, (near, spread, far, width) in zip(panels, GAUSSIANS, strict=True):
@@ -62,7 +66,7 @@ def gaussian_utility() -> tuple[Figure, Rows]:
 
 
 def densities() -> tuple[Figure, Rows]:
-    """Draw a vMF of concentration 20 and a non-isotropic one of (20, 5, 50) on the sphere, and integrate both."""
+    """Draw vMF densities on the sphere, isotropic (20) and non-isotropic (20, 5, 50), and integrate both."""
     polar, turn = np.meshgrid(np.linspace(0, np.pi, 401), np.linspace(-np.pi, np.pi, 401), indexing="ij")
     points = np.stack([np.sin(polar) * np.cos(turn), np.sin(polar) * np.sin(turn), np.cos(polar)], axis=-1)
     mean = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64) / math.sqrt(3)
@@ -80,7 +84,7 @@ def densities() -> tuple[Figure, Rows]:
 
 
 def distances_to_a_proxy() -> tuple[Figure, Rows]:
-    """Draw three distances of a photo to a vMF proxy of concentration 10, over its cosine and its norm."""
+    """Draw three distances of a photo to a vMF proxy of concentration 10 against its cosine and its norm."""
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
     norms = torch.linspace(1, 20, 101, dtype=torch.float64)
     grid_c, grid_n = torch.meshgrid(cosines, norms, indexing="ij")
@@ -98,16 +102,16 @@ def distances_to_a_proxy() -> tuple[Figure, Rows]:
     for panel, (name, values) in zip(panels, kinds.items(), strict=True):
         panel.contourf(norms.numpy(), cosines.numpy(), values.numpy(), levels=20)
         panel.set(title=name, xlabel="norm of the photo", ylabel="cosine")
-        rise = values[0] - values[-1]  # from cosine 1 to -1, at each norm
+        rise = values[0] - values[-1]  # increase from cosine 1 to -1, for each norm
         rows[name] = {"rise at norm 1": float(rise[0]), "rise at norm 20": float(rise[-1])}
     return figure, rows
 
 
 def normaliser() -> tuple[Figure, Rows]:
-    """Draw log C_512: by exact Bessel functions, as trained with here, and as the paper fitted it."""
+    """Draw log C_512: from exact Bessel functions, as approximated for training here, and as fitted in the paper."""
     dim, order = 512, 255
     kappa = np.linspace(1, 200, 200)
-    terms = np.arange(400)[:, None]  # of the power series of the Bessel function, in logarithms
+    terms = np.arange(400)[:, None]  # logarithmic terms of the power series of the Bessel function
     series = (2 * terms + order) * np.log(kappa / 2) - special.gammaln(terms + 1) - special.gammaln(terms + order + 1)
     exact = order * np.log(kappa) - dim / 2 * np.log(2 * np.pi) - special.logsumexp(series, axis=0)
     tensor = torch.from_numpy(kappa)

@@ -1,4 +1,4 @@
-"""Pictures of embeddings: distances, utility, the plane, norms, and the photos with extreme ones."""
+"""Plots of embeddings: distances, utility, projections, norms, and the photos with extreme norms."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Gallery = Mapping[tuple[str, str], Job]  # (data set, variant): its first seed
+Gallery = Mapping[tuple[str, str], Job]  # (data set, variant): job of the first seed
 
-PAIRS = 200_000  # distances of a histogram, drawn where there are more
-SHOWN = 8  # photos of a row
+PAIRS = 200_000  # maximum number of distances in a histogram; more are sampled
+SHOWN = 8  # photos per row
 
 
 def _panels(jobs: Gallery, draw: Callable[[Axes, Embedded], None]) -> Figure:
@@ -35,7 +35,7 @@ def _panels(jobs: Gallery, draw: Callable[[Axes, Embedded], None]) -> Figure:
 
 
 def pair_distances(part: Embedded, *, seed: int = 0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return distances within and between items, of all pairs or of many drawn ones."""
+    """Return distances within and between items, for all pairs or a large sample."""
     n = len(part.unit)
     generator = np.random.default_rng(seed)
     order = np.argsort(part.labels, kind="stable")
@@ -90,7 +90,7 @@ def _plane(jobs: Gallery) -> Figure:
 
 
 def _norms(jobs: Gallery) -> Figure:
-    """Draw the norms of each variant, of the queries that the first variant of the data set answers right and wrong."""
+    """Draw the norms of each variant, split into the queries that the first variant answers correctly and wrongly."""
     first: dict[str, NDArray[np.bool_]] = {}
     for (dataset, _), job in jobs.items():
         if dataset not in first:
@@ -110,7 +110,7 @@ def _norms(jobs: Gallery) -> Figure:
 
 
 def _extremes(jobs: Gallery) -> Figure:
-    """Show the training photos with the lowest norms in the upper row, those with the highest in the lower."""
+    """Show the training photos with the lowest norms in the upper row and the highest in the lower row."""
     (_, job) = next(iter(jobs.items()))
     part = embedded(job, train_part=True)
     order = np.argsort(part.norms, kind="stable")

@@ -1,4 +1,4 @@
-"""Every configuration by name, and what of the papers has none."""
+"""Index of all configurations, and the paper items that have none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .configuration import Configuration
 
 
 class Paper(NamedTuple):
-    """A paper's configurations, and the reasons of those items that need none."""
+    """Configurations of a paper, and the reasons for omitted items."""
 
     title: str
     configurations: tuple[Configuration, ...]
@@ -38,12 +38,12 @@ PAPERS: Mapping[str, Paper] = {
 
 
 def configurations() -> dict[str, Configuration]:
-    """Return every configuration by name, in the order of the papers."""
+    """Return every configuration by name, in paper order."""
     return {entry.name: entry for paper in PAPERS.values() for entry in paper.configurations}
 
 
 def find(name: str) -> Configuration:
-    """Return the configuration of a name; an unknown one is an error that names the nearest."""
+    """Return the configuration with a name; raise InvalidParameter with the closest names if it is unknown."""
     known = configurations()
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

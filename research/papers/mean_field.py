@@ -1,4 +1,4 @@
-"""Mean Field Theory in Deep Metric Learning (Furusawa, ICLR 2024), item by item. Numbers in %."""
+"""Configurations of "Mean Field Theory in Deep Metric Learning" (Furusawa, ICLR 2024). Numbers in %."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .mean_field_recipes import BACKBONE, DELTA, MFCONT, MFCWMS, THREE, TRADITIO
 def over_batch_size(
     number: int, sets: str, published: Mapping[str, Sequence[float]], *, sizes: Sequence[int]
 ) -> Configuration:
-    """Return the table of this number: MAP@R of MFCWMS over the batch size, beside the paper's by data set."""
+    """Return the table with this number: MAP@R of MFCWMS by batch size, with the paper's values per data set."""
     return Configuration(
         name=f"mean-field-table-{number}",
         items=(f"Table {number}",),
@@ -36,7 +36,7 @@ def over_batch_size(
 def on_inshop(
     number: int, shows: str, published: Mapping[str, Sequence[float]], *, photos: tuple[str, float] | None = None
 ) -> Configuration:
-    """Return the table of this number: MAP@R of two losses over the batch size on In-Shop, beside the paper's."""
+    """Return the table with this number: MAP@R of two losses by batch size on In-Shop, with the paper's values."""
     sizes = (30, 60, 90, 120, 150, 300, 500)
     return Configuration(
         name=f"mean-field-table-{number}",

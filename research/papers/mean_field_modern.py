@@ -1,11 +1,11 @@
-"""Tables 1 and 7 to 9 of the mean-field paper: ten losses by the modern protocol. Numbers in %."""
+"""Tables 1 and 7 to 9 of the mean-field paper: ten losses with the modern protocol. Numbers in %."""
 
 from __future__ import annotations
 
 from .configuration import MODERN, Configuration, Variant
 from .mean_field_recipes import BACKBONE, COMMON
 
-# The modern protocol: what is tuned, besides the proxies' learning rate
+# Parameters that the modern protocol tunes, in addition to the learning rate of the proxies
 PAIRS = {"sampler": "items", "items_per_batch": 8, "photos_per_item": 4}
 CLASSIFIERS = {"sampler": "items", "items_per_batch": 32, "photos_per_item": 1}
 RATE = {"proxy_learning_rate": (1e-3, 1.0)}

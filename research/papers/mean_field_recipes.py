@@ -1,4 +1,4 @@
-"""What is trained in the mean-field paper. BN-Inception has no weights in `transformers`; ResNet-50 stands in."""
+"""Training recipes of the mean-field paper. ResNet-50 replaces BN-Inception, which is not in `transformers`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DELTA = " The paper's delta is one minus the distance that this project calls de
 
 
 def with_arguments(base: Mapping[str, Any], **arguments: float) -> dict[str, Any]:
-    """Return the settings of a loss with other arguments."""
+    """Return the settings of a base loss with changed arguments."""
     return {**base, "loss_arguments": {**base["loss_arguments"], **arguments}}
 
 

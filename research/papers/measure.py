@@ -1,4 +1,4 @@
-"""The figures of the papers' tables, by the names that configurations use.
+"""Metrics of the papers' tables, by the names that configurations use.
 
 Shapes: n photos, d = embedding size, q queries, m gallery photos.
 """
@@ -24,13 +24,16 @@ from training.evaluation.clustering import nmi
 from training.evaluation.evaluate import EvaluationSplit, item_labels
 from training.evaluation.pair_counts import pair_counter
 
-SAMPLED = ("inat", "sop")  # whose negative pairs are sampled, ten a positive one (arXiv 2307.04047, Section 5.1)
+SAMPLED = (
+    "inat",
+    "sop",
+)  # data sets with sampled negative pairs, ten per positive pair (arXiv 2307.04047, Section 5.1)
 NEGATIVES = 10
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """The photos of one part of a world, through one model."""
+    """Embeddings of one split of a world, from one model."""
 
     dataset: str
     photos: list[Photo]
@@ -40,22 +43,22 @@ class Embedded:
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """One number an item, (n,)."""
+        """Return one number per item (n,)."""
         return item_labels(self.photos)
 
     @cached_property
     def alone(self) -> bool:
-        """Whether every photo asks all the others."""
+        """Return whether every photo is searched among all others."""
         return bool(np.array_equal(self.split.queries, self.split.gallery))
 
     @cached_property
     def opis(self) -> Opis:
-        """OPIS over FAR 1e-2 to 1e-1."""
+        """Return OPIS over FAR 1e-2 to 1e-1."""
         return self.opis_between(1e-2, 1e-1)
 
     @cached_property
     def diversity(self) -> Diversity:
-        """How the space is used."""
+        """Return the diversity measures of the embeddings."""
         return diversity(self.unit, self.labels)
 
     def opis_between(self, low: float, high: float) -> Opis:
@@ -64,20 +67,20 @@ class Embedded:
         return opis(self.unit, self.labels, far_range=(low, high), negatives_per_positive=ratio, counter=pair_counter())
 
     def recall(self, k: int, *, scorer: Scorer | None = None) -> float:
-        """Return R@k, by the cosine or by another score."""
+        """Return R@k, ranked by the cosine or by another score."""
         return recall_at_k(*self.lists(self.labels), ks=(k,), exclude_self=self.alone, scores=scorer)[k]
 
     def lists(self, labels: NDArray[np.generic]) -> tuple[NDArray[np.float32], ...]:
-        """Return queries (q, d), their labels, gallery (m, d), its labels, as the rank metrics take them."""
+        """Return queries (q, d), their labels, gallery (m, d) and its labels, as arguments of the rank metrics."""
         queries, gallery = self.split.queries, self.split.gallery
         return self.unit[queries], labels[queries], self.unit[gallery], labels[gallery]
 
     def precision(self, labels: NDArray[np.generic], at: int | None = None) -> float:
-        """Return mAP; at a rank, with the query among its mates, as the published mAP@1000 counts."""
+        """Return mAP; with `at`, the query counts among its mates, as in the published mAP@1000."""
         return mean_average_precision(*self.lists(labels), exclude_self=self.alone, at=at, count_query=at is not None)
 
     def right(self) -> NDArray[np.bool_]:
-        """Return which queries have a photo of their item nearest (q,)."""
+        """Return which queries have a photo of their own item as nearest neighbour (q,)."""
         asked, own, kept, others = self.lists(self.labels)
         cosines = asked @ kept.T
         if self.alone:
@@ -85,7 +88,7 @@ class Embedded:
         return np.asarray(others[cosines.argmax(axis=1)] == own)
 
     def euclidean(self) -> Scorer:
-        """Return what ranks by the Euclidean distance of raw embeddings."""
+        """Return a scorer by the Euclidean distance of unnormalised embeddings."""
         raw = (self.unit * self.norms[:, None]).astype(np.float64)
         asked, kept = raw[self.split.queries], raw[self.split.gallery]
         squares = (kept**2).sum(axis=1)
@@ -96,7 +99,7 @@ class Embedded:
         return score
 
     def norm_of(self, *, right: bool) -> float:
-        """Return the mean norm of the queries that are answered right, or wrong; of all where there is none."""
+        """Return the mean norm of the queries answered correctly, or wrongly; of all queries if there are none."""
         chosen = self.norms[self.split.queries]
         some = self.right() == right
         return float(chosen[some].mean() if some.any() else chosen.mean())
@@ -104,7 +107,7 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Metric:
-    """How a figure is measured, from test photos or (`train`) training photos, and printed: times `scale`."""
+    """Definition of a metric, measured on test photos or (`train`) training photos and printed times `scale`."""
 
     pattern: str
     measure: Callable[[Embedded, tuple[str, ...]], float]
@@ -140,7 +143,7 @@ METRICS = (
 
 
 def find_metric(name: str) -> tuple[Metric, tuple[str, ...]]:
-    """Return the metric of a name and the numbers in it; an unknown one is refused."""
+    """Return the metric with a name and the numbers in the name; raise InvalidParameter if it is unknown."""
     for metric in METRICS:
         found = re.fullmatch(metric.pattern, name)
         if found:

@@ -1,8 +1,8 @@
-"""The modern protocol (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020), as the mean-field paper has it.
+"""The modern protocol (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020), as used in the mean-field paper.
 
-The training classes are dealt into four class-disjoint folds. Fifty Bayesian trials choose the loss's arguments by the
-mean validation MAP@R over the folds; the best are then trained on each fold ten times over. A repetition's *separated*
-figure is the mean over its four models, its *concatenated* one that of the four vectors side by side.
+The training classes are divided into four class-disjoint folds. Fifty Bayesian trials choose the arguments of the loss
+by the mean validation MAP@R over the folds; the best arguments are then trained on each fold ten times. The *separated*
+figure of a repetition is the mean over its four models; the *concatenated* figure uses their four vectors side by side.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONCATENATED = "concatenated "
 def modern(
     configuration: Configuration, dataset: str, worlds: Worlds, options: Options
 ) -> dict[str, dict[str, list[float]]]:
-    """Return a value a repetition of each metric, for each variant."""
+    """Return the values of each metric, one per repetition, for each variant."""
     world = worlds.get(dataset, configuration.split)
     folds = item_folds(world.photos, world.train, folds=SMALL_FOLDS if options.smoke_test else FOLDS, seed=0)
     rows = {}
@@ -54,7 +54,7 @@ def modern(
 
 
 def concatenated(models: list[Embedded]) -> Embedded:
-    """Return the same photos with the models' unit vectors side by side, scaled to length one."""
+    """Return the same photos with the unit vectors of all models concatenated and scaled to length one."""
     unit = np.concatenate([model.unit for model in models], axis=1) / np.sqrt(len(models))
     return dataclasses.replace(models[0], unit=unit.astype(np.float32), norms=np.ones(len(unit), np.float32))
 
@@ -68,7 +68,7 @@ def _value(name: str, models: list[Embedded]) -> float:
 def _tuned(
     settings: Settings, variant: Variant, dataset: str, folds: list[Fold], worlds: Worlds, options: Options
 ) -> Settings:
-    """Return the settings of the best trial of a study, which is read where it is finished and else continued."""
+    """Return the settings of the best trial of a study; a finished study is read, an unfinished one continued."""
     if not variant.space:
         return settings
     world = worlds.get(dataset, "classes")

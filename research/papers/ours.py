@@ -1,4 +1,4 @@
-"""What was measured on the machine of the project, by configuration: a cell of docs/papers.md each."""
+"""Figures measured by this project, one per configuration, for docs/papers.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEADS = "heads on grocery instead, ten seeds ([table](tables/paper_claims.md))"
 
 
 def ours() -> Mapping[str, str]:
-    """Return our figure of each configuration that was run, from the records of `research.results`."""
+    """Return our figure for each configuration that was run, from the records of `research.results`."""
     figures = {"tcm-table-2": _tcm(), "mean-field-table-2": _mean_field(), "contextual-figure-6": _contextual()}
     figures |= {"vmf-table-1": _vmf(), "vmf-figure-9": _norms(), "tcm-table-4": _step()}
     return figures | {row[0]: row[1] for row in read_record("papers").table("papers").rows}

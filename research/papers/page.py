@@ -1,4 +1,4 @@
-"""docs/papers.md, made of the configurations: paper item, command, our figure, or why there is none."""
+"""Generator of docs/papers.md: paper item, command, our figure, or the reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of results: lines, scatter, bars, ranks, learning curves. Those of embeddings are `embedding_pictures`."""
+"""Plots of results: lines, scatter, bars, ranks, learning curves. Plots of embeddings are in `embedding_pictures`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def picture(kind: str, configuration: Configuration, cells: Cells, jobs: Gallery, folder: Path) -> str:
-    """Draw a picture of a configuration's results and return its file name; an unknown kind is refused."""
+    """Draw a plot of a configuration's results and return its file name; raise InvalidParameter for an unknown kind."""
     word, _, rest = kind.partition(" ")
     if kind in EMBEDDING_PICTURES:
         return save(EMBEDDING_PICTURES[kind](jobs), kind, folder)
@@ -45,7 +45,7 @@ Rows = Mapping[str, Mapping[str, list[float]]]
 
 
 def _lines(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -> None:
-    """Draw the first metric, or the one named, over x, a line a series; variants without x are levels."""
+    """Draw a metric (default: the first) against x, one line per series; variants without x are horizontal lines."""
     metric = metric or configuration.metrics[0]
     curves: dict[str, list[tuple[float, float, float]]] = {}
     for name, row in rows.items():
@@ -65,7 +65,7 @@ def _lines(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -
 
 
 def _scatter(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> None:
-    """Draw the first metric against the second, a point a variant, a colour a series."""
+    """Draw the first metric against the second, one point per variant and one colour per series."""
     first, second = configuration.metrics[:2]
     series = sorted({configuration.variants[name].series for name in rows})
     for number, kind in enumerate(series):
@@ -81,7 +81,7 @@ def _scatter(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> N
 
 
 def _bars(panel: Axes, configuration: Configuration, rows: Rows, metric: str) -> None:
-    """Draw one metric, a bar a variant."""
+    """Draw one metric as a bar per variant."""
     metric = metric or configuration.metrics[0]
     means = [float(np.mean(row[metric])) for row in rows.values()]
     halves = [half_width(row[metric]) or 0.0 for row in rows.values()]
@@ -91,7 +91,7 @@ def _bars(panel: Axes, configuration: Configuration, rows: Rows, metric: str) ->
 
 
 def _ranks(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> None:
-    """Draw the rank of each variant by each metric, 1 for the smallest value."""
+    """Draw the rank of each variant for each metric, 1 for the smallest value."""
     values = np.array([[np.mean(row[metric]) for metric in configuration.metrics] for row in rows.values()])
     ranks = values.argsort(axis=0, kind="stable").argsort(axis=0, kind="stable") + 1
     for name, row in zip(rows, ranks, strict=True):
@@ -110,7 +110,7 @@ RESULT_PICTURES: Mapping[str, Callable[[Axes, Configuration, Rows, str], None]] 
 
 
 def log_of(job: Job) -> list[dict[str, Any]]:
-    """Return the figures of a run's epochs."""
+    """Return the logged values of each epoch of a run."""
     return [json.loads(line) for line in (job.path / "metrics.jsonl").read_text().splitlines()]
 
 
@@ -126,7 +126,7 @@ def _by_dataset(jobs: Gallery) -> tuple[Figure, dict[str, Axes]]:
 
 
 def _epochs(jobs: Gallery, name: str) -> Figure:
-    """Draw a figure of validation, or the loss, by epoch."""
+    """Draw a validation metric, or the loss, by epoch."""
     figure, panels = _by_dataset(jobs)
     for (dataset, variant), job in jobs.items():
         lines = log_of(job)

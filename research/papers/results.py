@@ -1,4 +1,4 @@
-"""Results of a configuration: values of every cell, their mean and interval, as JSON and beside the paper's numbers."""
+"""Results of a configuration: values, means and intervals, as JSON and as Markdown with the paper's numbers."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from retrieval.files import write_file
 
 from .configuration import Configuration
 
-Cells = dict[str, dict[str, dict[str, list[float]]]]  # data set, variant, metric: a value a seed, as it is printed
+Cells = dict[str, dict[str, dict[str, list[float]]]]  # data set, variant, metric: printed values, one per seed
 
 
 @dataclass(frozen=True)
 class Results:
-    """What running a configuration gave."""
+    """Results of one configuration."""
 
     configuration: Configuration
     cells: Cells
-    facts: Mapping[str, Any]  # what was changed against the configuration
+    facts: Mapping[str, Any]  # changes to the configuration
     pictures: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Results:
         }
 
     def to_markdown(self) -> str:
-        """Return a table a data set: mean ± half of the 95 % interval over seeds, the paper's number in brackets."""
+        """Return one table per data set: mean ± half of the 95 % interval over seeds, and the paper's number."""
         entry = self.configuration
         lines = [f"# {entry.name}: {', '.join(entry.items)}", "", entry.shows, ""]
         for dataset, rows in self.cells.items():
@@ -74,7 +74,7 @@ class Results:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of the mean, by Student's t; None for one value."""
+    """Return half of the 95 % interval of the mean (Student's t); None for a single value."""
     if len(values) < 2:
         return None
     from scipy import stats

@@ -1,4 +1,4 @@
-"""Runs a configuration from start to end: worlds, training, figures, tables, pictures."""
+"""Run a configuration: prepare data, train, measure, and write tables and plots."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EPOCH = "best epoch"
 
 
 def run(configuration: Configuration, options: Options) -> Results:
-    """Run a configuration; write results.json, results.md and pictures below OUTPUT/NAME. Finished runs are read.
+    """Run a configuration and write results.json, results.md and plots below OUTPUT/NAME; finished runs are reused.
 
     Raises
     ------
     InvalidParameter
-        For settings, metrics or data sets that are unknown, before anything is trained.
+        If settings, metrics or data sets are unknown; raised before any training.
     DataError
-        Where the data set is not below `options.data`.
+        If the data set is not below `options.data`.
     """
     folder = options.output / configuration.name
     datasets = datasets_of(configuration, options)
@@ -65,7 +65,7 @@ def run(configuration: Configuration, options: Options) -> Results:
 
 
 def datasets_of(configuration: Configuration, options: Options) -> list[str]:
-    """Return the data sets to run: one's own catalogue takes the place of all where DATA is one."""
+    """Return the data sets to run; if DATA is a catalogue, it replaces all of them."""
     known = list(configuration.datasets)
     if options.data.is_file() and known:
         return [OWN]
@@ -76,7 +76,7 @@ def datasets_of(configuration: Configuration, options: Options) -> list[str]:
 
 
 def check(configuration: Configuration, options: Options, datasets: Iterable[str]) -> None:
-    """Refuse unknown settings, losses and metrics before anything is trained."""
+    """Raise InvalidParameter for unknown settings, losses or metrics before any training."""
     from training.loop.recipe import build_loss
 
     for variant in configuration.variants.values():
@@ -94,7 +94,7 @@ def _plain(metrics: Iterable[str]) -> Iterator[str]:
 def _jobs(
     configuration: Configuration, datasets: list[str], worlds: Worlds, options: Options
 ) -> dict[tuple[str, str], list[Job]]:
-    """Return the jobs of every cell, a seed each, trained."""
+    """Return the trained jobs of every cell, one per seed."""
     jobs: dict[tuple[str, str], list[Job]] = {}
     for dataset in datasets:
         for name, variant in configuration.variants.items():
@@ -109,7 +109,7 @@ def _trained(job: Job) -> Job:
 
 
 def _measured(configuration: Configuration, jobs: list[Job]) -> dict[str, list[float]]:
-    """Return a value a seed of every metric, as it is printed."""
+    """Return the printed values of every metric, one per seed."""
     row: dict[str, list[float]] = {name: [] for name in configuration.metrics}
     for job in jobs:
         parts: dict[bool, Embedded] = {}

@@ -1,10 +1,10 @@
-"""Runs of configurations: settings put together, trained once however many tables use them, and embedded.
+"""Training runs of configurations, trained once and shared between tables, and their embeddings.
 
-A run's folder is named after everything that decides it, the photos' content too, so that what is finished is never
-done again, two tables with the same run share it, and other data of the same name are trained anew:
+The folder of a run is named after a hash of everything that determines it, including the content of the photos.
+Finished runs are reused, two tables with the same run share it, and changed data with the same name is trained anew:
 
-    DIR/catalogues/…jsonl        the photos of each world and transformation, named after what they are
-    DIR/runs/1f3a…/              a training run, with `finished`, and test.npz and train.npz once they were embedded
+DIR/catalogues/…jsonl        the photos of each world and transformation, named by content hash
+DIR/runs/1f3a…/              a training run, with `finished`, and test.npz and train.npz after embedding
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ SMALL_DIM, SMALL_P, SMALL_K = 16, 4, 4
 
 @dataclass(frozen=True)
 class Options:
-    """How configurations are run: where the data is, where results go, and what is changed."""
+    """Options of a run: location of data and results, and changes to the configuration."""
 
     data: Path
     output: Path
-    changes: Mapping[str, Any] = field(default_factory=dict)  # settings that win over all others
+    changes: Mapping[str, Any] = field(default_factory=dict)  # settings that override all others
     seeds: int | None = None
     smoke_test: bool = False
-    datasets: Sequence[str] = ()  # those to run, () for all
+    datasets: Sequence[str] = ()  # data sets to run, () for all
     strangers: Sequence[Photo] = ()
 
     def seeds_of(self, configuration: Configuration) -> int:
-        """Return how many seeds each variant has: two at most in a smoke test."""
+        """Return the number of seeds per variant, at most two in a smoke test."""
         wanted = configuration.seeds if self.seeds is None else self.seeds
         if wanted < 1:
             raise InvalidParameter("seeds", "be at least 1", wanted)
@@ -62,7 +62,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """One training: a world, a split of it, settings."""
+    """One training run: a world, a split of it and settings."""
 
     dataset: str
     world: World
@@ -74,7 +74,7 @@ class Job:
 def settings_of(
     configuration: Configuration, variant: Variant, dataset: str, options: Options, *, catalogue: str = ""
 ) -> Settings:
-    """Return the settings of a variant on a data set; an unknown one is an InvalidParameter that names it."""
+    """Return the settings of a variant on a data set; raise InvalidParameter for an unknown setting."""
     values: dict[str, Any] = {"catalogue": catalogue}
     layers = (
         configuration.settings,
@@ -85,7 +85,7 @@ def settings_of(
     )
     for layer in layers:
         if "loss" in layer and "loss_arguments" not in layer:
-            values.pop("loss_arguments", None)  # they belonged to another loss
+            values.pop("loss_arguments", None)  # they belong to another loss
         values |= layer
     return Settings.from_dict(_as_smoke_test(values) if options.smoke_test else values)
 
@@ -102,7 +102,7 @@ def _as_smoke_test(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class Worlds:
-    """The worlds of one call, read once each."""
+    """Cache of the worlds of one call."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -111,13 +111,13 @@ class Worlds:
         self._contents = Contents()
 
     def get(self, dataset: str, split: str) -> World:
-        """Return a data set as it is split."""
+        """Return a data set with a split."""
         if (dataset, split) not in self._kept:
             self._kept[dataset, split] = read_world(dataset, self._options.data, split=split)
         return self._kept[dataset, split]
 
     def job(self, configuration: Configuration, variant: Variant, dataset: str, seed: int) -> Job:
-        """Return what is to be trained for one cell of a table."""
+        """Return the training job of one table cell."""
         world = self.get(dataset, configuration.split)
         photos = transform(world.photos, world.train, variant.photos, seed=seed, strangers=self._options.strangers)
         left = {photo.item_id for photo in photos}
@@ -129,7 +129,7 @@ class Worlds:
         )  # fmt: skip
 
     def prepare(self, dataset: str, world: World, splits: Splits, settings: Settings, seed: int, *, about: Any) -> Job:
-        """Return a job with its catalogue written and its folder named; `about` tells worlds of a data set apart."""
+        """Return a job with its catalogue file and folder name; `about` distinguishes worlds of one data set."""
         catalogue = self._catalogue(dataset, world, about)
         select = settings.select if splits.validation else "last"
         values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), "seed": seed, "select": select}
@@ -138,7 +138,7 @@ class Worlds:
         return Job(dataset, world, splits, Settings.from_dict(values), path)
 
     def _catalogue(self, dataset: str, world: World, about: Any) -> Path:
-        """Return the catalogue of a world, named after its rows and its photos' content wherever they lie."""
+        """Return the catalogue file of a world, named after its rows and the content of its photos."""
         place = (dataset, json.dumps(about, default=str))
         if place not in self._catalogues:
             name = f"{dataset}-{digest_of(world, self._contents)}.jsonl"
@@ -147,7 +147,7 @@ class Worlds:
 
 
 def trained(job: Job) -> Run:
-    """Return the run of a job: read where it is finished, continued where it was interrupted, else trained."""
+    """Return the run of a job: finished runs are read, interrupted ones continued, others trained."""
     if (job.path / "finished").exists():
         return Run.open(job.path)
     begun = (job.path / "settings.json").exists()
@@ -157,7 +157,7 @@ def trained(job: Job) -> Run:
 
 
 def embedded(job: Job, *, train_part: bool = False) -> Embedded:
-    """Return a part's photos through the run's kept model; vectors are computed once."""
+    """Return the embeddings of one split with the run's checkpoint; vectors are computed once."""
     items = job.splits.fit if train_part else job.splits.test
     wanted = set(items)
     photos = [photo for photo in job.world.photos if photo.item_id in wanted]

@@ -1,4 +1,4 @@
-"""Threshold-Consistent Margin Loss for Open-World Deep Metric Learning (arXiv 2307.04047), item by item."""
+"""Configurations of "Threshold-Consistent Margin Loss for Open-World Deep Metric Learning" (arXiv 2307.04047)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of arXiv 2307.04047 that no table has the runs of."""
+"""Figures of arXiv 2307.04047 that need runs of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is trained in arXiv 2307.04047: backbones, batches, base losses, and TCM on top."""
+"""Training recipes of arXiv 2307.04047: backbones, batches, base losses, and TCM in addition."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ EPOCHS = "The paper takes each base loss's own schedule without printing it; 100
 
 
 def tcm(**arguments: Any) -> dict[str, Any]:
-    """Return the settings of TCM with other arguments."""
+    """Return the settings of TCM with changed arguments."""
     return {**TCM, "regularizer_arguments": {**TCM["regularizer_arguments"], **arguments}}
 
 
 def with_and_without(**bases: dict[str, Any]) -> dict[str, Variant]:
-    """Return each base, then each base with TCM."""
+    """Return each base loss, then each base loss with TCM."""
     found: dict[str, Variant] = {}
     for name, settings in bases.items():
         title = name.replace("_", " ")

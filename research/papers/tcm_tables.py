@@ -1,4 +1,4 @@
-"""The tables of arXiv 2307.04047. Recalls in %, OPIS in 1e-3; where it prints a gain, the base is the difference."""
+"""Tables of arXiv 2307.04047. Recalls in %, OPIS in 1e-3; where the paper prints a gain, the base is the difference."""
 
 from __future__ import annotations
 

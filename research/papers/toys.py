@@ -21,7 +21,7 @@ NOISES, CIRCLES, STEPS, PER_LABEL = (0.0, 0.05, 0.1), 5, 300, 4
 
 
 def contextual_gradient() -> tuple[Figure, dict[str, dict[str, float]]]:
-    """Move a point of one class from the other's centre to its own; draw two losses and the slope along the way."""
+    """Move a point from the centre of another class to its own; plot two losses and their slope along the path."""
     generator = torch.Generator().manual_seed(0)
     half = POINTS // 2
     spread = 0.15 * torch.randn(POINTS, generator=generator, dtype=torch.float64)
@@ -50,7 +50,7 @@ def contextual_gradient() -> tuple[Figure, dict[str, dict[str, float]]]:
 
 
 def concentric_circles() -> tuple[Figure, dict[str, dict[str, float]]]:
-    """Train a small network on noisy circles with step 1 of the contextual loss alone; draw the clean ones."""
+    """Train a small network on noisy circles with step 1 of the contextual loss alone; plot the noise-free circles."""
     figure, panels = new_figure(len(NOISES))
     rows = {}
     clean, labels = _circles(0.0, 40, np.random.default_rng(1))
@@ -64,7 +64,7 @@ def concentric_circles() -> tuple[Figure, dict[str, dict[str, float]]]:
 
 
 def _circles(noise: float, each: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Return points (5 each, 2) on circles of radius 1 to 5, and their circle."""
+    """Return points (5 each, 2) on circles of radius 1 to 5, and the number of their circle."""
     labels = np.repeat(np.arange(CIRCLES), each)
     angles = generator.uniform(0, 2 * np.pi, len(labels))
     radii = 1 + labels + noise * CIRCLES * generator.standard_normal(len(labels))
@@ -88,6 +88,6 @@ def _train(noise: float) -> nn.Module:
 
 
 def _nearest(points: Tensor, labels: Tensor) -> float:
-    """Return the share of points whose nearest other one is on the same circle."""
+    """Return the share of points whose nearest neighbour is on the same circle."""
     distances = torch.cdist(points, points).fill_diagonal_(torch.inf)
     return float((labels[distances.argmin(dim=1)] == labels).float().mean())

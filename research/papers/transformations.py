@@ -1,4 +1,4 @@
-"""What is done to the training photos of a variant, from a seed: wrong labels, strange photos, fewer classes."""
+"""Seeded transformations of the training photos: label noise, image noise, fewer classes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter
 
-Positions = Sequence[int]  # of the training photos among all
+Positions = Sequence[int]  # of the training photos in the list of all photos
 
 
 def label_noise(photos: Sequence[Photo], train: Positions, share: float, seed: int) -> list[Photo]:
-    """Give a share of the training photos the label of another training item, each drawn at random."""
+    """Give a share of the training photos the label of another random training item."""
     changed, generator = list(photos), np.random.default_rng(seed)
     items = sorted({photos[i].item_id for i in train})
     for position in generator.choice(np.array(train), round(share * len(train)), replace=False):
@@ -26,7 +26,7 @@ def label_noise(photos: Sequence[Photo], train: Positions, share: float, seed: i
 def image_noise(
     photos: Sequence[Photo], train: Positions, share: float, seed: int, strangers: Sequence[Photo]
 ) -> list[Photo]:
-    """Put strange photos in the places of a share of the training photos, under their labels."""
+    """Replace a share of the training photos by unrelated photos, keeping their labels."""
     wanted = round(share * len(train))
     if wanted and not strangers:
         raise DataError("there are no strange photos to mix in", remedy="Name a catalogue of some with --strangers")
@@ -41,7 +41,7 @@ def image_noise(
 
 
 def first_classes(photos: Sequence[Photo], train: Positions, share: float, seed: int) -> list[Photo]:  # noqa: ARG001
-    """Keep the first share of the training classes, in the order of their names; at least four, to hold some out."""
+    """Keep the first share of the training classes in alphabetical order; at least four, for a validation split."""
     items = sorted({photos[i].item_id for i in train})
     kept = set(items[: max(4, round(share * len(items)))])
     dropped = {i for i in train if photos[i].item_id not in kept}
@@ -49,7 +49,7 @@ def first_classes(photos: Sequence[Photo], train: Positions, share: float, seed:
 
 
 def one_set(photos: Sequence[Photo], train: Positions, share: float, seed: int) -> list[Photo]:  # noqa: ARG001
-    """Forget who is query and who is gallery: every photo asks all the others."""
+    """Drop the roles of query and gallery; every photo is then searched among all others."""
     return [dataclasses.replace(photo, role="", source="") for photo in photos]
 
 
@@ -70,7 +70,7 @@ def transform(
     seed: int,
     strangers: Sequence[Photo] = (),
 ) -> list[Photo]:
-    """Return the photos after a transformation of those of the training items; an unknown one is refused."""
+    """Return the photos with the training items transformed; raise InvalidParameter for an unknown transformation."""
     if what is None:
         return list(photos)
     name, share = what

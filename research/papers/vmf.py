@@ -1,7 +1,7 @@
-"""A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning (arXiv 2207.03784), item by item.
+"""Configurations of "A Non-isotropic Probabilistic Take on Proxy-based Deep Metric Learning" (arXiv 2207.03784).
 
 Numbers are the paper's, in %. Its EL-nivMF figures come from code whose sampler and density differ from the printed
-ones (`normalizer="released"` is that density), so ours need not meet them.
+ones (`normalizer="released"` selects that density), and ours are not expected to match them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def vmf(distance: str, **arguments: Any) -> dict[str, Any]:
 
 
 def joint(omega: float, *, concentration: float = 10.0) -> dict[str, Any]:
-    """Return the settings of EL-nivMF with omega times ProxyAnchor on the same proxies (Eq. 7)."""
+    """Return the settings of EL-nivMF plus omega times ProxyAnchor on the same proxies (Eq. 7)."""
     return vmf("el_nivmf", anchor_weight=omega, concentration=concentration, temperature=0.05, samples=5)
 
 
 def reached(name: str, **datasets: tuple[float, float]) -> dict[tuple[str, str], tuple[float, ...]]:
-    """Return the paper's numbers of a line, one pair a data set."""
+    """Return the paper's numbers of a row, one pair per data set."""
     return {(dataset, name): values for dataset, values in datasets.items()}
 
 

@@ -1,4 +1,4 @@
-"""A data set as a paper splits it: photos, training items, test items; and that as a catalogue for `train`."""
+"""Data sets with the papers' splits: photos, training items and test items, and their catalogue files for `train`."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from training.data.splits import Splits, make_splits
 
 from .configuration import HELD_OUT, ON_TEST, SHARED
 
-OWN = "grocery"  # any catalogue of one's own
+OWN = "grocery"  # name for any user catalogue
 VALIDATION_SHARE = 0.2
-MANY = 1000  # photos whose reading is shown
+MANY = 1000  # number of photos from which reading shows progress
 
 
 @dataclass(frozen=True)
 class World:
-    """Photos, and who is for training and who for testing; where both share their classes, test items are `test:…`."""
+    """Photos with training and test items; if both share classes, test items are named `test:…`."""
 
     photos: list[Photo]
     train: tuple[str, ...]
     test: tuple[str, ...]
 
     def splits(self, selection: str, *, seed: int) -> Splits:
-        """Return the parts of a run: its checkpoint is chosen on the test items, on a held-out fifth, or not."""
+        """Return the splits of a run; checkpoints are selected on the test items, a held-out fifth, or not at all."""
         if selection == HELD_OUT:
             held = share_of_items(self.photos, self.train, share=VALIDATION_SHARE, seed=seed)
             fit = tuple(sorted(set(self.train) - set(held)))
@@ -47,10 +47,10 @@ class World:
 
 
 def read_world(name: str, data: Path, *, split: str) -> World:
-    """Return a data set below DATA, or the catalogue that DATA is.
+    """Return a data set below DATA, or the catalogue DATA.
 
-    A benchmark set lies in DATA/NAME, or DATA is its folder. A catalogue has the parts of its `partition` column; where
-    it has none, those that `retrieval train` would make, its calibration items for testing too.
+    A benchmark data set is in DATA/NAME, or DATA is its folder. A catalogue is split by its `partition` column; without
+    one, the splits are those of `retrieval train`, and the calibration items are also tested.
     """
     if name != OWN:
         place = data / name if (data / name).is_dir() else data
@@ -80,13 +80,13 @@ def write_world(world: World, path: Path) -> Path:
 
 
 class Contents:
-    """Hashes of the photos' bytes; each is read once."""
+    """Content hashes of photos; each photo is read once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Path, tuple[int, int] | None], str] = {}
 
     def of(self, photos: Sequence[Photo]) -> list[str]:
-        """Return the hash of each photo; ImageUnreadable where one is gone."""
+        """Return the hash of each photo; raise ImageUnreadable if one is missing."""
         fresh = list({_place(photo): photo for photo in photos if _place(photo) not in self._known}.values())
         with ThreadPoolExecutor(thread_count(0)) as pool:
             hashes = pool.map(lambda photo: hashlib.sha256(photo.read()).hexdigest(), fresh)
@@ -96,7 +96,7 @@ class Contents:
 
 
 def digest_of(world: World, contents: Contents) -> str:
-    """Return a hash of all that a catalogue of the world says and shows, wherever its photos lie."""
+    """Return a hash of the catalogue of a world and its photos, independent of their location."""
     digest = hashlib.sha256(json.dumps([world.train, world.test]).encode())
     for photo, content in zip(world.photos, contents.of(world.photos), strict=True):
         digest.update(json.dumps([_row(photo), content]).encode())
@@ -104,7 +104,7 @@ def digest_of(world: World, contents: Contents) -> str:
 
 
 def _row(photo: Photo) -> dict[str, Any]:
-    """Return what a catalogue says of a photo, but for where it lies."""
+    """Return the catalogue row of a photo without its path."""
     return {
         **photo.metadata,
         "photo_id": photo.photo_id,
@@ -132,12 +132,12 @@ def _world(photos: Sequence[Photo], name: str) -> World:
 
 
 def _apart(photo: Photo) -> Photo:
-    """Return a test photo of a shared class under a name of its own: R@k is then among test photos alone."""
+    """Return a test photo of a shared class with a renamed item, which restricts R@k to test photos."""
     return dataclasses.replace(photo, item_id=f"test:{photo.item_id}") if photo.partition == "test" else photo
 
 
 def _halved(photos: Sequence[Photo]) -> list[Photo]:
-    """Return a catalogue's photos with every second one of each item for testing: the shared split of one's own."""
+    """Return the photos of a catalogue with every second photo of each item for testing: the shared split."""
     seen: dict[str, int] = {}
     halved = []
     for photo in photos:

@@ -1,9 +1,9 @@
-"""Measured figures: one JSON file per benchmark, and the tables that the documentation shows of them.
+"""Measured figures: one JSON file per benchmark, and the tables in the documentation.
 
-record   a benchmark's tables with its command, date, machine and parameters; read and written as JSON
-render   the tables as Markdown, put between the markers of the documentation
+record   tables of a benchmark with its command, date, machine and parameters, as JSON
+render   tables as Markdown, inserted between markers in the documentation
 
-`python -m research.results` renders the documentation anew; a test compares both.
+`python -m research.results` renders the documentation again; a test compares both.
 """
 
 from .record import RESULTS, Record, Table, cell, read_record

@@ -1,4 +1,4 @@
-"""Render the measured figures of the documentation anew."""
+"""Render the measured figures in the documentation: `python -m research.results`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a benchmark with its command, date, machine and parameters, as JSON."""
+"""Benchmark records: tables with command, date, machine and parameters, stored as JSON."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ RESULTS = Path(__file__).parent
 
 @dataclass
 class Table:
-    """Rows of figures as they are printed; the first column names the row."""
+    """A table of formatted figures; the first column names the row."""
 
     name: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]] = field(default_factory=list)
 
     def add(self, *cells: str) -> None:
-        """Append a row; its length must be that of the columns."""
+        """Append a row; its length must equal that of the columns."""
         if len(cells) != len(self.columns):
             raise DataError(f"the table {self.name!r} has {len(self.columns)} columns, got a row of {len(cells)}")
         self.rows.append(cells)
 
     def cell(self, row: str, column: str) -> str:
-        """Return the figure of a row and a column; an unknown one is an error that lists what there is."""
+        """Return the figure in a row and column; raise an error that lists the available names if one is unknown."""
         if column not in self.columns:
             raise DataError(f"the table {self.name!r} has no column {column!r}, only {', '.join(self.columns)}")
         for cells in self.rows:
@@ -42,7 +42,7 @@ class Table:
 
 @dataclass
 class Record:
-    """What a benchmark measured: when, on what, by which command."""
+    """A benchmark result with its date, machine and command."""
 
     name: str
     command: str
@@ -52,7 +52,7 @@ class Record:
     tables: list[Table] = field(default_factory=list)
 
     def table(self, name: str) -> Table:
-        """Return a table by name; an unknown one is an error that lists those there are."""
+        """Return a table by name; raise an error that lists the available tables if it is unknown."""
         for table in self.tables:
             if table.name == name:
                 return table

@@ -1,11 +1,11 @@
-"""The tables of the records as Markdown, put between the markers of the documentation.
+"""Render benchmark records as Markdown between markers in the documentation.
 
-A page is written by hand; what stands between two markers is generated:
+Pages are written by hand; the text between two markers is generated:
 
-    <!-- table: grocery / unseen -->   the table
-    <!-- facts: grocery -->            command, date and machine
-    <!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
-    <!-- end -->
+<!-- table: grocery / unseen -->   the table
+<!-- facts: grocery -->            command, date and machine
+<!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
+<!-- end -->
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ MARKER = re.compile(r"<!-- (table|facts|cell): (.+?) -->(.*?)<!-- end -->", re.D
 
 
 def pages() -> list[Path]:
-    """Return the pages of the documentation that show measured figures."""
+    """Return the documentation pages that show measured figures."""
     return [path for path in sorted(DOCS.rglob("*.md")) if MARKER.search(path.read_text(encoding="utf-8"))]
 
 
 def render(text: str) -> str:
-    """Return a page with every marked part made anew from the records."""
+    """Return a page with every marked part generated from the records."""
     return MARKER.sub(lambda found: f"<!-- {found[1]}: {found[2]} -->{_part(found[1], found[2])}<!-- end -->", text)
 
 
 def shown(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the record and the table of each table on a page."""
+    """Yield the record and the table name of each table on a page."""
     for found in MARKER.finditer(text):
         if found[1] == "table":
             record, table = found[2].split(" / ")
@@ -47,7 +47,7 @@ def to_markdown(table: Table) -> str:
 
 
 def facts(record: Record) -> str:
-    """Return how and where a record was measured, in one paragraph."""
+    """Return the command, date and machine of a record as one paragraph."""
     machine = f"{record.machine['cores']} cores, {record.machine['kind']}"
     return f"Measured with `{record.command}` on {record.date} ({machine})."
 

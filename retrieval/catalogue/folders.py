@@ -1,4 +1,4 @@
-"""A folder of photos as a catalogue: each folder that holds photos is an item, the folders around it are its group."""
+"""Catalogues from folders: each folder with photos is an item, and the folders above it form its group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from retrieval.errors import DataError
 
 from .photos import Photo
 
-SHOWN = 3  # names in a message
+SHOWN = 3  # names shown in a message
 WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
 
 def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
-    """Return the photos below a folder in the order of their paths; DataError where it is unclear what is an item.
+    """Return the photos below a folder in path order; raise DataError if the items are ambiguous.
 
     `kiwi/1.jpg` shows the item `kiwi`; `veg/kiwi/1.jpg` shows the item `veg/kiwi` of the group `veg`. Files and folders
-    whose names begin with a dot are passed over.
+    whose names start with a dot are ignored.
     """
     photos = []
     for files in _leaves(folder, folder, suffixes, ()):
@@ -29,7 +29,7 @@ def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
 
 
 def describe_folders(photos: Sequence[Photo]) -> str:
-    """Say how deep the folders of items lie: "one folder per item", "folders two levels deep"."""
+    """Describe the depth of the item folders: "one folder per item", "folders two levels deep"."""
     depths = sorted({photo.item_id.count("/") + 1 for photo in photos})
     if depths == [1]:
         return "one folder per item"
@@ -40,7 +40,7 @@ def describe_folders(photos: Sequence[Photo]) -> str:
 def _leaves(
     folder: Path, root: Path, suffixes: frozenset[str], above: tuple[tuple[int, int], ...]
 ) -> Iterator[list[Path]]:
-    """Yield the photos of each folder below `folder` that holds any; `above` identifies the folders around it."""
+    """Yield the photos of each folder below `folder` that contains any; `above` identifies its parent folders."""
     try:
         state = folder.stat()
         with os.scandir(folder) as found:

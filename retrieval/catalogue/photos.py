@@ -1,4 +1,4 @@
-"""Photos with what a catalogue says of them, and how they are made of its rows."""
+"""Photos with their catalogue data, and their construction from rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .shards import SPAN
 LABELS = ("item_id", "label")
 OPTIONAL = ("group", "source", "partition", "role")
 ROLES = frozenset(("", "gallery", "query"))
-REPEATING = 100_000  # different texts that are looked up for one that was seen before
+REPEATING = 100_000  # number of distinct texts cached for reuse
 
 
 @dataclass(frozen=True, slots=True)
 class Photo:
-    """One image of one item; `metadata` holds the catalogue's other columns."""
+    """One image of one item; `metadata` holds the other columns of the catalogue."""
 
     photo_id: str
     path: Path
@@ -33,10 +33,10 @@ class Photo:
     role: str = ""
     bbox: tuple[float, float, float, float] | None = None  # left, upper, right, lower in pixels
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    span: tuple[int, int] | None = None  # offset and size of its bytes, where the file holds more than the photo
+    span: tuple[int, int] | None = None  # offset and size of the photo in a file with other content
 
     def read(self) -> bytes:
-        """Return the encoded photo, up to just beyond the bytes that are accepted; ImageUnreadable where it is gone."""
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""
         offset, size = self.span or (0, MAX_BYTES + 1)
         try:
             return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
@@ -45,7 +45,7 @@ class Photo:
 
 
 class PhotoMaker:
-    """Makes photos of the rows of one file; what repeats is kept once, as millions of photos are kept in memory."""
+    """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 
     def __init__(self, catalogue: Path, columns: Sequence[str], label: str) -> None:
         self._catalogue = catalogue
@@ -53,7 +53,7 @@ class PhotoMaker:
         self._label_name = label
         self._width = len(columns)
         place = {name: number for number, name in enumerate(columns)}
-        none = self._width  # a row is followed by one None
+        none = self._width  # padding for rows without the optional columns
         self._path, self._label = place["path"], place[label]
         self._photo_id, self._bbox, self._span = (place.get(name, none) for name in ("photo_id", "bbox", SPAN))
         self._optional = [place.get(name, none) for name in OPTIONAL]
@@ -64,7 +64,7 @@ class PhotoMaker:
         self._metadata: dict[str, Any] = {}
 
     def photo(self, line: int, row: Sequence[Any]) -> Photo:
-        """Return the photo of a row, or raise DataError with its line."""
+        """Return the photo of a row; raise DataError with its line number if the row is invalid."""
         cells = [*row[: self._width], *[None] * (max(0, self._width - len(row)) + 1)]
         name, item = cells[self._path], cells[self._label]
         if not name or item is None or item == "":
@@ -96,26 +96,26 @@ class PhotoMaker:
         return self._texts.setdefault(text, text)
 
     def _file(self, name: str) -> Path:
-        """Return the path of a file; photos of one shard share it."""
+        """Return the path of a file; photos of one shard share the object."""
         if name != self._one_path[0]:
             self._one_path = (name, self._folder / name)
         return self._one_path[1]
 
     def _rest(self, cells: Sequence[Any]) -> dict[str, Any]:
-        """Return the metadata; photos side by side that say the same share it."""
+        """Return the metadata; adjacent photos with equal metadata share the object."""
         metadata = {name: _plain(cells[i]) for name, i in self._others if _says(cells[i])}
         if metadata != self._metadata or [*map(type, metadata.values())] != [*map(type, self._metadata.values())]:
-            self._metadata = metadata  # 1 == True, and yet they are not the same
+            self._metadata = metadata  # 1 == True, but their JSON differs
         return self._metadata
 
 
 def _says(value: Any) -> bool:
-    """Return whether a cell holds anything: not nothing, not an empty text, not NaN."""
+    """Return whether a cell has a value other than None, an empty text or NaN."""
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 
 
 def _plain(value: Any) -> Any:
-    """Return a cell as a JSON value: dates and anything unusual as text."""
+    """Return a cell as a JSON value, with dates and other types as text."""
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Photos with labels: read from a folder, a CSV, parquet or JSON-lines file or tar shards, and checked."""
+"""Read and check labelled photos from a folder, a CSV, parquet or JSON-lines file, or tar shards."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ CSV = (".csv", ".tsv")
 
 @dataclass(frozen=True)
 class CatalogueReport:
-    """What is wrong with a catalogue; every list is empty when nothing is."""
+    """Problems of a catalogue; every list is empty for a valid one."""
 
     photos: int
     items: int
     unreadable: list[tuple[str, str]]  # photo_id, reason
     duplicates: list[list[str]]  # photo_ids with the same bytes
     single_photo_items: list[str]
-    split_items: list[str]  # items that stand in more than one partition
+    split_items: list[str]  # items in more than one partition
 
     @property
     def usable(self) -> bool:
-        """Whether training can use it: every photo opens and no item is in two partitions."""
+        """Return whether training can use the catalogue: every photo opens and no item is in two partitions."""
         return not (self.unreadable or self.split_items)
 
 
 def read_catalogue(path: str | Path) -> list[Photo]:
-    """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards.
+    """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
-    Each folder that holds photos is an item, and the folders around it are its group (`folders`). Shards are a .tar
-    file or a folder of them, photos beside their lines (`shards`). A file needs a column `path` (relative to the file)
-    and `item_id` or `label`; it may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
-    ("left upper right lower") and any other columns, which become metadata. A CSV may separate its cells by commas,
-    semicolons, tabs or vertical bars (`tables`). Raises DataError.
+    Each folder with photos is an item, and the folders above it form its group (`folders`). Shards are a .tar file or a
+    folder of them, with labels beside the photos (`shards`). A file needs a column `path` (relative to the file) and
+    `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
+    ("left upper right lower") and any other columns, which become metadata. A CSV may use commas, semicolons, tabs or
+    vertical bars as separators (`tables`).
     """
     path = Path(path)
     if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
@@ -76,7 +76,7 @@ def read_catalogue(path: str | Path) -> list[Photo]:
 
 
 def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
-    """Say how the photos of a catalogue were read: "60 photos of 12 items, from a CSV with commas"."""
+    """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
     path = Path(path)
     groups = {photo.group for photo in photos} - {""}
     told = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
@@ -87,7 +87,7 @@ def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
 
 
 def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
-    """Open every photo and look for what would spoil training or a gallery."""
+    """Open every photo and report problems that would affect training or a gallery."""
     unreadable: list[tuple[str, str]] = []
     by_content: dict[str, list[str]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
@@ -143,7 +143,7 @@ def _read_json_lines(path: Path) -> list[Photo]:
                     if not isinstance(row, dict):
                         raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
                     rows.append(_in_columns(row, columns))
-    except ValueError as error:  # no UTF-8, or no JSON
+    except ValueError as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error
     return _photos(path, list(columns), rows)
 
@@ -158,7 +158,7 @@ def _read_shards(paths: Sequence[Path]) -> list[Photo]:
 
 
 def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
-    """Return a row's values in the order of the columns, to which its new ones are added."""
+    """Return the values of a row in column order, appending its new keys to `columns`."""
     for name in row:
         columns.setdefault(name, len(columns))
     return [row.get(name) for name in columns]
@@ -174,7 +174,7 @@ def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Do without the collector of cycles while millions of objects without cycles are made."""
+    """Disable the cyclic garbage collector while millions of objects without cycles are created."""
     was = gc.isenabled()
     gc.disable()
     try:

@@ -1,6 +1,6 @@
-"""What training will find in a catalogue, told before it starts: who is in which part, and how much a batch takes.
+"""Preview of training on a catalogue: the split, the number of batches, and problems, before training starts.
 
-Training applies the same rules (`splits`, `batches_per_epoch`), so that what is told here is what it does.
+Training uses the same functions (`splits`, `batches_per_epoch`), which guarantees agreement.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from retrieval.threshold.bounds import products_needed
 from .photos import Photo
 from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol, require_mates
 
-ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # where the settings of a training say nothing else
-TARGET_FPIR = 0.05  # that `export` promises where it is told nothing else
+ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
+TARGET_FPIR = 0.05  # default of `export`
 
 
 def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
-    """Return how many batches an epoch has: `steps`, or as many as the photos fill, but one at least."""
+    """Return the number of batches per epoch: `steps`, or as many as the photos fill, at least one."""
     return steps or max(1, photos // batch_size)
 
 
 @dataclass(frozen=True)
 class Readiness:
-    """What training, `evaluate` and `export` will do with a catalogue, by their default settings."""
+    """Preview of `train`, `evaluate` and `export` on a catalogue with default settings."""
 
-    parts: str  # who is in which part, in words; "" where training refuses the catalogue
-    problem: DataError | None  # why it does
-    warnings: tuple[str, ...]  # what it takes, and the user may not want
+    parts: str  # description of the split; "" if training refuses the catalogue
+    problem: DataError | None  # reason for which training refuses the catalogue
+    warnings: tuple[str, ...]  # properties of the split that the user may not intend
 
     @property
     def trainable(self) -> bool:
-        """Whether training takes the catalogue."""
+        """Return whether training accepts the catalogue."""
         return self.problem is None
 
 
 def readiness(photos: Sequence[Photo]) -> Readiness:
-    """Return what training will find in these photos."""
+    """Return the preview for these photos."""
     try:
         splits = make_splits(photos, seed=0)
         protocol = make_evaluation_protocol(photos)
@@ -86,7 +86,7 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
                 f"the {part} part has {len(getattr(splits, part))} items, and {verbs} two at least. Bring more "
                 f"items" + (", or more groups" if group_of else "")
             )
-    grouped = all(item in group_of for item in splits.calibration)  # `export` counts groups then
+    grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
     counted = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
     needed = products_needed(TARGET_FPIR)
     if len(splits.calibration) >= 2 and len(counted) < needed:

@@ -1,8 +1,7 @@
-"""Photos in tar shards (the WebDataset layout), read where they lie: KEY.jpg beside KEY.json or KEY.cls.
+"""Catalogues in tar shards (WebDataset layout), read without unpacking: KEY.jpg with KEY.json or KEY.cls.
 
-A shard is an uncompressed tar file: a photo is a stretch of bytes in it, so that nothing is unpacked and any photo is
-read at once. A large shard is searched once: what was found is written beside it as NAME.tar.index, where its folder
-may be written to, and holds until the shard changes.
+A shard is an uncompressed tar file, in which each photo is a range of bytes that can be read directly. A large shard is
+scanned once: its index is written to NAME.tar.index if the folder is writable, and is valid until the shard changes.
 """
 
 from __future__ import annotations
@@ -19,16 +18,17 @@ from typing import Any
 from retrieval.errors import DataError
 from retrieval.files import read_stretch
 
-SPAN = "_span"  # key of the offset and the size of a photo in its file
-LABEL = "cls"  # a file that holds nothing but the label
-INDEXED = 1_000  # photos from which on a shard gets an index
-ENDS = 4_096  # bytes at either end of a shard that its index knows
+SPAN = "_span"  # key for the offset and size of a photo in its file
+LABEL = "cls"  # suffix of a file that contains only the label
+INDEXED = 1_000  # number of photos from which a shard gets an index
+ENDS = 4_096  # bytes at both ends of a shard that the index records
 
 
 def read_shard(path: Path, suffixes: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield a line of a catalogue for each photo of a shard, with SPAN: offset and size of its bytes.
+    """Yield a catalogue row for each photo of a shard, with its byte offset and size under SPAN.
 
-    The line is what KEY.json holds, and `item_id` is what KEY.cls holds; `photo_id` is the shard's name and KEY's.
+    The row is the content of KEY.json; `item_id` may come from KEY.cls. `photo_id` consists of the shard's name and
+    KEY.
     """
     lines = _read_index(path, suffixes)
     if lines is None:
@@ -82,7 +82,7 @@ def _index_of(path: Path) -> Path:
 
 
 def _state(path: Path, suffixes: frozenset[str]) -> dict[str, Any]:
-    """Return what an index must agree with."""
+    """Return the properties of a shard that its index must match."""
     try:
         now = path.stat()
         ends = read_stretch(path, 0, ENDS) + read_stretch(path, max(0, now.st_size - ENDS), ENDS)
@@ -98,7 +98,7 @@ def _state(path: Path, suffixes: frozenset[str]) -> dict[str, Any]:
 
 
 def _read_index(path: Path, suffixes: frozenset[str]) -> list[dict[str, Any]] | None:
-    """Return the lines of a shard's index, or None where it has none that is whole and agrees with it."""
+    """Return the rows of a shard's index, or None if there is no complete index that matches the shard."""
     try:
         with _index_of(path).open(encoding="utf-8") as file:
             head = json.loads(next(file, "null"))
@@ -114,9 +114,9 @@ def _read_index(path: Path, suffixes: frozenset[str]) -> list[dict[str, Any]] | 
 
 
 def _write_index(path: Path, state: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Write a shard's index aside, then move it into place; where that cannot be, there is none.
+    """Write the index of a shard atomically; if the folder is not writable, write none.
 
-    `state` is the shard's from before it was searched: one that changed meanwhile gets an index that does not hold.
+    `state` was taken before the scan, which makes the index invalid if the shard changed meanwhile.
     """
     index = _index_of(path)
     aside = index.with_name(f".{index.name}.{uuid.uuid4().hex}")

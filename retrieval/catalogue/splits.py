@@ -1,10 +1,10 @@
-"""Class-disjoint parts of a catalogue, and the evaluation protocol: which photos are queries, which the gallery.
+"""Item-disjoint splits of a catalogue, and the evaluation protocol with its query and gallery photos.
 
 fit          items that the loss is trained on
-validation   a fifth of the training items, to choose checkpoints
-calibration  items that set the threshold, once, at export
+validation   a fifth of the training items, for choosing checkpoints
+calibration  items that set the threshold once, at export
 test         items for reporting
-Where items have a `group` (a family of items), no group is in two parts.
+If items have a `group` (a family of items), no group is in two splits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ PARTS = ("fit", "validation", "calibration", "test")
 VALIDATION_SHARE = 0.2
 TEST_SHARE = 0.2
 CALIBRATION_SHARE = 0.2
-LEAST_TRAINED = 8  # training items, a fifth of which is two
-LEAST_ITEMS = 14  # items, which always leave as many for training
+LEAST_TRAINED = 8  # minimum training items; a fifth of them is two
+LEAST_ITEMS = 14  # minimum items of a catalogue, which leaves enough for training
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Sorted item_ids of each part."""
+    """Sorted item_ids of each split."""
 
     fit: tuple[str, ...]
     validation: tuple[str, ...]
@@ -48,7 +48,7 @@ class Splits:
 
 
 def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
-    """Return class-disjoint parts: those of the catalogue's `partition` column, or random ones."""
+    """Return item-disjoint splits: those of the catalogue's `partition` column, or random ones."""
     group_of = {photo.item_id: photo.group or photo.item_id for photo in photos}
     given = _given_parts(photos)
     generator = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
 
 
 def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator) -> set[str]:
-    """Return whole groups, in random order, as long as they bring the number of items closer to `wanted`."""
+    """Return whole groups in random order, as long as they bring the number of items closer to `wanted`."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):
         members[group_of[item]].append(item)
@@ -125,12 +125,12 @@ class EvaluationProtocol:
 
     @property
     def sources(self) -> frozenset[str]:
-        """The sources of gallery and queries."""
+        """Return the sources of gallery and queries."""
         return frozenset((self.gallery_source, self.query_source))
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether every photo is searched among all others."""
+        """Return whether every photo is searched among all others."""
         return self.gallery_source == self.query_source
 
     def describe(self) -> str:
@@ -153,8 +153,8 @@ def make_evaluation_protocol(
 ) -> EvaluationProtocol:
     """Choose the sources of gallery and query photos.
 
-    The arguments decide, else the `role` column, else `source`: of the sources with more than one photo per item
-    (which excludes catalogue pictures), the first in alphabetical order is the gallery and the second has the
+    The arguments take precedence, then the `role` column, then `source`: of the sources with more than one photo per
+    item (which excludes catalogue pictures), the first in alphabetical order becomes the gallery and the second the
     queries. With fewer than two such sources, every photo is searched among all others.
     """
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))

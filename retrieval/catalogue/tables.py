@@ -1,4 +1,4 @@
-"""CSV catalogues as spreadsheets write them: other separators, spaces around cells, a byte order mark, capitals."""
+"""CSV catalogues as spreadsheets write them: separators, spaces around cells, byte order mark, upper case."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
 
 @dataclass(frozen=True)
 class Table:
-    """The header of a CSV file, and how its lines are read."""
+    """Header of a CSV file and the format of its lines."""
 
     path: Path
     separator: str
     columns: tuple[str, ...]
-    spaced: bool  # spaces stand around the names, and so around the cells
+    spaced: bool  # whether names and cells are surrounded by spaces
 
     def rows(self) -> Iterator[list[str]]:
-        """Yield the cells of each line below the header that is not empty; DataError where a line is damaged."""
+        """Yield the cells of each non-empty line below the header; raise DataError for a damaged line."""
         with _explained(self.path), self.path.open(newline="", encoding="utf-8-sig") as file:
             lines = csv.reader(file, delimiter=self.separator, strict=True, skipinitialspace=self.spaced)
             next(lines, None)
@@ -36,15 +36,15 @@ class Table:
                     yield [cell.strip() for cell in line] if self.spaced else line
 
     def describe(self) -> str:
-        """Say what stands between the cells: "a CSV with semicolons"."""
+        """Describe the separator: "a CSV with semicolons"."""
         return f"a CSV with {SEPARATORS[self.separator]}"
 
 
 def read_header(path: Path) -> Table:
-    """Return the header of a CSV file, read with the separator by which it names `path` and `item_id` or `label`.
+    """Return the header of a CSV file, with the separator that yields columns `path` and `item_id` or `label`.
 
-    Names of columns that the project knows may be in capitals; others are kept as they are. Raises DataError, which
-    says what the file begins with.
+    Known column names are case-insensitive; others are kept unchanged. Raise DataError, quoting the start of the file,
+    if no separator fits.
     """
     headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in SEPARATORS}
     for separator, header in headers.items():

@@ -1,4 +1,4 @@
-"""Write photos and labels as a table that `read_catalogue` reads."""
+"""Write labelled photos as a CSV file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from .photos import Photo
 
 
 def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
-    """Write photos as a CSV that `retrieval.catalogue.read.read_catalogue` reads.
+    """Write photos as a CSV file for `retrieval.catalogue.read.read_catalogue`; return its path.
 
-    Paths are relative to the CSV where the photos lie below its folder, else absolute. Raises DataError for photos in
-    tar shards, which have no file of their own.
+    Paths are relative to the CSV if the photos are below its folder, and absolute otherwise. Raise DataError for photos
+    in tar shards, which are not separate files.
     """
     if any(photo.span is not None for photo in photos):
         raise DataError(

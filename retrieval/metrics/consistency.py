@@ -1,9 +1,9 @@
-"""Does one threshold mean the same for every class? Utility curves, OPIS and epsilon-OPIS, of pairs and of searches.
+"""Threshold consistency across classes: utility curves, OPIS and epsilon-OPIS for pairs and searches.
 
-Threshold consistency as arXiv 2307.04047 defines it (Algorithm 1, Eq. 1 to 4), with the corrections of its
-printed form: Eq. 2 is a mean over classes and grid, and Eq. 3 keeps the factor 2 of Eq. 1. Of *pairs*, a class's two
-accuracies are the share of its negative pairs kept apart and of its positive pairs accepted; of *searches*, the
-share of its non-mated searches that return nothing and of its mated ones that are answered right.
+Definitions follow arXiv 2307.04047 (Algorithm 1, Eq. 1 to 4), with two corrections of the printed form: Eq. 2 is a mean
+over classes and grid, and Eq. 3 keeps the factor 2 of Eq. 1. For *pairs*, the two accuracies of a class are the share
+of negative pairs rejected and of positive pairs accepted. For *searches*, they are the share of non-mated searches
+that return nothing and of mated searches that are answered correctly.
 Shapes: n embeddings, d = embedding size, T classes, N distances.
 """
 
@@ -31,10 +31,10 @@ Floats = NDArray[np.float64]
 
 
 class PairSource(Protocol):
-    """What counts pairs: `Pairs` on this machine's cores, or another that does the same."""
+    """Protocol for counting pairs; `Pairs` implements it on the CPU."""
 
     def within(self, distances: Floats) -> PairCounts:
-        """Return how many pairs of each class lie within each of the distances (N,), ascending."""
+        """Return the number of pairs of each class within each of the distances (N,), ascending."""
 
     def negative_quantiles(self, shares: Floats) -> Floats:
         """Return quantiles of the distances of negative pairs."""
@@ -45,23 +45,23 @@ Counter = Callable[[Floats, NDArray[np.int64]], PairSource]
 
 @dataclass(frozen=True)
 class UtilityCurves:
-    """How well each class does at each of N distances."""
+    """Accuracies and utility of each class at each of N distances."""
 
     distances: Floats  # (N,)
     classes: NDArray[np.generic]  # (T,) labels
-    specificity: Floats  # (T, N) the first accuracy; precision where that was asked for
-    sensitivity: Floats  # (T, N) the second
-    utility: Floats  # (T, N) their F-score
+    specificity: Floats  # (T, N) the first accuracy; precision if requested
+    sensitivity: Floats  # (T, N) the second accuracy
+    utility: Floats  # (T, N) F-score of both
 
     def at(self, places: NDArray[np.int64]) -> UtilityCurves:
-        """Return the curves at some of the distances."""
+        """Return the curves at the given positions of the distance grid."""
         curves = (curve[:, places] for curve in (self.specificity, self.sensitivity, self.utility))
         return UtilityCurves(self.distances[places], self.classes, *curves)
 
 
 @dataclass(frozen=True)
 class Opis:
-    """Operating-point inconsistency score, and what it was computed on."""
+    """Operating-point inconsistency score and its details."""
 
     value: float  # variance of the utility across classes, averaged over the range
     epsilon_value: float  # squared gap between the best and the worst classes, averaged over the range
@@ -88,23 +88,23 @@ def opis(
     Parameters
     ----------
     embeddings, labels:
-        (n, d), scaled to unit length here, and (n,). Classes with a single embedding are left out.
+        Arrays (n, d), which are scaled to unit length, and (n,). Classes with a single embedding are ignored.
     far_range:
-        False-accept rates of all negative pairs, whose distances bound the range.
+        False-accept rates over all negative pairs; their distances are the ends of the range.
     grid:
-        N, points of the range.
+        Number N of points in the range.
     epsilon:
         Share of the classes in the best and in the worst group.
     distance_range:
-        The range itself, in place of `far_range`.
+        Range of distances, instead of `far_range`.
     c:
         Weight of sensitivity in the F-score.
     accuracy:
-        "specificity" beside sensitivity, or "precision" beside recall.
+        "specificity" with sensitivity, or "precision" with recall.
     negatives_per_positive:
-        Sample so many negative pairs a positive one in each class, in place of all (the paper: 10 for large sets).
+        Number of negative pairs sampled per positive pair of each class, instead of all (the paper: 10 for large sets).
     counter:
-        What counts pairs: by default every core of this machine.
+        Implementation that counts pairs. Defaults to all CPU cores.
     """
     ranges = None if distance_range is None else [distance_range]
     return opis_of_ranges(
@@ -134,7 +134,7 @@ def opis_of_ranges(
     negatives_per_positive: int | None = None,
     counter: Counter = Pairs,
 ) -> list[Opis]:
-    """Return OPIS for several calibration ranges in the two walks that one takes (its sensitivity: Appendix A.1.3)."""
+    """Return OPIS for several calibration ranges in two passes over the pairs (sensitivity: Appendix A.1.3)."""
     if grid < 1:
         raise InvalidParameter("grid", "be at least 1", grid)
     _check_epsilon(epsilon)
@@ -148,7 +148,7 @@ def opis_of_ranges(
     else:
         ends = np.asarray(distance_ranges, dtype=np.float64)
     for low, high in ends:
-        if not 0 <= low <= high <= 2:  # equal where a collapsed model puts everything in one place
+        if not 0 <= low <= high <= 2:  # the ends are equal if a collapsed model maps everything to one point
             raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
     grids = [low + (high - low) * np.arange(1, grid + 1) / grid for low, high in ends]
     points = np.concatenate(grids)
@@ -171,10 +171,10 @@ def utility_curves(
     negatives_per_positive: int | None = None,
     counter: Counter = Pairs,
 ) -> UtilityCurves:
-    """Return every class's accuracies and utility on pairs at the given distances (N,), ascending.
+    """Return the accuracies and the utility of every class on pairs at the given distances (N,), ascending.
 
-    The positives of a class are its unordered pairs, its negatives all pairs with exactly one member in it; a
-    pair is accepted when its distance is at most d. Classes with a single embedding are left out.
+    The positives of a class are its unordered pairs; its negatives are all pairs with exactly one member in it. A
+    pair is accepted if its distance is at most d. Classes with a single embedding are ignored.
     """
     unit, codes, classes = _prepare(embeddings, labels)
     points = np.asarray(distances, dtype=np.float64)
@@ -184,7 +184,7 @@ def utility_curves(
 
 
 def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
-    """Return every mated class's 1 - FPIR, TPIR and utility on searches at the thresholds (N,), ascending."""
+    """Return 1 - FPIR, TPIR and utility of every mated class on searches at the thresholds (N,), ascending."""
     points = np.asarray(thresholds, dtype=np.float64)
     correct = np.where(scores.own < scores.impostor, scores.own, np.inf)
     classes, codes = np.unique(scores.labels, return_inverse=True)
@@ -201,7 +201,7 @@ def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0
 
 
 def search_opis(scores: SearchScores, target_fpir: float, *, grid: int = GRID, epsilon: float = 0.1) -> Opis:
-    """Return OPIS of searches: from a tenth of the target FPIR (at least five errors) up to the target."""
+    """Return OPIS of searches, from a tenth of the target FPIR (at least five errors) up to the target."""
     _check_epsilon(epsilon)
     lowest = min(target_fpir, max(target_fpir / 10, 5 / len(scores.labels)))
     low, high = (threshold_at_fpir(scores, fpir) for fpir in (lowest, target_fpir))
@@ -220,7 +220,7 @@ def _prepare(embeddings: ArrayLike, labels: ArrayLike) -> tuple[Floats, NDArray[
     if vectors.ndim != 2 or len(vectors) != len(codes):
         raise InvalidParameter("embeddings", "be (n, d) with one label each", (vectors.shape, codes.shape))
     if vectors.dtype != np.float32 or len(vectors) ** 2 <= EXACT:
-        vectors = vectors.astype(np.float64)  # else millions of numbers stay as they are
+        vectors = vectors.astype(np.float64)  # only for small sets, to save memory
     lengths = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))[:, None]
     if not np.isfinite(lengths).all():
         raise InvalidParameter("embeddings", "be finite", "NaN or infinity")

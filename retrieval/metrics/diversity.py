@@ -1,6 +1,6 @@
-"""How a set of embeddings uses its space, whatever it retrieves.
+"""Diversity of an embedding space, independent of any retrieval task.
 
-Shapes: n photos, d = embedding size. Distances between photos are the plain ones, sqrt(2 - 2 cos).
+Shapes: n photos, d = embedding size. Distances between photos are plain ones, sqrt(2 - 2 cos).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from retrieval.errors import InvalidParameter
 
-BLOCK = 2**22  # distances held at a time
-FLOOR = 1e-8  # of the largest singular value: what float64 cannot tell from 0
+BLOCK = 2**22  # distances in memory at a time
+FLOOR = 1e-8  # relative to the largest singular value; smaller ones are 0 in float64
 
 Vectors = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -22,23 +22,23 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Diversity:
-    """Measures of one embedding of labelled photos; a NaN says that no item has two photos, or that there is one."""
+    """Diversity measures of labelled photos; NaN if no item has two photos, or if there is only one item."""
 
-    intra: float  # mean distance of two photos of an item (π_intra of Roth et al.)
-    inter: float  # mean distance of two items' mean directions (π_inter)
+    intra: float  # mean distance between two photos of an item (π_intra of Roth et al.)
+    inter: float  # mean distance between the mean directions of two items (π_inter)
     density: float  # intra / inter (π_ratio)
     spectral_decay: float  # ρ, see `spectral_decay`
-    feature_diversity: float  # exp(-ρ): the share of directions that are used, 1 when all are used alike
-    cluster_diversity: float  # variance of the distances within an item, mean over items
+    feature_diversity: float  # exp(-ρ): the effective share of directions, 1 for a uniform spectrum
+    cluster_diversity: float  # variance of the distances within an item, averaged over items
 
 
 def diversity(vectors: Vectors, labels: ArrayLike, *, skip: int = 0) -> Diversity:
-    """Return the measures of unit vectors (n, d) with labels (n,).
+    """Return the diversity measures of unit vectors (n, d) with labels (n,).
 
-    Density and decay are those of Roth et al. (ICML 2020, Section 5); feature and cluster diversity are what Table 5
-    of the non-isotropic vMF paper (arXiv 2207.03784) describes without a formula: the uniformity of the spectral
-    values, and the variance of distances within a class. Items count alike; one with a single photo has no distance
-    within. `skip` is that of `spectral_decay`.
+    Density and decay follow Roth et al. (ICML 2020, Section 5). Feature and cluster diversity follow the description of
+    Table 5 in the non-isotropic vMF paper (arXiv 2207.03784), which gives no formula: the uniformity of the spectral
+    values, and the variance of distances within a class. Items have equal weight; items with a single photo have no
+    distances within. `skip` is passed to `spectral_decay`.
     """
     labels = np.asarray(labels)
     if len(vectors) != len(labels) or not len(labels):
@@ -46,7 +46,9 @@ def diversity(vectors: Vectors, labels: ArrayLike, *, skip: int = 0) -> Diversit
     means, variances, centres = [], [], []
     for members in _items(labels):
         own = vectors[members].astype(np.float64)
-        own /= np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-12)  # in float64: else near photos seem apart
+        own /= np.maximum(
+            np.linalg.norm(own, axis=1, keepdims=True), 1e-12
+        )  # float64, because rounding would separate identical photos
         total = own.sum(axis=0)
         centres.append(total / max(float(np.linalg.norm(total)), 1e-12))
         mean, variance = _pair_distances(own)
@@ -68,10 +70,10 @@ def diversity(vectors: Vectors, labels: ArrayLike, *, skip: int = 0) -> Diversit
 
 
 def spectral_decay(vectors: Vectors, *, skip: int = 0) -> float:
-    """Return ρ = KL(uniform ‖ singular values of the vectors (n, d), scaled to the sum 1), from 0 upwards.
+    """Return ρ = KL(uniform ‖ singular values of the vectors (n, d), scaled to sum 1), which is at least 0.
 
-    A small ρ says that many directions carry variance (Roth et al., ICML 2020). `skip` leaves the largest values out,
-    as their evaluation does with 1. Values below 1e-8 of the largest, as where n < d, count as that much.
+    A small ρ means that many directions carry variance (Roth et al., ICML 2020). `skip` is the number of largest values
+    to leave out; their evaluation uses 1. Values below 1e-8 of the largest, as for n < d, are raised to that.
     """
     if not 0 <= skip < vectors.shape[1]:
         raise InvalidParameter("skip", f"be at least 0 and below the {vectors.shape[1]} dimensions", skip)
@@ -95,7 +97,7 @@ def _items(labels: NDArray[np.generic]) -> Iterator[NDArray[np.int64]]:
 
 
 def _pair_distances(unit: Floats) -> tuple[float, float]:
-    """Return mean and variance of the distances of the unordered pairs of rows; NaN where there is one row."""
+    """Return mean and variance of the distances between unordered pairs of rows; NaN for a single row."""
     total = squares = 0.0
     rows = max(1, BLOCK // max(1, len(unit)))
     for start in range(0, len(unit), rows):

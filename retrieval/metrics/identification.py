@@ -1,8 +1,7 @@
-"""What a search does with queries that have, and have not, a mate in the gallery.
+"""Open-set identification: error rates of searches for known and unknown items.
 
-Terms (ISO/IEC 19795): a query is *mated* when its item is in the gallery. FPIR is the share of non-mated
-queries that
-return anything; FNIR the share of mated queries whose own item is not first among the answers.
+Terms (ISO/IEC 19795): a query is *mated* if its item is in the gallery. FPIR is the share of non-mated queries that
+return anything; FNIR is the share of mated queries whose own item is not the first answer.
 Shapes: n queries, m gallery photos, d = embedding size.
 """
 
@@ -16,39 +15,41 @@ from numpy.typing import ArrayLike, NDArray
 from index.distance import PLAIN, Measure, accepts, squared_distance
 from retrieval.errors import InvalidParameter
 
-BLOCK = 2**22  # cosines held at a time
-PAIRS = 2**14  # pairs measured exactly at a time
-SLACK = 2e-5  # by which a squared distance may be wrong that comes from a float32 cosine
-NEAR = 32  # other items whose distances are kept
+BLOCK = 2**22  # cosines in memory at a time
+PAIRS = 2**14  # pairs compared exactly at a time
+SLACK = 2e-5  # error bound of a squared distance computed from a float32 cosine
+NEAR = 32  # number of distances to other items that are kept
 
 
 @dataclass(frozen=True)
 class SearchScores:
-    """Of each query: how far its own item is, and how far the nearest other one.
+    """Distances of each query to its own item and to the nearest other item.
 
-    `impostor` is all that a non-mated search sees: the same query with its own item taken out of the gallery.
+    `impostor` equals the result of a non-mated search: the same query with its own item removed from the gallery.
     """
 
     labels: NDArray[np.generic]  # (n,) item of each query
-    own: NDArray[np.float64]  # (n,) distance to its own item, inf where it has no photo in the gallery
-    impostor: NDArray[np.float64]  # (n,) distance to the nearest other item, inf where there is none
+    own: NDArray[np.float64]  # (n,) distance to its own item, inf if it is not in the gallery
+    impostor: NDArray[np.float64]  # (n,) distance to the nearest other item, inf if there is none
     gallery_items: int
-    near: NDArray[np.float64] | None = None  # (n, k) distances to the nearest other items, ascending, to about 1e-5
+    near: NDArray[np.float64] | None = (
+        None  # (n, k) distances to the nearest other items, ascending, accurate to about 1e-5
+    )
 
     @property
     def mated(self) -> NDArray[np.bool_]:
-        """(n,) whether the query's item is in the gallery."""
+        """Return whether the item of each query is in the gallery (n,)."""
         return np.isfinite(self.own)
 
     def where(self, chosen: NDArray[np.bool_]) -> SearchScores:
-        """Return the scores of some queries (n,)."""
+        """Return the scores of the queries selected by a mask (n,)."""
         near = None if self.near is None else self.near[chosen]
         return SearchScores(self.labels[chosen], self.own[chosen], self.impostor[chosen], self.gallery_items, near)
 
 
 @dataclass(frozen=True)
 class IdentificationRates:
-    """The rates of one threshold; NaN where no query can show one."""
+    """Error rates at one threshold; NaN if no query contributes to a rate."""
 
     threshold: float
     fpir: float  # share of non-mated searches that return anything
@@ -56,7 +57,7 @@ class IdentificationRates:
     fnir: float  # 1 - tpir
     fnir_any_rank: float  # share of mated searches whose own item is not among the answers
     misidentification: float  # share of mated searches whose first answer is another item
-    fpir_unknown: float  # FPIR of the queries alone whose item the gallery does not hold
+    fpir_unknown: float  # FPIR of the queries whose item is not in the gallery
     queries: int
     mated_queries: int
 
@@ -71,7 +72,7 @@ def search_scores(
     gallery_ids: ArrayLike | None = None,
     measure: Measure = PLAIN,
 ) -> SearchScores:
-    """Return the two distances of every query.
+    """Return the distances of every query to its own item and to the nearest other item.
 
     Candidates come from blocked float32 products; the two distances are exact (`squared_distance`).
 
@@ -82,10 +83,10 @@ def search_scores(
     query_labels, gallery_labels:
         Items (n,) and (m,).
     query_ids, gallery_ids:
-        Photo identities (n,) and (m,): a gallery photo with the query's own id is left out, so that photos
-        may be queries and gallery at once.
+        Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
+        queries and gallery at once.
     measure:
-        What a distance is.
+        Distance function.
     """
     asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
@@ -96,7 +97,7 @@ def search_scores(
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
-    order = np.argsort(kept, kind="stable")  # items side by side
+    order = np.argsort(kept, kind="stable")  # photos of an item are adjacent
     items, starts = np.unique(kept[order], return_index=True)
     side = _Side(gallery[order], measure.densities(gallery)[order], measure)
     ids = None if query_ids is None else (np.asarray(query_ids), np.asarray(gallery_ids)[order])
@@ -111,7 +112,7 @@ def search_scores(
             cosines[ids[0][block, None] == ids[1][None, :]] = -np.inf
         same = asked[block, None] == items[None]
         mine = np.repeat(same, np.diff(starts, append=len(kept)), axis=1)
-        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)  # inf where left out
+        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)  # inf for excluded photos
         own[block] = side.nearest(queries[block], densities[block], np.where(mine, squared, np.inf))
         squared[mine] = np.inf
         impostor[block] = side.nearest(queries[block], densities[block], squared)
@@ -122,7 +123,7 @@ def search_scores(
 
 @dataclass(frozen=True)
 class _Side:
-    """The gallery of `search_scores`: vectors (m, d), the density around each, and what a distance is."""
+    """The gallery of `search_scores`: vectors (m, d), the density around each, and the distance function."""
 
     vectors: NDArray[np.float32]
     densities: NDArray[np.float64]
@@ -134,10 +135,9 @@ class _Side:
     def nearest(
         self, queries: NDArray[np.float32], densities: NDArray[np.float64], squared: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the exact distance to the nearest of the photos (b, m) whose squared distance is finite.
+        """Return the exact distance to the nearest of the photos (b, m) with a finite squared distance.
 
-        Every photo that might be the nearest, given how far a float32 product may be off, is measured:
-        near-duplicates differ below float32.
+        All photos within the float32 error of the nearest are compared exactly, because near-duplicates differ by less.
         """
         nearest = np.full(len(queries), np.inf)
         least = self.distances(np.maximum(squared - SLACK, 0), densities[:, None])
@@ -151,7 +151,7 @@ class _Side:
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:
-    """Return what a threshold does. A tie between the own item and another one counts as wrong."""
+    """Return the error rates at a threshold. A tie between the own item and another one counts as an error."""
     returns_other = accepts(scores.impostor, threshold)
     mated = scores.mated
     found = accepts(scores.own, threshold)
@@ -174,7 +174,7 @@ def identification_rates(scores: SearchScores, threshold: float) -> Identificati
 def threshold_at_fpir(scores: SearchScores, fpir: float) -> float:
     """Return the largest threshold whose FPIR on these queries is at most `fpir`.
 
-    It lies just below the distance of the first non-mated query too many; where none is, at the largest distance.
+    It lies just below the distance of the first non-mated query in excess, or is the largest distance if there is none.
     """
     if not 0 <= fpir <= 1:
         raise InvalidParameter("fpir", "lie in [0, 1]", fpir)
@@ -187,14 +187,14 @@ def threshold_at_fpir(scores: SearchScores, fpir: float) -> float:
 
 @dataclass(frozen=True)
 class DetCurve:
-    """The trade of one error for the other, over every threshold that changes either (N,), ascending."""
+    """Detection error trade-off over every threshold (N,), ascending, that changes an error rate."""
 
     thresholds: NDArray[np.float64]
-    fpir: NDArray[np.float64]  # rises
-    fnir: NDArray[np.float64]  # falls, to the share of mated searches whose own item is never first
+    fpir: NDArray[np.float64]  # increasing
+    fnir: NDArray[np.float64]  # decreasing to the share of mated searches whose own item is never first
 
     def fnir_at(self, fpir: float) -> float:
-        """Return the FNIR of the largest threshold whose FPIR is at most `fpir`; 1 where there is none."""
+        """Return the FNIR of the largest threshold whose FPIR is at most `fpir`; 1 if there is none."""
         allowed = np.searchsorted(self.fpir, fpir + 1e-12)
         return float(self.fnir[allowed - 1]) if allowed else 1.0
 
@@ -212,7 +212,7 @@ def det_curve(scores: SearchScores) -> DetCurve:
 
 
 def rates_by(scores: SearchScores, threshold: float, groups: ArrayLike) -> dict[object, IdentificationRates]:
-    """Return the rates of one threshold for each value of `groups` (n,): a family, a source, anything of a query."""
+    """Return the error rates at one threshold for each value of `groups` (n,), such as a family or a source."""
     values, place = np.unique(np.asarray(groups), return_inverse=True)
     if place.shape != scores.own.shape:
         raise InvalidParameter("groups", "have one value a query", place.shape)

@@ -1,7 +1,7 @@
-"""Counts over all pairs of embeddings, in bounded memory, on every core.
+"""Counts over all pairs of embeddings, in bounded memory and on all CPU cores.
 
-The cosine matrix is made a tile at a time, its upper half alone. Of a tile only the pairs near enough to matter are
-looked at: where a threshold accepts a tenth of the pairs, nine tenths cost one comparison each.
+The upper half of the cosine matrix is computed in tiles. Only pairs that are near enough are processed further: if a
+threshold accepts a tenth of the pairs, the others cost one comparison each.
 Shapes: n embeddings, d = embedding size, T classes, N distances, p pairs.
 """
 
@@ -23,16 +23,16 @@ Cosines = NDArray[np.floating]
 Counts = NDArray[np.int64]
 T = TypeVar("T")
 
-ROWS, COLUMNS = 512, 2048  # of a tile: what stays in a core's cache
-EXACT = 2**24  # pairs n² up to which everything is float64 and exact
-BINS = 2**20  # of the range of cosines beyond that: a pair is placed to about 1e-6
-WINDOW = 2**16  # bins of the range of cosines around a quantile, in which it is interpolated
-SAMPLE = 2**17  # pairs that tell where a quantile lies, roughly
+ROWS, COLUMNS = 512, 2048  # size of a tile; it fits into the cache of a core
+EXACT = 2**24  # up to this number n² of pairs, the computation is exact in float64
+BINS = 2**20  # bins of the cosine range for larger sets, with a resolution of about 1e-6
+WINDOW = 2**16  # bins of the cosine range around a quantile, for interpolation
+SAMPLE = 2**17  # pairs for a rough estimate of a quantile
 
 
 @dataclass(frozen=True)
 class PairCounts:
-    """How many pairs of each class lie within each of N distances, and how many there are."""
+    """Number of pairs of each class within each of N distances, and in total."""
 
     positives: Counts  # (T, N) unordered pairs inside the class
     negatives: Counts  # (T, N) pairs with exactly one member in it
@@ -41,10 +41,10 @@ class PairCounts:
 
 
 class Pairs:
-    """All unordered pairs of unit embeddings (n, d) of the classes `codes` (n,), whole numbers from 0 to T - 1."""
+    """All unordered pairs of unit embeddings (n, d) with class codes (n,), integers from 0 to T - 1."""
 
     def __init__(self, unit: Floats, codes: NDArray[np.int64], *, threads: int | None = None) -> None:
-        order = np.argsort(codes, kind="stable")  # positive pairs lie near the diagonal then
+        order = np.argsort(codes, kind="stable")  # positive pairs are then near the diagonal
         self._exact = len(codes) ** 2 <= EXACT
         exact: type[np.floating] = np.float64 if self._exact else np.float32
         self._unit: Cosines = unit.astype(exact, copy=False)[order]
@@ -54,11 +54,11 @@ class Pairs:
 
     @property
     def negatives(self) -> int:
-        """How many pairs have members of different classes."""
+        """Return the number of pairs with members of different classes."""
         return (len(self._codes) ** 2 - int((self._sizes**2).sum())) // 2
 
     def within(self, distances: Floats) -> PairCounts:
-        """Return how many pairs lie within each of the distances (N,), ascending."""
+        """Return the number of pairs within each of the distances (N,), ascending."""
         shape = (len(self._sizes), len(distances) + 1)
         positives, negatives = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         least = _cosine(distances[-1])
@@ -89,7 +89,7 @@ class Pairs:
         )
 
     def negative_quantiles(self, shares: Floats) -> Floats:
-        """Return the linearly interpolated quantiles (as `numpy.quantile`) of the distances of negative pairs."""
+        """Return linearly interpolated quantiles (as `numpy.quantile`) of the distances of negative pairs."""
         if self._exact:
             return np.asarray(np.quantile(np.concatenate(list(self._walk(_negative_distances))), shares))
         ranks = np.asarray(shares, dtype=np.float64) * (self.negatives - 1)
@@ -102,12 +102,12 @@ class Pairs:
             missed = (whole < beyond) | (after >= beyond + counts.sum(axis=1))
             if not missed.any():
                 break
-            wider[missed] *= 8  # the sample misled
+            wider[missed] *= 8  # the sample was not representative
         lower, upper = (_statistics(part - beyond, counts, windows) for part in (whole, after))
         return np.asarray(lower + (ranks - whole) * (upper - lower))
 
     def _windows(self, shares: Floats, wider: Floats) -> Floats:
-        """Return cosines (N, 2) between which quantiles of the negative pairs surely lie, by a sample of them."""
+        """Return cosine windows (N, 2) that contain the quantiles of the negative pairs, estimated from a sample."""
         first, second = np.random.default_rng(0).integers(len(self._codes), size=(2, SAMPLE))
         apart = self._codes[first] != self._codes[second]
         distances = np.sort(distances_between(self._unit, first[apart], second[apart]))
@@ -119,7 +119,7 @@ class Pairs:
         return np.asarray(cosines)
 
     def _around(self, windows: Floats) -> tuple[Counts, Counts]:
-        """Return how many negative pairs are nearer than each window (N,), and how many are in its bins (N, WINDOW)."""
+        """Return the number of negative pairs nearer than each window (N,), and the counts of its bins (N, WINDOW)."""
         beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
 
         least = float(windows.min())
@@ -141,7 +141,7 @@ class Pairs:
         return beyond, inside
 
     def _walk(self, look: Callable[[_Tile], T]) -> Iterator[T]:
-        """Yield what `look` says of each tile."""
+        """Yield the result of `look` for each tile."""
         local = threading.local()
 
         def work(tile: tuple[slice, slice]) -> T:
@@ -162,14 +162,14 @@ class Pairs:
         first, second = self._codes[rows], self._codes[columns]
         flat = space[: len(first) * len(second)]
         cosines = np.matmul(self._unit[rows], self._unit[columns].T, out=flat.reshape(len(first), len(second)))
-        if columns.start < rows.stop:  # each pair once, and none of a photo with itself
+        if columns.start < rows.stop:  # each pair once, without self-pairs
             i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
             cosines[j[None] <= i[:, None]] = np.nan
         return _Tile(flat, first, second, mixed=bool(first[-1] >= second[0]))
 
 
 def distances_between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
-    """Return the distances of pairs (p,), a few thousand pairs at a time."""
+    """Return the distances of pairs (p,), computed a few thousand pairs at a time."""
     parts = [slice(start, start + 2**12) for start in range(0, len(first), 2**12)]
     cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]
     return _distance(np.concatenate(cosines)) if cosines else np.zeros(0)
@@ -179,10 +179,10 @@ def distances_between(unit: Cosines, first: NDArray[np.int64], second: NDArray[n
 class _Tile:
     """A tile of the cosine matrix."""
 
-    cosines: Cosines  # row by row; NaN where there is no pair
+    cosines: Cosines  # row by row; NaN for entries that are not pairs
     rows: NDArray[np.int64]  # class of each row of the tile
     columns: NDArray[np.int64]  # class of each column
-    mixed: bool  # whether positive pairs may be among them
+    mixed: bool  # whether the tile may contain positive pairs
 
     def near(self, least: float) -> _Near:
         """Return the pairs with a cosine of at least `least`."""
@@ -194,7 +194,7 @@ class _Tile:
 class _Near:
     """The near pairs of a tile."""
 
-    places: NDArray[np.int64]  # (p,) in the tile, row by row
+    places: NDArray[np.int64]  # (p,) flat positions in the tile, row by row
     cosines: Cosines  # (p,)
     rows: NDArray[np.int64]  # class of each row of the tile
     columns: NDArray[np.int64]  # class of each column
@@ -218,7 +218,7 @@ def _distance(cosines: Cosines) -> Floats:
 
 
 def _cosine(distance: float) -> float:
-    """Return a cosine just below that of a distance: rounding loses no pair."""
+    """Return a cosine slightly below that of a distance, to allow for rounding."""
     return float(1 - distance * distance / 2 - 2e-6)
 
 
@@ -238,12 +238,12 @@ def _statistics(ranks: Counts, counts: Counts, windows: Floats) -> Floats:
 
 
 def _exact_cells(distances: Floats) -> Callable[[Cosines], NDArray[np.integer]]:
-    """Return what tells which distance is the first that accepts a cosine."""
+    """Return a function that maps cosines to the index of the first distance that accepts them."""
     return lambda cosines: np.searchsorted(distances, _distance(cosines), side="left")
 
 
 def _cells(distances: Floats, least: float) -> Callable[[Cosines], NDArray[np.integer]]:
-    """Return the same by a table over the range of cosines, without a search for each pair."""
+    """Return the same function as a lookup table over the cosine range, which avoids a search per pair."""
     scale = BINS / (1 - least)
     middles = least + (np.arange(BINS + 1) + 0.5) / scale
     table = np.searchsorted(distances, _distance(middles), side="left").astype(np.min_scalar_type(len(distances)))
@@ -258,7 +258,7 @@ def _cells(distances: Floats, least: float) -> Callable[[Cosines], NDArray[np.in
 def _by_class(
     target: Counts, classes: NDArray[np.int64], places: NDArray[np.int64], cells: NDArray[np.integer]
 ) -> tuple[Counts, int, Counts]:
-    """Return counts by class and cell of one side of a tile, to be added to `target` from its first class on."""
+    """Return counts by class and cell for one side of a tile, to be added to `target` from its first class on."""
     width, start = target.shape[1], int(classes[0])
     span = int(classes[-1]) - start + 1
     counts = np.bincount(((classes - start) * width).take(places) + cells, minlength=span * width)

@@ -1,8 +1,8 @@
-"""Rank metrics: how good an order of the gallery is, whatever the distances mean.
+"""Rank metrics: quality of the order of the gallery, independent of the values of the distances.
 
-Shapes: n queries, m gallery photos, d = embedding size, b queries of a block, k ranks looked at, L levels of labels.
-Queries without a photo of their item in the gallery are left out of every mean. Equal distances rank in the order of
-the gallery. Every metric takes `scores`, which ranks by something else than the cosine (`reranking`).
+Shapes: n queries, m gallery photos, d = embedding size, b queries per block, k ranks evaluated, L levels of labels.
+Queries without a photo of their item in the gallery are left out of every mean. Ties keep the order of the gallery.
+Every metric accepts `scores` to rank by another score than the cosine (`reranking`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from retrieval.errors import InvalidParameter
 
 from .neighbour_order import Scorer, Vectors, cosine_scorer, ranked
 
-Relevance = NDArray[np.bool_]  # (b, k): does the photo at each rank show the query's item
-Counts = NDArray[np.int64]  # (b, 1): mates, the photos of the query's item in the gallery
+Relevance = NDArray[np.bool_]  # (b, k): whether the photo at each rank shows the query's item
+Counts = NDArray[np.int64]  # (b, 1): number of mates, the photos of the query's item in the gallery
 Score = Callable[[Relevance, Counts], NDArray[np.float64]]
 
 
@@ -33,7 +33,7 @@ def recall_at_k(
 ) -> dict[int, float]:
     """Return R@k: the share of queries with a photo of their item among the first k.
 
-    `exclude_self` says that queries and gallery are the same list, and leaves each query's own photo out.
+    `exclude_self` means that queries and gallery are the same list; each query's own photo is left out.
     """
     if not ks or min(ks) < 1:
         raise InvalidParameter("ks", "be ranks of at least 1", tuple(ks))
@@ -94,9 +94,9 @@ def mean_average_precision(
 ) -> float:
     """Return mAP: average precision over the whole gallery, or over the first `at` ranks (mAP@1000).
 
-    The sum of precisions at the ranks of mates is divided by the mates, at most `at` of them, so that a perfect order
-    gives 1. `count_query` divides by the mates and the query itself, as the released code behind the published mAP@1000
-    does (Roth et al., ICML 2020, and papers that build on it): a perfect order gives R / (R + 1) there.
+    The sum of precisions at the ranks of mates is divided by the number of mates, at most `at`; a perfect order gives
+    1. `count_query` adds the query itself to the divisor, as the released code behind the published mAP@1000 does (Roth
+    et al., ICML 2020, and papers that build on it); a perfect order then gives R / (R + 1).
     """
     if at is not None and at < 1:
         raise InvalidParameter("at", "be a rank of at least 1", at)
@@ -119,7 +119,7 @@ def hierarchical_ap(
     exclude_self: bool = False,
     scores: Scorer | None = None,
 ) -> float:
-    """Return H-AP (Ramzi et al., ECCV 2022): average precision where photos are relevant by degrees.
+    """Return H-AP (Ramzi et al., ECCV 2022): average precision with graded relevance.
 
     H-AP = Σ_k Hrank(k) / rank(k) / Σ_k rel(k) with Hrank(k) = Σ min(rel(j), rel(k)) over the photos j up to k. With one
     column it is mAP. A query is left out where the gallery has nothing that agrees in any column.
@@ -127,10 +127,10 @@ def hierarchical_ap(
     Parameters
     ----------
     query_labels, gallery_labels:
-        (n, L) and (m, L): the item first, then its super-labels, each coarser than the one before.
+        Arrays (n, L) and (m, L): the item first, then its super-labels, each coarser than the one before.
     alpha:
-        How fast relevance falls with the level: a photo that first agrees in column c has the level l = L - c and the
-        relevance (l / L)^alpha / (photos of exactly this level in the gallery).
+        Decay of relevance with the level: a photo that first agrees in column c has level l = L - c and relevance
+        (l / L)^alpha / (photos of exactly this level in the gallery).
     count_query:
         Count the query itself among the photos of level L, as the released code does.
     """
@@ -142,7 +142,7 @@ def hierarchical_ap(
     _check_lists(queries, asked, gallery, kept, exclude_self)
     scorer = scores or cosine_scorer(queries, gallery)
     for block, order in ranked(scorer, len(asked), len(kept), exclude_self=exclude_self):
-        level = np.zeros(order.shape, dtype=np.int64)  # (b, m): 0 where nothing agrees
+        level = np.zeros(order.shape, dtype=np.int64)  # (b, m): 0 if no column agrees
         for column in reversed(range(levels)):
             level[asked[block, None, column] == kept[order, column]] = levels - column
         counts = np.stack([(level == x).sum(axis=1) for x in range(1, levels + 1)], axis=1)  # (b, L)
@@ -160,7 +160,7 @@ def hierarchical_ap(
 
 
 class _Pair:
-    """Queries and the gallery they ask, with one label a photo."""
+    """Queries and their gallery, with one label per photo."""
 
     def __init__(
         self,
@@ -175,17 +175,17 @@ class _Pair:
         _check_lists(queries, asked, gallery, kept, exclude_self)
         self.scorer = scores or cosine_scorer(queries, gallery)
         self.exclude_self = exclude_self
-        numbers = np.unique(np.concatenate([asked, kept]), return_inverse=True)[1]  # labels as 0, 1, …
+        numbers = np.unique(np.concatenate([asked, kept]), return_inverse=True)[1]  # labels as integers 0, 1, …
         self.asked, self.kept = numbers[: len(asked)], numbers[len(asked) :]
         counts = np.bincount(self.kept, minlength=int(numbers.max(initial=0)) + 1)
         self.mates = counts[self.asked] - exclude_self  # (n,)
 
     def most_mates(self) -> int:
-        """Return the largest R of any query."""
+        """Return the largest number of mates R of any query."""
         return max(1, int(self.mates.max(initial=0)))
 
     def mean(self, score: Score, *, depth: int | None) -> NDArray[np.float64]:
-        """Return the mean of score rows over all mated queries, which look at the first `depth` ranks."""
+        """Return the mean of score rows over all mated queries, evaluated on the first `depth` ranks."""
         return np.asarray(_mean_of([score(*block) for block in self._relevance(depth)], len(self.asked)))
 
     def _relevance(self, depth: int | None) -> Iterator[tuple[Relevance, Counts]]:
@@ -199,7 +199,7 @@ class _Pair:
 def _check_lists(
     queries: Vectors, asked: NDArray[np.generic], gallery: Vectors, kept: NDArray[np.generic], exclude_self: bool
 ) -> None:
-    """Refuse vectors and labels that do not belong together."""
+    """Raise InvalidParameter if vectors and labels do not match."""
     if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
         raise InvalidParameter("labels", "have one value a vector", (queries.shape, gallery.shape))
     if exclude_self and len(asked) != len(kept):

@@ -1,14 +1,14 @@
-"""Ranking by contextual similarity at test time (arXiv 2210.01908, Appendix I.5 with Eq. 15 and 16).
+"""Re-ranking by contextual similarity at test time (arXiv 2210.01908, Appendix I.5 with Eq. 15 and 16).
 
 Symbols: s cosine, D = 2 - 2s squared distance, k neighbours (the photo itself included), n queries, m gallery photos.
 
-    N(i) = {j : D_ij <= (k-th smallest D of i) + margin}
-    w_ij = |N(i) ∩ N(j)| / |N(i)| where j is in N(i), else 0
-    score = β w_ij + (1 - β) exp(2 s_ij - 2)
+N(i) = {j : D_ij <= (k-th smallest D of i) + margin}
+w_ij = |N(i) ∩ N(j)| / |N(i)| if j is in N(i), else 0
+score = β w_ij + (1 - β) exp(2 s_ij - 2)
 
-Eq. 15 prints similarities where distances are meant. Neighbourhoods lie in the gallery; a query that is not in it
-is its own neighbour as well, and no query sees another one. With queries and gallery as one list this is the paper's
-procedure.
+Eq. 15 prints similarities but means distances. Neighbourhoods contain gallery photos; a query outside the gallery is
+also a neighbour of itself, and queries are never neighbours of each other. With queries and gallery as one list, this
+is the procedure of the paper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retrieval.errors import InvalidParameter
 
 from .neighbour_order import Scorer, Scores, Vectors, blocks, cosine_scorer
 
-MOST_MEMBERS = 2**28  # of all neighbourhoods together, 4 bytes each
+MOST_MEMBERS = 2**28  # maximum total size of all neighbourhoods, 4 bytes per member
 
 
 def contextual_scorer(
@@ -32,7 +32,7 @@ def contextual_scorer(
     margin: float = 0.0,
     exclude_self: bool = False,
 ) -> Scorer:
-    """Return what ranks by contextual similarity, for `scores` of the rank metrics.
+    """Return a scorer by contextual similarity, for `scores` of the rank metrics.
 
     Parameters
     ----------
@@ -41,13 +41,16 @@ def contextual_scorer(
     neighbours:
         k. The paper reports 16 and 32 on CUB and Cars, 4 on SOP.
     weight:
-        β; the paper's is 0.1. With 0 the order is the cosine's.
+        β; the paper uses 0.1. With 0, the order equals that of the cosine.
     margin:
-        ε on squared distances. The paper gives none for re-ranking; 0 keeps every neighbourhood at k photos.
+        ε on squared distances. The paper gives none for re-ranking; 0 limits every neighbourhood to k photos.
     exclude_self:
-        Queries and gallery are one list.
+        Whether queries and gallery are the same list.
 
-    Memory is O(m k) beside one block of scores; InvalidParameter where a margin makes neighbourhoods too large for it.
+    Raises
+    ------
+    InvalidParameter
+        If the margin makes the neighbourhoods too large for memory, which is O(m k) plus one block of scores.
     """
     if neighbours < 1:
         raise InvalidParameter("neighbours", "be at least 1", neighbours)
@@ -67,7 +70,7 @@ def contextual_scorer(
         scores = (1 - weight) * np.exp(2 * similarity.astype(np.float64) - 2)
         for row, marks in enumerate(inside):
             near = np.flatnonzero(marks)
-            size = len(near) + (own is None)  # with the query itself
+            size = len(near) + (own is None)  # includes the query itself
             scores[row, near] += weight * _shared(marks, near, starts, members) / size
         return np.asarray(scores)
 
@@ -75,7 +78,7 @@ def contextual_scorer(
 
 
 def _neighbourhoods(gallery: Vectors, k: int, margin: float) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Return N of every gallery photo: those of photo i are members[starts[i]:starts[i + 1]], itself among them."""
+    """Return N of every gallery photo: members[starts[i]:starts[i + 1]] for photo i, including itself."""
     cosines = cosine_scorer(gallery, gallery)
     sizes, members, total = [], [], 0
     for rows in blocks(len(gallery), len(gallery)):
@@ -94,13 +97,13 @@ def _neighbourhoods(gallery: Vectors, k: int, margin: float) -> tuple[NDArray[np
 
 
 def _inside(similarity: Scores, k: int, margin: float, own: NDArray[np.int64] | None) -> NDArray[np.bool_]:
-    """Return N (b, m) of a block: which gallery photos are neighbours; `own` are the photos' own columns, if any."""
+    """Return N (b, m) of a block as a mask of gallery photos; `own` holds the columns of the photos themselves."""
     squared = np.maximum(2 - 2 * similarity, 0)
     if own is not None:
-        squared[np.arange(len(own)), own] = 0  # exactly: the first of the k
+        squared[np.arange(len(own)), own] = 0  # exact zeros rank first among the k
         rank = k
     else:
-        rank = k - 1  # the query itself is the first
+        rank = k - 1  # the query itself is the first neighbour
     if rank == 0:
         return np.asarray(squared <= margin) if margin else np.zeros(squared.shape, dtype=np.bool_)
     rank = min(rank, squared.shape[1])

@@ -1,4 +1,4 @@
-"""Counts over a sample of the pairs of embeddings, for sets whose pairs are too many.
+"""Pair counts over a sample, for sets with too many pairs.
 
 Shapes: n embeddings, d = embedding size, N distances.
 """
@@ -14,10 +14,9 @@ from .pairs import Floats, PairCounts, distances_between
 
 
 class SampledPairs:
-    """All positive pairs, and for each of them `ratio` random negative pairs with one member of its class.
+    """All positive pairs, and `ratio` random negative pairs per positive pair with one member of its class.
 
-    For sets whose pairs are too many, as the TCM paper does with 10 a positive; a false-accept rate is then one of
-    the sample.
+    The TCM paper uses this for large sets, with a ratio of 10. False-accept rates then refer to the sample.
     """
 
     def __init__(self, unit: Floats, codes: NDArray[np.int64], *, ratio: int, seed: int = 0) -> None:
@@ -39,7 +38,7 @@ class SampledPairs:
         self._positives, self._negatives = ([np.sort(distances) for distances in part] for part in found)
 
     def within(self, distances: Floats) -> PairCounts:
-        """Return how many of the pairs lie within each of the distances (N,), ascending."""
+        """Return the number of pairs within each of the distances (N,), ascending."""
         positives, negatives = (
             np.array([np.searchsorted(mine, distances, side="right") for mine in part])
             for part in (self._positives, self._negatives)

@@ -1,4 +1,4 @@
-"""Try the mutants of the deciding modules: `python -m tools.mutants [MODULES]`; see CONTRIBUTING."""
+"""Run mutation tests on the configured modules: `python -m tools.mutants [MODULES]`; see CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from .operators import Mutant, mutants_of
 from .settings import ROOT, Settings, faults_of
 from .trees import LOG, SURVIVED, UNTESTED, Tree, copy_tree, environment, preload
 
-AWAKE = 5  # seconds between looks at whether the workers live
-AHEAD = 8  # tasks that wait for a worker
-QUICK = 20  # tests that are run without a fault in a fork, to see that they pass there
-PATIENCE, LEAST_SECONDS = 5, 10  # times what the tests took without a fault, and at least
+AWAKE = 5  # seconds between checks that the workers are alive
+AHEAD = 8  # tasks queued per worker
+QUICK = 20  # tests run in a fork without a fault, to check that they pass there
+PATIENCE, LEAST_SECONDS = 5, 10  # time limit: a multiple of the time without a fault, and a minimum
 
 
 @dataclass(frozen=True)
 class Task:
-    """A mutant, and the tests that run its line, the quickest first."""
+    """A mutant and the tests that run its line, fastest first."""
 
     module: str
     mutant: Mutant
     tests: list[str]
-    seconds: float  # that the tests took without the mutant
+    seconds: float  # duration of the tests without the mutant
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one run of the tests without a fault told."""
+    """Results of one test run under coverage, without a fault."""
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
     imported: list[str]
 
     def tests_of(self, module: str, mutant: Mutant) -> list[str]:
-        """Return the tests that run a line, the quickest first: all of the module for what runs when it is imported."""
+        """Return the tests that run a line, fastest first; for a line that runs on import, all tests of the module."""
         lines = self.lines[module]
         last = mutant.line + mutant.new.count("\n")
         names = {name for line in range(mutant.line, last + 1) for name in lines.get(str(line), ())}
@@ -71,7 +71,7 @@ def cover(tree: Path, settings: Settings, modules: list[str]) -> Coverage:
 
 
 def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -> Iterator[Task]:
-    """Return the mutants of a module with their tests."""
+    """Yield the mutants of a module with their tests."""
     for mutant in [*faults_of(module, source), *([] if faults_only else mutants_of(source))]:
         tests = told.tests_of(module, mutant)
         yield Task(module, mutant, tests, sum(told.seconds[test] for test in tests))
@@ -80,7 +80,7 @@ def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -
 def _work(
     path: Path, tasks: list[Task], marks: str, numbers: Queue[int | None], done: Results[tuple[int, str]]
 ) -> None:
-    """Try tasks in one copy of the tree until there are no more."""
+    """Run tasks in one copy of the tree until the queue is empty."""
     tree = Tree(path)
     while (number := numbers.get()) is not None:
         task = tasks[number]
@@ -93,7 +93,7 @@ def _work(
 
 
 def main() -> int:
-    """Try the mutants, write what became of them, and return 1 where the project's own limits are missed."""
+    """Run the mutants and write the results; return 1 if the limits of the project are not met."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="Modules to mutate; all of pyproject.toml by default.")
     parser.add_argument("--changed-since", metavar="COMMIT", help="Only the modules that changed since this commit.")
@@ -112,7 +112,7 @@ def main() -> int:
 
 
 def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -> int:
-    """Try the mutants of some modules and write down what became of them; return the exit code."""
+    """Run the mutants of some modules and write the results; return the exit code."""
     started, outcomes, tasks = time.monotonic(), report.Outcomes.read(), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [copy_tree(Path(folder) / str(number)) for number in range(arguments.jobs)]
@@ -150,7 +150,7 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
 
 
 def _outcomes(trees: list[Path], tasks: list[Task], marks: str) -> Iterator[tuple[Task, str]]:
-    """Yield what becomes of each mutant, tried by one process a tree."""
+    """Yield the outcome of each mutant, using one process per tree."""
     context = multiprocessing.get_context("fork")
     numbers: Queue[int | None] = context.SimpleQueue()
     done: Results[tuple[int, str]] = context.Queue()

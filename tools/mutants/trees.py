@@ -1,8 +1,8 @@
-"""Copies of the working tree, in which mutants are tried: one a worker, each mutant in a process of its own.
+"""Copies of the working tree for mutation tests: one per worker, with one process per mutant.
 
-Starting Python, numpy, onnxruntime and pytest takes seconds, most tests take hundredths. So a worker imports what does
-not belong to the project once, and forks for each mutant; the child imports the project, with the mutant in it, and
-runs the tests. Processes that the tests start see the mutant too, by PYTHONPATH.
+Starting Python, numpy, onnxruntime and pytest takes seconds, while most tests take hundredths of a second. A worker
+therefore imports all third-party modules once and forks for each mutant; the child imports the mutated project and
+runs the tests. PYTHONPATH makes the mutant visible to processes that the tests start.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ import pytest
 from .settings import PROJECT, ROOT
 
 KILLED, SURVIVED, TIMEOUT, UNTESTED = "killed", "survived", "timeout", "untested"
-LOG = ".mutant.log"  # what the last tests said, in a copy
-OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; every other is a failure of the tests
-WALL = 10  # seconds of the clock for each of the processor, before a mutant that waits is ended
+LOG = ".mutant.log"  # output of the last test run in a copy
+OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; any other code means that a test failed
+WALL = 10  # wall-clock limit of a waiting mutant, as a multiple of its CPU limit
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy every file that git knows or does not ignore."""
+    """Copy every file that git tracks or does not ignore."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
         if (ROOT / name).is_file():
@@ -44,16 +44,16 @@ def copy_tree(target: Path) -> Path:
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import what does not belong to the project; a part that cannot be imported alone is left to the tests."""
+    """Import third-party modules; those that cannot be imported on their own are left to the tests."""
     for name in names:
         if name.partition(".")[0] not in (*PROJECT, "__main__", "conftest"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    gc.freeze()  # a child need not look through what is there already
+    gc.freeze()  # garbage collection in a child skips existing objects
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Return the environment in which the tests of a copy run."""
+    """Return the environment for the tests of a copy."""
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
 
 
@@ -65,13 +65,13 @@ class Tree:
     tried: int = 0
 
     def run(self, module: str, source: bytes, tests: Sequence[str], *, marks: str, seconds: float) -> str:
-        """Return what became of a mutant: killed, survived, or out of time (`seconds` of the processor)."""
+        """Return the outcome of a mutant: killed, survived or timeout (`seconds` of CPU time)."""
         target = self.path / module
         original = target.read_bytes()
         self.tried += 1
         try:
             target.write_bytes(source)
-            os.utime(target, (1e9 + 2 * self.tried,) * 2)  # compiled files are told apart by the second
+            os.utime(target, (1e9 + 2 * self.tried,) * 2)  # compiled files are distinguished by mtime in seconds
             return self._fork(tests, marks, seconds)
         finally:
             target.write_bytes(original)
@@ -80,7 +80,7 @@ class Tree:
     def _fork(self, tests: Sequence[str], marks: str, seconds: float) -> str:
         child = os.fork()
         if not child:
-            os.setsid()  # its own process group: what it starts ends with it
+            os.setsid()  # own process group, to end child processes with it
             resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))
             _test(self.path, tests, marks)
         ends = time.monotonic() + WALL * seconds
@@ -100,7 +100,7 @@ class Tree:
 
 
 def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
-    """Run the tests of a copy in this process, and end it."""
+    """Run the tests of a copy in this process and exit."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -111,7 +111,7 @@ def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
         os.environ.update(environment(tree))
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # for plugins imported before pytest
         code = int(pytest.main([*options, *tests]))
     except BaseException:
         traceback.print_exc()
