@@ -219,7 +219,7 @@ def test_the_command_line(copy: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert (own / "explain.html").read_text().startswith("<!doctype html>")
     assert f"Wrote {own / 'explain.html'}" in done.output
-    assert "Items served worst" in done.output
+    assert "Items with the lowest utility" in done.output
     page = tmp_path / "other.html"
     words = ["explain", str(own), "--json", "-o", str(page), "--split", "trained"]
     done = CliRunner().invoke(group, words, catch_exceptions=False)
