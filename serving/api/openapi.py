@@ -6,6 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from index.shell import command
+
 from .problems import MEDIA_TYPE
 from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, Problem, SearchRequest
 
@@ -31,7 +33,7 @@ ERRORS: dict[int, tuple[str, str, str, str]] = {  # description, then an example
         "The key has another scope, or another site's page asks",
         "about:blank",
         "this key has no scope admin",
-        "Ask for one: retrieval keys add --scope admin",
+        f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', 'admin')}",
     ),
     404: ("Not there", "/problems/no-such-thing", "no such item", ""),
     408: ("The body took too long", "about:blank", "the body did not arrive in time", ""),

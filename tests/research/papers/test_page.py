@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -86,9 +87,14 @@ def test_the_command_lists_shows_and_runs(tmp_path: Path) -> None:
 def test_without_a_checkout_the_command_says_what_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "research", None)
-    for name in [name for name in sys.modules if name.startswith("research.")]:
+    class Absent(MetaPathFinder):
+        def find_spec(self, name: str, path: object, target: object = None) -> None:
+            if name == "research":
+                raise ModuleNotFoundError("No module named 'research'", name=name)
+
+    for name in [name for name in sys.modules if name.partition(".")[0] == "research"]:
         monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     monkeypatch.setattr(sys, "argv", ["retrieval", "research", "list"])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -67,7 +67,7 @@ def test_an_item_in_two_partitions_is_refused() -> None:
 def test_too_few_items_are_refused_with_a_remedy() -> None:
     with pytest.raises(DataError, match="at least 8 for training"):
         make_splits([photo(f"t{n}", partition="train") for n in range(7)], seed=0)
-    with pytest.raises(DataError, match="at least 14 items"):
+    with pytest.raises(DataError, match="Add items: at least 14"):
         make_splits([photo(f"t{n}") for n in range(13)], seed=0)
     for seed in range(10):
         make_splits([photo(f"t{n}", partition="train") for n in range(8)], seed=seed)
