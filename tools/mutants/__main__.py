@@ -25,7 +25,6 @@ from .trees import LOG, SURVIVED, UNTESTED, Tree, copy_tree, environment, preloa
 AWAKE = 5  # seconds between looks at whether the workers live
 AHEAD = 8  # tasks that wait for a worker
 QUICK = 20  # tests that are run without a fault in a fork, to see that they pass there
-PATIENCE, LEAST_SECONDS = 5, 10  # times what the tests took without a fault, and at least
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Task:
 
     module: str
     mutant: Mutant
-    tests: list[str]
-    seconds: float  # that the tests took without the mutant
+    tests: dict[str, float]  # seconds that each takes without the mutant
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,7 @@ def cover(tree: Path, settings: Settings, modules: list[str]) -> Coverage:
 def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -> Iterator[Task]:
     """Return the mutants of a module with their tests."""
     for mutant in [*faults_of(module, source), *([] if faults_only else mutants_of(source))]:
-        tests = told.tests_of(module, mutant)
-        yield Task(module, mutant, tests, sum(told.seconds[test] for test in tests))
+        yield Task(module, mutant, {test: told.seconds[test] for test in told.tests_of(module, mutant)})
 
 
 def _work(
@@ -87,8 +84,7 @@ def _work(
         outcome = UNTESTED
         if task.tests:
             source = task.mutant.apply((path / task.module).read_bytes())
-            seconds = max(LEAST_SECONDS, PATIENCE * task.seconds)
-            outcome = tree.run(task.module, source, task.tests, marks=marks, seconds=seconds)
+            outcome = tree.run(task.module, source, task.tests, marks=marks)
         done.put((number, outcome))
 
 
@@ -130,15 +126,16 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
         print(f"{len(tasks)} mutants to try; the tests take {sum(told.seconds.values()):.0f} s", flush=True)
         preload(told.imported)
         first = modules[0]
-        unchanged, tests = (trees[0] / first).read_bytes(), sorted(told.seconds, key=told.seconds.__getitem__)[:QUICK]
-        if Tree(trees[0]).run(first, unchanged, tests, marks=settings.marks, seconds=600) != SURVIVED:
+        unchanged = (trees[0] / first).read_bytes()
+        tests = dict(sorted(told.seconds.items(), key=lambda item: item[1])[:QUICK])
+        if Tree(trees[0]).run(first, unchanged, tests, marks=settings.marks) != SURVIVED:
             sys.exit(f"the tests fail without any mutant:\n{(trees[0] / LOG).read_text()}")
         for number, (task, outcome) in enumerate(_outcomes(trees, tasks, settings.marks), 1):
             outcomes.note(task.module, task.mutant, outcome, hashes[task.module])
             if outcome in report.ALIVE:
                 where = f"{task.module}:{task.mutant.line}"
                 print(f"{outcome} {where} {report.name_of(task.mutant)}", flush=True)
-            if not number % 100:
+            if not number % 25:
                 outcomes.write()
                 print(f"{number} of {len(tasks)} after {time.monotonic() - started:.0f} s", flush=True)
     outcomes.write()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,9 @@ from .settings import PROJECT, ROOT
 KILLED, SURVIVED, TIMEOUT, UNTESTED = "killed", "survived", "timeout", "untested"
 LOG = ".mutant.log"  # what the last tests said, in a copy
 OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; every other is a failure of the tests
-WALL = 10  # seconds of the clock for each of the processor, before a mutant that waits is ended
+WAITING = 120  # seconds of the clock that a test may take
+PATIENCE, LEAST_SECONDS = 5, 15  # times what a test takes without a mutant, and at least
+WALL = 4  # seconds of the clock for each of the processor that the tests may take, before a mutant that waits is ended
 
 
 def copy_tree(target: Path) -> Path:
@@ -57,6 +59,24 @@ def environment(tree: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
 
 
+class Limits:
+    """A pytest plugin that ends the process when a test takes much more of the processor than without a mutant."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Set the limit of the next test; the system sends SIGXCPU there."""
+        limit = math.ceil(time.process_time() + allowed(self.seconds.get(item.nodeid, 0)))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def allowed(seconds: float) -> float:
+    """Return how many seconds a test may take that takes so many without a mutant."""
+    return max(LEAST_SECONDS, PATIENCE * seconds)
+
+
 @dataclass
 class Tree:
     """A copy of the working tree that belongs to one worker."""
@@ -64,26 +84,28 @@ class Tree:
     path: Path
     tried: int = 0
 
-    def run(self, module: str, source: bytes, tests: Sequence[str], *, marks: str, seconds: float) -> str:
-        """Return what became of a mutant: killed, survived, or out of time (`seconds` of the processor)."""
+    def run(self, module: str, source: bytes, tests: Mapping[str, float], *, marks: str) -> str:
+        """Return what became of a mutant: killed, survived, or out of time.
+
+        `tests` are run in their order, with the seconds of the processor that each takes without a mutant.
+        """
         target = self.path / module
         original = target.read_bytes()
         self.tried += 1
         try:
             target.write_bytes(source)
             os.utime(target, (1e9 + 2 * self.tried,) * 2)  # compiled files are told apart by the second
-            return self._fork(tests, marks, seconds)
+            return self._fork(tests, marks)
         finally:
             target.write_bytes(original)
             os.utime(target, (1e9 + 2 * self.tried + 1,) * 2)
 
-    def _fork(self, tests: Sequence[str], marks: str, seconds: float) -> str:
+    def _fork(self, tests: Mapping[str, float], marks: str) -> str:
         child = os.fork()
         if not child:
             os.setsid()  # its own process group: what it starts ends with it
-            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))
             _test(self.path, tests, marks)
-        ends = time.monotonic() + WALL * seconds
+        ends = time.monotonic() + WALL * sum(allowed(seconds) for seconds in tests.values())
         try:
             while True:
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -99,7 +121,7 @@ class Tree:
                 os.waitpid(child, 0)
 
 
-def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
+def _test(tree: Path, tests: Mapping[str, float], marks: str) -> None:
     """Run the tests of a copy in this process, and end it."""
     code = 1
     try:
@@ -111,8 +133,9 @@ def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
         os.environ.update(environment(tree))
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
+        options += ["--timeout", str(WAITING)]
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
-        code = int(pytest.main([*options, *tests]))
+        code = int(pytest.main([*options, *tests], plugins=[Limits(tests)]))
     except BaseException:
         traceback.print_exc()
     finally:
