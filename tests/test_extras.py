@@ -137,6 +137,11 @@ def test_extra_of() -> None:
 # each extra alone
 
 
+def alone() -> dict[str, str]:
+    """Return the process's variables without those that let another environment in."""
+    return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+
+
 @pytest.fixture(scope="module")
 def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that makes a fresh environment with an extra; skip where no package index answers."""
@@ -152,7 +157,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         into = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-compile", "-c"]
         into.append(str(ROOT / "constraints.txt"))
         for wanted in (*first, f"{ROOT}[{extra}]"):
-            subprocess.run([*into, wanted], check=True, capture_output=True, text=True)
+            subprocess.run([*into, wanted], check=True, capture_output=True, text=True, env=alone())
         return home / "bin"
 
     return make
@@ -160,8 +165,7 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 def does(command: list[str | Path], folder: Path) -> str:
     """Run a command in an environment of its own and return what it prints; it must succeed."""
-    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, cwd=folder, env=alone)
+    done = subprocess.run(list(map(str, command)), check=False, capture_output=True, text=True, cwd=folder, env=alone())
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -175,10 +179,9 @@ def has(home: Path, module: str, folder: Path) -> bool:
 @contextmanager
 def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator[str]:
     """Run `retrieval serve` of an environment until the block ends; yield its address."""
-    alone = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     command = [home / "retrieval", "serve", bundle, gallery, "--port", "0"]
     with (folder / "serve.log").open("w") as log:
-        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=alone)
+        process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=log, text=True, env=alone())
     assert process.stdout is not None
     try:
         matches = (re.match(r"Search at (http://[\d.:]+)/", line) for line in process.stdout)

@@ -1,4 +1,4 @@
-"""Run mutation tests on the configured modules: `python -m tools.mutants [MODULES]`; see CONTRIBUTING."""
+"""Try the mutants of the deciding modules: `python -m tools.mutants [MODULES]`; see CONTRIBUTING."""
 
 from __future__ import annotations
 
@@ -22,32 +22,30 @@ from .operators import Mutant, mutants_of
 from .settings import ROOT, Settings, faults_of
 from .trees import LOG, SURVIVED, UNTESTED, Tree, copy_tree, environment, preload
 
-AWAKE = 5  # seconds between checks that the workers are alive
-AHEAD = 8  # tasks queued per worker
-QUICK = 20  # tests run in a fork without a fault, to check that they pass there
-PATIENCE, LEAST_SECONDS = 5, 10  # time limit: a multiple of the time without a fault, and a minimum
+AWAKE = 5  # seconds between looks at whether the workers live
+AHEAD = 8  # tasks that wait for a worker
+QUICK = 20  # tests that are run without a fault in a fork, to see that they pass there
 
 
 @dataclass(frozen=True)
 class Task:
-    """A mutant and the tests that run its line, fastest first."""
+    """A mutant, and the tests that run its line, the quickest first."""
 
     module: str
     mutant: Mutant
-    tests: list[str]
-    seconds: float  # duration of the tests without the mutant
+    tests: dict[str, float]  # seconds that each takes without the mutant
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """Results of one test run under coverage, without a fault."""
+    """What one run of the tests without a fault told."""
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]
     imported: list[str]
 
     def tests_of(self, module: str, mutant: Mutant) -> list[str]:
-        """Return the tests that run a line, fastest first; for a line that runs on import, all tests of the module."""
+        """Return the tests that run a line, the quickest first: all of the module for what runs when it is imported."""
         lines = self.lines[module]
         last = mutant.line + mutant.new.count("\n")
         names = {name for line in range(mutant.line, last + 1) for name in lines.get(str(line), ())}
@@ -71,29 +69,27 @@ def cover(tree: Path, settings: Settings, modules: list[str]) -> Coverage:
 
 
 def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -> Iterator[Task]:
-    """Yield the mutants of a module with their tests."""
+    """Return the mutants of a module with their tests."""
     for mutant in [*faults_of(module, source), *([] if faults_only else mutants_of(source))]:
-        tests = told.tests_of(module, mutant)
-        yield Task(module, mutant, tests, sum(told.seconds[test] for test in tests))
+        yield Task(module, mutant, {test: told.seconds[test] for test in told.tests_of(module, mutant)})
 
 
 def _work(
     path: Path, tasks: list[Task], marks: str, numbers: Queue[int | None], done: Results[tuple[int, str]]
 ) -> None:
-    """Run tasks in one copy of the tree until the queue is empty."""
+    """Try tasks in one copy of the tree until there are no more."""
     tree = Tree(path)
     while (number := numbers.get()) is not None:
         task = tasks[number]
         outcome = UNTESTED
         if task.tests:
             source = task.mutant.apply((path / task.module).read_bytes())
-            seconds = max(LEAST_SECONDS, PATIENCE * task.seconds)
-            outcome = tree.run(task.module, source, task.tests, marks=marks, seconds=seconds)
+            outcome = tree.run(task.module, source, task.tests, marks=marks)
         done.put((number, outcome))
 
 
 def main() -> int:
-    """Run the mutants and write the results; return 1 if the limits of the project are not met."""
+    """Try the mutants, write what became of them, and return 1 where the project's own limits are missed."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("modules", nargs="*", help="Modules to mutate; all of pyproject.toml by default.")
     parser.add_argument("--changed-since", metavar="COMMIT", help="Only the modules that changed since this commit.")
@@ -112,7 +108,7 @@ def main() -> int:
 
 
 def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -> int:
-    """Run the mutants of some modules and write the results; return the exit code."""
+    """Try the mutants of some modules and write down what became of them; return the exit code."""
     started, outcomes, tasks = time.monotonic(), report.Outcomes.read(), []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         trees = [copy_tree(Path(folder) / str(number)) for number in range(arguments.jobs)]
@@ -130,15 +126,16 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
         print(f"{len(tasks)} mutants to try; the tests take {sum(told.seconds.values()):.0f} s", flush=True)
         preload(told.imported)
         first = modules[0]
-        unchanged, tests = (trees[0] / first).read_bytes(), sorted(told.seconds, key=told.seconds.__getitem__)[:QUICK]
-        if Tree(trees[0]).run(first, unchanged, tests, marks=settings.marks, seconds=600) != SURVIVED:
+        unchanged = (trees[0] / first).read_bytes()
+        tests = dict(sorted(told.seconds.items(), key=lambda item: item[1])[:QUICK])
+        if Tree(trees[0]).run(first, unchanged, tests, marks=settings.marks) != SURVIVED:
             sys.exit(f"the tests fail without any mutant:\n{(trees[0] / LOG).read_text()}")
         for number, (task, outcome) in enumerate(_outcomes(trees, tasks, settings.marks), 1):
             outcomes.note(task.module, task.mutant, outcome, hashes[task.module])
             if outcome in report.ALIVE:
                 where = f"{task.module}:{task.mutant.line}"
                 print(f"{outcome} {where} {report.name_of(task.mutant)}", flush=True)
-            if not number % 100:
+            if not number % 25:
                 outcomes.write()
                 print(f"{number} of {len(tasks)} after {time.monotonic() - started:.0f} s", flush=True)
     outcomes.write()
@@ -150,7 +147,7 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
 
 
 def _outcomes(trees: list[Path], tasks: list[Task], marks: str) -> Iterator[tuple[Task, str]]:
-    """Yield the outcome of each mutant, using one process per tree."""
+    """Yield what becomes of each mutant, tried by one process a tree."""
     context = multiprocessing.get_context("fork")
     numbers: Queue[int | None] = context.SimpleQueue()
     done: Results[tuple[int, str]] = context.Queue()

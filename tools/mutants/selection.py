@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from time import monotonic
+from time import process_time
 
 import coverage
 import pytest
@@ -26,9 +26,9 @@ class Contexts:
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Run a test with its fixtures in its own context."""
         self.measured.switch_context(item.nodeid)
-        started = monotonic()
+        started = process_time()
         result = yield
-        self.seconds[item.nodeid] = monotonic() - started
+        self.seconds[item.nodeid] = process_time() - started
         self.measured.switch_context("")
         return result
 

@@ -1,8 +1,8 @@
-"""Copies of the working tree for mutation tests: one per worker, with one process per mutant.
+"""Copies of the working tree, in which mutants are tried: one a worker, each mutant in a process of its own.
 
-Starting Python, numpy, onnxruntime and pytest takes seconds, while most tests take hundredths of a second. A worker
-therefore imports all third-party modules once and forks for each mutant; the child imports the mutated project and
-runs the tests. PYTHONPATH makes the mutant visible to processes that the tests start.
+Starting Python, numpy, onnxruntime and pytest takes seconds, most tests take hundredths. So a worker imports what does
+not belong to the project once, and forks for each mutant; the child imports the project, with the mutant in it, and
+runs the tests. Processes that the tests start see the mutant too, by PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,15 @@ import pytest
 from .settings import PROJECT, ROOT
 
 KILLED, SURVIVED, TIMEOUT, UNTESTED = "killed", "survived", "timeout", "untested"
-LOG = ".mutant.log"  # output of the last test run in a copy
-OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; any other code means that a test failed
-WALL = 10  # wall-clock limit of a waiting mutant, as a multiple of its CPU limit
+LOG = ".mutant.log"  # what the last tests said, in a copy
+OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; every other is a failure of the tests
+WAITING = 120  # seconds of the clock that a test may take
+PATIENCE, LEAST_SECONDS = 5, 15  # times what a test takes without a mutant, and at least
+WALL = 4  # seconds of the clock for each of the processor that the tests may take, before a mutant that waits is ended
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy every file that git tracks or does not ignore."""
+    """Copy every file that git knows or does not ignore."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     for name in subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines():
         if (ROOT / name).is_file():
@@ -44,17 +46,35 @@ def copy_tree(target: Path) -> Path:
 
 
 def preload(names: Iterable[str]) -> None:
-    """Import third-party modules; those that cannot be imported on their own are left to the tests."""
+    """Import what does not belong to the project; a part that cannot be imported alone is left to the tests."""
     for name in names:
         if name.partition(".")[0] not in (*PROJECT, "__main__", "conftest"):
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
-    gc.freeze()  # garbage collection in a child skips existing objects
+    gc.freeze()  # a child need not look through what is there already
 
 
 def environment(tree: Path) -> dict[str, str]:
-    """Return the environment for the tests of a copy."""
+    """Return the environment in which the tests of a copy run."""
     return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+
+
+class Limits:
+    """A pytest plugin that ends the process when a test takes much more of the processor than without a mutant."""
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        """Set the limit of the next test; the system sends SIGXCPU there."""
+        limit = math.ceil(time.process_time() + allowed(self.seconds.get(item.nodeid, 0)))
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+
+
+def allowed(seconds: float) -> float:
+    """Return how many seconds a test may take that takes so many without a mutant."""
+    return max(LEAST_SECONDS, PATIENCE * seconds)
 
 
 @dataclass
@@ -64,26 +84,28 @@ class Tree:
     path: Path
     tried: int = 0
 
-    def run(self, module: str, source: bytes, tests: Sequence[str], *, marks: str, seconds: float) -> str:
-        """Return the outcome of a mutant: killed, survived or timeout (`seconds` of CPU time)."""
+    def run(self, module: str, source: bytes, tests: Mapping[str, float], *, marks: str) -> str:
+        """Return what became of a mutant: killed, survived, or out of time.
+
+        `tests` are run in their order, with the seconds of the processor that each takes without a mutant.
+        """
         target = self.path / module
         original = target.read_bytes()
         self.tried += 1
         try:
             target.write_bytes(source)
-            os.utime(target, (1e9 + 2 * self.tried,) * 2)  # compiled files are distinguished by mtime in seconds
-            return self._fork(tests, marks, seconds)
+            os.utime(target, (1e9 + 2 * self.tried,) * 2)  # compiled files are told apart by the second
+            return self._fork(tests, marks)
         finally:
             target.write_bytes(original)
             os.utime(target, (1e9 + 2 * self.tried + 1,) * 2)
 
-    def _fork(self, tests: Sequence[str], marks: str, seconds: float) -> str:
+    def _fork(self, tests: Mapping[str, float], marks: str) -> str:
         child = os.fork()
         if not child:
-            os.setsid()  # own process group, to end child processes with it
-            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), math.ceil(seconds) + 5))
+            os.setsid()  # its own process group: what it starts ends with it
             _test(self.path, tests, marks)
-        ends = time.monotonic() + WALL * seconds
+        ends = time.monotonic() + WALL * sum(allowed(seconds) for seconds in tests.values())
         try:
             while True:
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -99,8 +121,8 @@ class Tree:
                 os.waitpid(child, 0)
 
 
-def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
-    """Run the tests of a copy in this process and exit."""
+def _test(tree: Path, tests: Mapping[str, float], marks: str) -> None:
+    """Run the tests of a copy in this process, and end it."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -111,8 +133,9 @@ def _test(tree: Path, tests: Sequence[str], marks: str) -> None:
         os.environ.update(environment(tree))
         sys.path[:] = [str(tree), *(path for path in sys.path if path not in ("", str(ROOT)))]
         options = ["-q", "-x", "--tb=line", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marks]
-        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # for plugins imported before pytest
-        code = int(pytest.main([*options, *tests]))
+        options += ["--timeout", str(WAITING)]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins that are imported already
+        code = int(pytest.main([*options, *tests], plugins=[Limits(tests)]))
     except BaseException:
         traceback.print_exc()
     finally:
