@@ -98,7 +98,7 @@ def show(name: str) -> None:
 @click.option("--seeds", type=int, help="So many seeds a variant.  [default: the paper's]")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Another setting; may be given again.")
 @click.option("--strangers", type=click.Path(path_type=Path), help="Catalogue of strange photos, for image noise.")
-@click.option("--smoke_test", is_flag=True, help="Tiny model, one epoch, two seeds at most: does it run at all?")
+@click.option("--smoke-test", is_flag=True, help="Tiny model, one epoch, two seeds at most: does it run at all?")
 def run(
     name: str,
     data: Path,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
@@ -96,7 +97,10 @@ def test_figures_differ_by_variant_and_agree_with_an_independent_count(options: 
     model = trained.best_model()
     by_id = {photo.photo_id: photo for photo in trained.photos()}
     pixels = np.stack(
-        [see(runs.PhotoReader([by_id[line]], trained.preprocessing)[0], trained.preprocessing) for line in lines]
+        [
+            see(Image.fromarray(runs.PhotoReader([by_id[line]], trained.preprocessing)[0]), trained.preprocessing)
+            for line in lines
+        ]
     )
     sight = trained.preprocessing
     with torch.no_grad():
