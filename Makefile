@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Two commands do everything on a fresh machine: `make demo` and `make test`. `make help` lists the others.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,13 +7,18 @@ DEMO ?= demo
 WORKERS ?= 2
 DATA = $(or $(RETRIEVAL_TEST_DATA),../shared)
 export GRADIO_ANALYTICS_ENABLED := 0
+export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test test-fast lint audit bench mutants reliability
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint docs tables hooks audit bench mutants reliability
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,compare,sign,milvus,ray,client,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve,train,sign,milvus,ray,client,dev,docs]'
 	touch $@
 
 demo: $(VENV)/.installed  ## draw a catalogue, train, export, index, and serve http://127.0.0.1:7860
@@ -30,12 +35,23 @@ test: $(VENV)/.installed  ## everything, the slow and the browser tests too
 test-fast: $(VENV)/.installed  ## what takes seconds: under 3 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not browser"
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed  ## formatting, types, imports, documentation, pins
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build --strict --quiet --site-dir .ci/site
 	$(BIN)/pip --disable-pip-version-check check
+
+docs: $(VENV)/.installed  ## serve the documentation on http://127.0.0.1:8000
+	$(BIN)/mkdocs serve
+
+tables: $(VENV)/.installed  ## render the measured figures of research/results into docs/
+	$(BIN)/python -m research.results
+	$(BIN)/python -m retrieval research list --markdown > .ci/papers.md && mv .ci/papers.md docs/papers.md
+
+hooks: $(VENV)/.installed  ## run what `make lint` runs on every commit
+	$(BIN)/pre-commit install
 
 audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a service
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
@@ -44,39 +60,39 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca --loss.anchor_weight 0.3 --precision fp32 \
 	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
-bench: $(VENV)/.installed  ## every figure of BENCHMARKS.md; needs RETRIEVAL_TEST_DATA and most of a day
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/losses.py
-	$(BIN)/python benchmarks/consistency.py
-	$(BIN)/python benchmarks/heads.py --output runs/heads --picture
-	$(BIN)/python benchmarks/rotations.py --output runs/rotations
-	$(BIN)/python benchmarks/rotations.py --output runs/rotations --finetuned
-	$(BIN)/python benchmarks/promise.py --output runs/promise
-	$(BIN)/python benchmarks/promise.py --output runs/promise --sizes 20
-	$(BIN)/python benchmarks/grocery.py --output runs/grocery-benchmark
+bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA and most of a day
+	$(BIN)/python -m research.benchmarks.step
+	$(BIN)/python -m research.benchmarks.losses
+	$(BIN)/python -m research.benchmarks.consistency --rounds 7
+	$(BIN)/python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
+	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads --picture
+	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
+	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
+	$(BIN)/python -m research.benchmarks.promise --output runs/promise
+	$(BIN)/python -m research.benchmarks.promise --output runs/promise --sizes 20
+	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
-	$(BIN)/python benchmarks/pipeline.py --rounds 5
-	$(BIN)/python benchmarks/large_batch.py
-	$(BIN)/python benchmarks/precision.py runs/grocery-benchmark/Smooth-AP-0
-	$(BIN)/python benchmarks/precision.py runs/grocery-benchmark/ProxyAnchor-0
+	$(BIN)/python -m research.benchmarks.pipeline --rounds 5
+	$(BIN)/python -m research.benchmarks.large_batch
+	$(BIN)/python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
-	$(BIN)/python benchmarks/trainers.py --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
-	$(BIN)/python benchmarks/decisions.py runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python benchmarks/indexing.py bundles/bench --rounds 8
-	$(BIN)/python benchmarks/gallery.py --output runs/gallery
-	$(BIN)/python benchmarks/gallery.py --output runs/gallery --grow
+	$(BIN)/python -m research.benchmarks.trainers --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
+	$(BIN)/python -m research.benchmarks.decisions runs/grocery-benchmark/Smooth-AP-0 bundles/bench
+	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
+	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
+	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
+	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
-	$(BIN)/python benchmarks/endpoint.py bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
-# faults in the modules that decide: MODULES=retrieval/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
-mutants: $(VENV)/.installed
+# MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
+mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each
 	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)')
 
-# hostile input, kills, overload, swaps, damage: in minutes; FULL=1 for the hours that a release deserves
 reliability: export RETRIEVAL_FUZZ := 10000
 reliability: export RETRIEVAL_FLIPS := 1000
 reliability: export RETRIEVAL_SECONDS := $(if $(FULL),600,60)
-reliability: $(VENV)/.installed
+reliability: $(VENV)/.installed  ## hostile input, kills, overload, damage: minutes; FULL=1 takes hours
 	$(BIN)/python -m pytest -p no:xdist --timeout 4000 tests/index tests/retrieval/test_images.py \
-		tests/retrieval/test_bundle.py tests/retrieval/test_interrupted.py tests/retrieval/test_malicious.py \
+		tests/retrieval/bundle/test_bundle.py tests/retrieval/indexing/test_interrupted.py tests/retrieval/test_malicious.py \
 		tests/serving -m "not browser"

@@ -1,4 +1,4 @@
-"""What a caller gave, checked before anything is written.
+"""Validation of arguments before anything is written.
 
 Shapes: n vectors, d = embedding size.
 """
@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
+from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 from .store import Store
-from .where import BOOLEAN, NUMBER, TEXT, kind_of
 
-LENGTH_TOLERANCE = 1e-3  # by which the length of a vector may differ from one
+LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one
 LONGEST_ACTOR = 200  # characters
-ROUNDING = 1e-6  # by which it does for float32 alone; FlatCandidates.slack counts on it
+ROUNDING = 1e-6  # deviation due to float32 rounding alone; the `slack` of the candidates relies on it
 
 JSON_TYPES = {TEXT: ("text", "null"), NUMBER: ("integer", "real", "null"), BOOLEAN: ("true", "false", "null")}
 
 
 def check_ids(name: str, ids: Sequence[str]) -> list[str]:
-    """Return ids as a list; one string is not a sequence of ids, and an id is text that UTF-8 can hold."""
+    """Return ids as a list; raise InvalidParameter for a single string or ids that UTF-8 cannot encode."""
     if isinstance(ids, str):
         raise InvalidParameter(name, "be a sequence of ids", ids, remedy=f"Pass [{ids!r}]")
     for value in ids:
@@ -38,30 +38,30 @@ def check_ids(name: str, ids: Sequence[str]) -> list[str]:
 
 
 def check_actor(actor: str, *, parameter: str = "actor") -> str:
-    """Return who makes a change: one line of text for the log of changes."""
+    """Return the name of an actor: one line of text for the change log."""
     if not isinstance(actor, str) or not actor.strip() or not actor.isprintable() or len(actor) > LONGEST_ACTOR:
         raise InvalidParameter(parameter, f"be 1 to {LONGEST_ACTOR} printable characters", actor)
     return actor
 
 
 def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
-    """Return vectors (n, d) at length one; those that are so up to float32 rounding keep every bit."""
+    """Return vectors (n, d) scaled to length one; vectors of length one within rounding stay bit-identical."""
     try:
         exact = np.asarray(vectors, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InvalidParameter("vectors", f"be numbers (n, {dim})", type(vectors).__name__) from error
     if exact.ndim != 2 or exact.shape[1] != dim:
         raise InvalidParameter("vectors", f"be (n, {dim})", exact.shape)
-    lengths = np.hypot.reduce(exact, axis=1)  # cannot overflow
+    lengths = np.hypot.reduce(exact, axis=1)  # does not overflow
     off = np.abs(lengths - 1)
-    wrong = ~(off <= LENGTH_TOLERANCE)  # NaN is wrong too
+    wrong = ~(off <= LENGTH_TOLERANCE)  # catches NaN, too
     if wrong.any():
         raise InvalidParameter("vectors", "be finite and of length one", float(lengths[wrong][0]))
     return (exact / np.where(off <= ROUNDING, 1.0, lengths)[:, None]).astype(np.float32)
 
 
 def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> None:
-    """Refuse a value of a declared column that is not of its kind: no filter would find it."""
+    """Raise InvalidParameter if a value of a declared column is not of its kind; no filter would find it."""
     for values in metadata:
         for name, kind in columns.items():
             value = values.get(name)
@@ -70,7 +70,7 @@ def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, st
 
 
 def check_stored(store: Store, name: str, kind: str) -> None:
-    """Refuse a kind for a metadata key that some photo's value is not of."""
+    """Raise InvalidParameter if the stored value of a metadata key is of another kind for some photo."""
     photo = store.photo_of_another_kind(name, JSON_TYPES[kind])
     if photo is not None:
         raise InvalidParameter(f"column {name}", f"be a {kind} in every photo", photo, remedy="Declare another kind")
@@ -78,7 +78,7 @@ def check_stored(store: Store, name: str, kind: str) -> None:
 
 @dataclass(frozen=True)
 class Additions:
-    """Photos that are to be added, checked."""
+    """Checked photos to be added."""
 
     photo_ids: list[str]
     item_ids: list[str]
@@ -96,7 +96,7 @@ def check_additions(
     *,
     dim: int,
 ) -> Additions:
-    """Return what is to be added, one entry a photo; InvalidParameter names what is not."""
+    """Return the checked photos; raise InvalidParameter if the arguments differ in length or are invalid."""
     checked = Additions(
         check_ids("photo_ids", photo_ids),
         check_ids("item_ids", item_ids),
@@ -114,7 +114,7 @@ def check_additions(
 
 
 def refuse_present(present: set[str]) -> None:
-    """Refuse photos that are in the gallery already."""
+    """Raise an error if some photos are already in the gallery."""
     if present:
         raise InvalidParameter(
             "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"

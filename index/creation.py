@@ -1,4 +1,4 @@
-"""Whether a directory is free for a new gallery; an interrupted `create` leaves it so."""
+"""Check that a directory is free for a new gallery, ignoring leftovers of an interrupted `create`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}
 
 
 def is_vacant(path: Path) -> bool:
-    """Return whether a directory holds nothing but what an interrupted `create` leaves."""
+    """Return whether a directory contains nothing but leftovers of an interrupted `create`."""
     if not path.is_dir():
         return False
     names = {entry.name for entry in path.iterdir()}

@@ -1,4 +1,4 @@
-"""The SQLite database of a gallery: its connection, transactions, errors, facts and log of changes.
+"""SQLite database of a gallery: connection, transactions, errors, facts and change log.
 
 Every change is one transaction (write-ahead log, full sync).
 """
@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from index.ann.kinds import AUTO
+
 from .errors import GalleryCorrupt, GalleryError
-from .kinds import AUTO
 from .shell import command
 
 FORMAT = 2
@@ -47,17 +48,17 @@ CREATE TABLE changes (
 
 @dataclass(frozen=True)
 class Change:
-    """One line of the log."""
+    """An entry of the change log."""
 
     version: int
     time: str  # ISO 8601, UTC
-    actor: str  # who made it
+    actor: str  # user or service that made the change
     action: str
     photos: int
 
 
 class Database:
-    """One connection to a gallery's database."""
+    """A connection to a gallery database."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
@@ -80,7 +81,7 @@ class Database:
 
     @classmethod
     def create(cls, path: Path, facts: Mapping[str, object]) -> None:
-        """Write an empty database."""
+        """Create an empty database."""
         connection = sqlite3.connect(path)
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
         start["live_seqs"] = 0
@@ -107,7 +108,7 @@ class Database:
 
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
-        """Commit what happens inside as one change, or nothing of it; DEFERRED gives one consistent view."""
+        """Commit the enclosed statements as one change, or none of them; DEFERRED gives one consistent view."""
         with self._explained():
             self._connection.execute(f"BEGIN {kind}")
             try:
@@ -120,7 +121,7 @@ class Database:
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
-        """Turn what SQLite says into an error of ours: what fails now and may work later, or damage."""
+        """Turn SQLite errors into GalleryError (temporary: locked, full) or GalleryCorrupt (damage)."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -149,14 +150,14 @@ class Database:
         with self._explained():
             return self._connection.execute(query, values).fetchall()
 
-    # what is true of the gallery as a whole
+    # facts about the gallery
 
     def facts(self) -> dict[str, str]:
         """Return the facts: format, version, layout, dim, embedding_id, created, photos, items, next_seq."""
         return {str(key): str(value) for key, value in self._query("SELECT key, value FROM facts")}
 
     def fact(self, key: str) -> str:
-        """Return one of the facts."""
+        """Return one fact."""
         rows = self._query("SELECT value FROM facts WHERE key = ?", (key,))
         if not rows:
             raise GalleryCorrupt(f"the database {self._path} lacks the fact {key}", remedy=RESTORE)
@@ -167,7 +168,7 @@ class Database:
         return self._whole(key, self.fact(key))
 
     def state(self) -> tuple[int, int]:
-        """Return the version (changes so far) and the layout (rewrites of files so far)."""
+        """Return the version (changes so far) and the layout (file rewrites so far)."""
         rows = self._query("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")
         if len(rows) != 2:
             raise GalleryCorrupt(f"the database {self._path} lacks its version", remedy=RESTORE)
@@ -179,15 +180,15 @@ class Database:
         return int(str(value))
 
     def set_fact(self, key: str, value: object) -> None:
-        """Write one of the facts."""
+        """Set a fact."""
         self._connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (key, str(value)))
 
     def increase(self, key: str, by: int = 1) -> None:
-        """Add to a fact that is a number."""
+        """Add `by` to a numeric fact."""
         self._connection.execute("UPDATE facts SET value = value + ? WHERE key = ?", (by, key))
 
     def log(self, action: str, photos: int, *, actor: str) -> None:
-        """Count a change and write it down; readers see from it that they must look again."""
+        """Record a change and increase the version; readers then reload."""
         self.increase("version")
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self._connection.execute(
@@ -196,12 +197,12 @@ class Database:
         )
 
     def changes(self, limit: int) -> list[Change]:
-        """Return the newest changes, newest first; all of them with a limit of -1."""
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
         rows = self._query("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
         return [Change(*row) for row in rows]
 
     def restore_changes(self, changes: Sequence[Change]) -> None:
-        """Insert changes of another gallery, in ascending order of version, and go on from the last version."""
+        """Insert changes of another gallery, in ascending order of version, and continue from the last version."""
         self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", [astuple(c) for c in changes])
         if changes:
             self.set_fact("version", changes[-1].version)
@@ -210,11 +211,11 @@ class Database:
         for start in range(0, len(values), 500):
             chunk = values[start : start + 500]
             marks = ", ".join("?" * len(chunk))
-            yield from self._query(f"{query} ({marks})", chunk)  # marks only
+            yield from self._query(f"{query} ({marks})", chunk)  # the inserted text contains placeholders only
 
 
 def system_user() -> str:
-    """Return the name of the user that this process runs as."""
+    """Return the name of the user that runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container without a user database

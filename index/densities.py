@@ -1,6 +1,6 @@
-"""Densities of the photos of a gallery: derived from its vectors and a measure, kept in memory and aside on disk.
+"""Densities of gallery photos: computed from the vectors and a measure, cached in memory and on disk.
 
-They are never truth: a file that is missing or odd is worked out again.
+The files are only a cache: a missing or invalid file is computed again.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import numpy as np
 from .distance import Floats, Measure
 from .segments import OpenSegment
 
-MEASURES = 2  # kept at a time: one in use, and one that takes over
-KEPT_FROM = 4096  # rows of a segment from which its densities are kept on disk
-BLOCK = 65_536  # rows worked out at a time
+MEASURES = 2  # measures kept at a time: the current one and its successor
+KEPT_FROM = 4096  # minimum rows of a segment whose densities are cached on disk
+BLOCK = 65_536  # rows computed at a time
 
 
 class Densities:
-    """Densities by measure and segment. A segment never changes, so only new ones are ever worked out."""
+    """Densities by measure and segment. Segments never change, so only new ones are computed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class Densities:
         self._known: dict[str, dict[str, Floats]] = {}
 
     def of(self, measure: Measure, segments: Sequence[OpenSegment]) -> Floats:
-        """Return the density around each photo of the segments (n,), one after another."""
+        """Return the density around each photo of the segments (n,), in order."""
         with self._guard:
             known = self._known.pop(measure.key, {})
             self._known[measure.key] = {
@@ -42,7 +42,7 @@ class Densities:
             return np.concatenate([np.zeros(0), *self._known[measure.key].values()])
 
     def forget(self, names: set[str]) -> None:
-        """Delete files of segments other than those named; only the writer may call this."""
+        """Delete files of segments other than `names`; only the writer may call this."""
         if self._folder.exists():
             for file in self._folder.iterdir():
                 if file.name.split("-")[0] not in names:
@@ -70,12 +70,12 @@ class Densities:
                 np.save(file, densities, allow_pickle=False)
                 file.write(_checksum(densities))
             aside.replace(path)
-        except OSError:  # a gallery that may only be read: they are worked out at each start
+        except OSError:  # a read-only gallery: densities are computed at each start
             aside.unlink(missing_ok=True)
 
 
 def _kept(path: Path, rows: int) -> Floats | None:
-    """Return densities that were written, None where they are not there or not what was written."""
+    """Return cached densities, or None if the file is missing or invalid."""
     try:
         with path.open("rb") as file:
             kept = np.load(file, allow_pickle=False)

@@ -1,25 +1,24 @@
-"""Everything that can be refused, as one small tree; each leaf says what broke, and what to do.
+"""Exceptions of the project; each message says what is wrong and what to do.
 
 RetrievalError
-├── InvalidParameter          an argument or a setting breaks its rule
+├── InvalidParameter          an argument or a setting is invalid
 ├── MissingDependency         an optional package is not installed
-├── DataError                 a catalogue file, a folder or its columns cannot be used
+├── DataError                 a catalogue file, folder or column cannot be used
 ├── ImageRefused              a photo cannot be used
 │   ├── ImageUnreadable       not an image, or a damaged one
 │   ├── ImageTooLarge         too many bytes or pixels
-│   └── ImageUnsupported      a format, mode, shape or animation that is not accepted
-├── RunError                  a training run is missing, unfinished or of other settings
-├── CalibrationError          no threshold can keep the promise with these photos
+│   └── ImageUnsupported      unsupported format, mode, shape or animation
+├── RunError                  a training run is missing, unfinished or has other settings
+├── CalibrationError          no threshold meets the target with these photos
 ├── BundleError               a bundle is missing, damaged or of another format
-│   ├── BundleCorrupt         a file is not what the manifest says
-│   ├── BundleUntrusted       no key that is trusted signed it
+│   ├── BundleCorrupt         a file differs from the manifest
+│   ├── BundleUntrusted       the bundle is not signed with a trusted key
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
-    ├── GalleryCorrupt        a file or a row is not what was written
+    ├── GalleryCorrupt        a file or a row fails its check
     └── GalleryLocked         another process is writing
 
-The tree lives in the lowest package because every package raises from it; `retrieval.errors` is its
-public name.
+The exceptions live in the lowest package because every package raises them; `retrieval.errors` is the public name.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LONGEST_VALUE = 300  # characters of a value in a message
 
 
 class RetrievalError(Exception):
-    """What every refusal of this project derives from: `message` says what is wrong, `remedy` what to do."""
+    """Base class of all errors of this project: `message` says what is wrong, `remedy` what to do."""
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         super().__init__(f"{message}. {remedy}" if remedy else message)
@@ -37,7 +36,7 @@ class RetrievalError(Exception):
 
 
 class InvalidParameter(RetrievalError, ValueError):
-    """An argument or a setting breaks its rule; the message names parameter, rule and value."""
+    """An argument or a setting is invalid; the message names the parameter, its rule and the value."""
 
     def __init__(self, parameter: str, rule: str, value: object, *, remedy: str = "") -> None:
         super().__init__(f"{parameter} must {rule}, got {_shown(value)}", remedy=remedy)
@@ -49,23 +48,23 @@ class MissingDependency(RetrievalError, ImportError):
 
     @classmethod
     def of_extra(cls, package: str, extra: str) -> MissingDependency:
-        """Return the error that says that a package is not installed, and which command installs it."""
+        """Return the error for a package that an extra would install, with the command as remedy."""
         return cls(f"{package} is not installed", remedy=f"In the project's checkout: {install_command(extra)}")
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra. The project is in no package index, so it is run in a checkout."""
+    """Return the command that installs an extra from a checkout; the project is not on a package index."""
     return f"pip install -c constraints.txt '.[{extra}]'"
 
 
 def _shown(value: object) -> str:
-    """Return a value as it is written in Python, cut where it is long."""
+    """Return the repr of a value, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 class DataError(RetrievalError):
-    """A catalogue file, a folder or its columns cannot be used."""
+    """A catalogue file, folder or column cannot be used."""
 
 
 class ImageRefused(RetrievalError):
@@ -81,15 +80,15 @@ class ImageTooLarge(ImageRefused):
 
 
 class ImageUnsupported(ImageRefused):
-    """A format, mode, shape or animation that is not accepted."""
+    """Unsupported format, mode, shape or animation."""
 
 
 class RunError(RetrievalError):
-    """A training run is missing, unfinished or of other settings."""
+    """A training run is missing, unfinished or has other settings."""
 
 
 class CalibrationError(RetrievalError):
-    """No threshold can keep the promise with these photos."""
+    """No threshold meets the target with these photos."""
 
 
 class BundleError(RetrievalError):
@@ -97,11 +96,11 @@ class BundleError(RetrievalError):
 
 
 class BundleCorrupt(BundleError):
-    """A file is not what the manifest says."""
+    """A file differs from the manifest."""
 
 
 class BundleUntrusted(BundleError):
-    """No key that is trusted signed it."""
+    """The bundle is not signed with a trusted key."""
 
 
 class BundleMismatch(BundleError):
@@ -113,7 +112,7 @@ class GalleryError(RetrievalError):
 
 
 class GalleryCorrupt(GalleryError):
-    """A file or a row is not what was written."""
+    """A file or a row fails its check."""
 
 
 class GalleryLocked(GalleryError):

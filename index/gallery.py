@@ -1,6 +1,6 @@
-"""The gallery: photos of items as vectors that can be added, removed and searched, and survive a power cut.
+"""The gallery: vectors of item photos, with crash-safe additions, removals and searches.
 
-One writer at a time, in any process; any number of readers (`reader`), in any process and thread.
+One process writes at a time; any number of processes and threads read (`reader`).
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from index.ann.kinds import FLAT, choose_kind
+from index.ann.recall import Probe
+
 from .checks import check_actor, check_additions, check_ids, check_stored, check_values, refuse_present
 from .creation import ASIDE, LEFTOVERS, LOCK, is_vacant
 from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .kinds import FLAT, choose_kind
+from .filters import check_columns
 from .lock import take_lock
 from .merging import Merged, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader
-from .recall import Probe
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
 from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
-from .where import check_columns
 
 __all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
 
-MIN_RECALL = 0.99  # lower bound of the decision recall below which an index is refused
-UNINDEXED = 0.2  # share of photos outside the index beyond which a merge is due
+MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
+UNINDEXED = 0.2  # share of photos outside the index above which a merge is due
 
 
 class Gallery(Reader):
-    """A directory of photos, items and vectors. Make one with `create`, use one with `open`."""
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
 
     @classmethod
     def create(
@@ -49,10 +50,10 @@ class Gallery(Reader):
         columns: Mapping[str, str] | None = None,
         actor: str | None = None,
     ) -> Gallery:
-        """Make an empty gallery for vectors (n, dim) of one embedder; GalleryError where something is already.
+        """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
 
-        `columns` are metadata keys that filters may use, each text, number or boolean. `actor` is who makes changes,
-        as in `open`.
+        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. `actor` is the
+        name recorded in the change log, as in `open`.
         """
         path = Path(path)
         if dim < 1:
@@ -63,13 +64,13 @@ class Gallery(Reader):
         (path / SEGMENTS).mkdir(parents=True, exist_ok=True)
         lock = take_lock(path / LOCK)
         try:
-            if not is_vacant(path):  # somebody else was faster
+            if not is_vacant(path):  # another process created a gallery meanwhile
                 raise GalleryError(f"{path} has just been made by another process", remedy="Open it")
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             Store.create(path / ASIDE, {"dim": dim, "embedding_id": embedding_id, "created": created})
-            (path / ASIDE).replace(path / DATABASE)  # its presence makes the directory a gallery
+            (path / ASIDE).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
         finally:
             for name in LEFTOVERS:
@@ -81,7 +82,7 @@ class Gallery(Reader):
         return gallery
 
     def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
-        """Let filters use metadata keys, each text, number or boolean; those declared already stay as they are."""
+        """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""
         check_columns(columns)
         actor = self._actor(actor)
         with self._guard:
@@ -99,7 +100,7 @@ class Gallery(Reader):
                     self._store.log(f"declare {', '.join(sorted(new))}", 0, actor=actor)
 
     def restore_log(self, changes: Sequence[Change]) -> None:
-        """Begin with the log of another gallery, oldest first; GalleryError where this one has changed already."""
+        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
         with self._guard:
             self._start_writing()
             with self._store.transaction():
@@ -118,18 +119,18 @@ class Gallery(Reader):
         upsert: bool = False,
         actor: str | None = None,
     ) -> int:
-        """Add photos in one transaction and return how many; on an error nothing is added.
+        """Add photos in one transaction and return their number; nothing is added on an error.
 
         Parameters
         ----------
         photo_ids, item_ids:
-            One each a vector. A photo_id that is in the gallery is an error, or replaced with `upsert`.
+            One id per vector. A photo_id already in the gallery raises an error, or is replaced with `upsert`.
         vectors:
-            Vectors (n, d) of length 1 within 1e-3; they are scaled to it.
+            Vectors (n, d) of length 1 within 1e-3; they are rescaled to length 1.
         metadata, thumbnails:
-            One mapping of JSON values, and one JPEG (or None), a photo. Values of declared columns are of their kind.
+            One mapping of JSON values and one JPEG (or None) per photo. Declared columns require values of their kind.
         actor:
-            Who adds them, for the log of changes. By default the gallery's own actor.
+            Name recorded in the change log. Defaults to the actor of the gallery.
         """
         actor = self._actor(actor)
         new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
@@ -164,7 +165,7 @@ class Gallery(Reader):
     def remove(
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
     ) -> int:
-        """Remove photos, or all photos of items, in one transaction; return how many were there."""
+        """Remove photos, or all photos of items, in one transaction; return how many existed."""
         actor = self._actor(actor)
         if photo_ids is None and item_ids is None:
             raise InvalidParameter("photo_ids or item_ids", "be given", None)
@@ -189,18 +190,18 @@ class Gallery(Reader):
         threads: int | None = None,
         actor: str | None = None,
     ) -> Merged:
-        """Write live vectors together, drop those of removed photos, and build the index anew, while searches go on.
+        """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
 
         Parameters
         ----------
         kind:
-            Of the index, from `index.kinds`, or "auto": by size and memory. By default as it was told last.
+            Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last choice.
         max_memory:
-            Bytes that index and rebuild may take.
+            Memory limit in bytes for the index and its rebuild.
         probe:
-            What an approximate index is asked, to see what it loses; refused where that is too much (`min_recall`).
+            Queries that measure the recall of an approximate index. An index below `min_recall` is refused.
         purge:
-            Rewrite every segment that holds a removed photo; else only those that hold many.
+            Rewrite every segment with a removed photo, not only those with many.
         """
         actor = self._actor(actor)
         with explained(self.path), self._merging:
@@ -241,7 +242,7 @@ class Gallery(Reader):
         return Merged(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
 
     def merge_if_due(self, *, probe: Probe | None = None, actor: str | None = None) -> Merged | None:
-        """Merge where the usual kind of index for this size is another one, or does not cover enough of the photos."""
+        """Merge if the recommended index kind has changed or the index covers too few of the photos."""
         now, told, index = self._current(), self.facts(), self.index()
         most = int(told["max_memory"]) if "max_memory" in told else None
         usual = choose_kind(now.photos, self.dim, kind=told["kind"], max_memory=most)
@@ -254,7 +255,7 @@ class Gallery(Reader):
         return self.actor if actor is None else check_actor(actor)
 
     def _start_writing(self) -> None:
-        """Become the one writer until `close`, and clear what an interrupted write left."""
+        """Take the write lock until `close`, and clean up after an interrupted write."""
         if self.read_only:
             raise GalleryError(f"{self.path} was opened to read only", remedy="Open it without read_only")
         if self._lock is None:
@@ -262,7 +263,7 @@ class Gallery(Reader):
             self._clear()
 
     def _clear(self) -> None:
-        """Delete the files that nothing names any more; what cannot be deleted is left to the next writer."""
+        """Delete unreferenced files; those that cannot be deleted are left to the next writer."""
         names = {segment.name for segment in self._store.segments()}
         index = self._store.index()
         with suppress(OSError):
@@ -271,7 +272,7 @@ class Gallery(Reader):
             self._densities.forget(names)
 
     def _compact(self) -> None:
-        """Write small segments as one where there are many; a merge under way reads them, and does it afterwards."""
+        """Combine small segments if there are many; during a merge this is postponed until it has finished."""
         if len(crowded(self._store.segments())) == 0 or not self._merging.acquire(blocking=False):
             return
         try:
@@ -287,6 +288,6 @@ class Gallery(Reader):
         except (OSError, GalleryError) as error:
             if isinstance(error, GalleryCorrupt):
                 raise
-            # a full disk: what was asked for is committed, and the next addition tries again
+            # disk full: the addition itself is committed, and the next addition tries again
         finally:
             self._merging.release()

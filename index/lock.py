@@ -1,4 +1,4 @@
-"""The one writer of a gallery: a lock that the system takes back when its process ends, however it ends."""
+"""The write lock of a gallery; the operating system releases it when the process ends, even by a crash."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .errors import GalleryLocked
 
 
 def take_lock(path: Path) -> int:
-    """Return the file descriptor that holds a lock until it is closed; GalleryLocked where another process holds it."""
+    """Return a file descriptor that holds the lock until it is closed; raise GalleryLocked if the lock is taken."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

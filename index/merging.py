@@ -1,6 +1,6 @@
-"""Rewriting a gallery's files without changing what it holds: fewer segments, dropped vectors, a new index.
+"""Merges: rewrite the files of a gallery into fewer segments, without removed vectors and with a new index.
 
-Everything is written aside from a snapshot, while searches and additions go on; `Gallery` adopts it in one transaction.
+New files are written from a snapshot while searches and additions go on; `Gallery` adopts them in one transaction.
 """
 
 from __future__ import annotations
@@ -14,42 +14,43 @@ from pathlib import Path
 
 import numpy as np
 
-from .candidates import Candidates
+from index.ann.candidates import Candidates
+from index.ann.kinds import APPROXIMATE, FLAT, Choice
+from index.ann.recall import Probe, Recall, ask, settings_of, tune
+
 from .densities import Densities
 from .errors import GalleryError
-from .kinds import APPROXIMATE, FLAT, Choice
-from .recall import Probe, Recall, ask, settings_of, tune
 from .segments import Part, sha256, sync_folder, write_segment
 from .snapshot import Snapshot
 from .store import IndexFile, Segment
 
-FANOUT = 16  # segments of one size that are written as one
+FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
-WORN = 0.1  # share of removed photos that a segment may hold unless it is purged
-BLOCK = 16_384  # rows that are rewritten at a time
+WORN = 0.1  # share of removed photos above which a merge rewrites a large segment
+BLOCK = 16_384  # rows rewritten at a time
 PARTIAL = ".partial"
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """A segment written aside, in place of others."""
+    """A new segment and the segments that it replaces."""
 
-    replaced: list[int]  # ids of segments
-    segment: tuple[str, int, int, str] | None  # name, rows, first, sha256; None where nothing is left
-    dropped: list[int]  # seqs whose vectors are gone
+    replaced: list[int]  # segment ids
+    segment: tuple[str, int, int, str] | None  # name, rows, first, sha256; None if no photo is left
+    dropped: list[int]  # seqs whose vectors were dropped
 
 
 @dataclass(frozen=True)
 class Merged:
-    """What a merge made."""
+    """Result of a merge."""
 
     choice: Choice
-    recall: Recall | None  # of an approximate kind
+    recall: Recall | None  # for approximate index kinds
     dropped: int  # vectors of removed photos
 
 
 def crowded(segments: Sequence[Segment]) -> list[Segment]:
-    """Return the newest segments that should be written as one: sizes stay powers of sixteen apart."""
+    """Return the newest segments to combine into one, keeping sizes a factor of sixteen apart."""
     found: list[Segment] = []
     size = SMALLEST * FANOUT
     while True:
@@ -60,7 +61,7 @@ def crowded(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
-    """Return the ids of segments to be written as one in a merge; large ones with next to no removed photo stay."""
+    """Return the ids of the segments that a merge combines; large ones with few removed photos stay."""
     sizes = [len(segment.seqs) for segment in snapshot.segments]
     ends = np.cumsum([0, *sizes])
     for place in range(len(sizes)):
@@ -71,7 +72,7 @@ def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
 
 
 def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> Rewritten:
-    """Write the live photos of some segments, neighbours of each other, as one segment."""
+    """Write the live photos of some adjacent segments as one segment."""
     ends = np.cumsum([0, *(len(segment.seqs) for segment in snapshot.segments)])
     mine = [
         (segment, snapshot.live[ends[i] : ends[i + 1]])
@@ -105,9 +106,9 @@ def build_index(
     min_recall: float,
     threads: int,
 ) -> tuple[IndexFile | None, Recall | None]:
-    """Write an index over all live photos; None for the kind that lives in memory alone.
+    """Build and write an index over all live photos; return None for a kind that exists only in memory.
 
-    GalleryError where it finds a smaller share of the items within the threshold than `min_recall` allows.
+    Raise GalleryError if its recall of the items within the threshold is below `min_recall`.
     """
     positions = np.flatnonzero(snapshot.live)
     if choice.kind == FLAT or not len(positions):
@@ -142,7 +143,7 @@ def build_index(
 
 
 def remove_stranger_indexes(folder: Path, named: str | None) -> None:
-    """Delete index files other than the one named; only the writer may call this."""
+    """Delete index files other than `named`; only the writer may call this."""
     if folder.exists():
         for file in folder.iterdir():
             if file.name.split(".")[0] != named:

@@ -1,9 +1,9 @@
-"""The same gallery on a Milvus cluster, for those who outgrow one machine: add, upsert, remove, search, filters.
+"""Galleries on a Milvus cluster, for catalogues too large for one machine: add, upsert, remove, search, filters.
 
-Milvus is the truth here: vectors are output fields, so that distances are worked out exactly from what it holds, by
-the routine that every gallery uses. Transactions, versions of one whole, the change log and surviving kill -9 are
-promises of the local gallery only: what Milvus does when a machine dies in the middle of an addition, its own documents
-say. Reads ask for strong consistency.
+Milvus is the source of truth: its stored vectors are output fields, and distances are computed exactly from them with
+the same code as for every gallery. Transactions, versions, the change log and crash safety (kill -9) are guarantees of
+the local gallery only; for a machine failure during an addition, see the Milvus documentation. Reads use strong
+consistency.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .checks import check_actor, check_additions, check_ids, check_values, check
 from .database import system_user
 from .distance import PLAIN, Measure, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
+from .filters import check_columns, parse_where, to_milvus
 from .shell import command
 from .snapshot import FIRST_FETCH, Neighbour
 from .store import encode_metadata
-from .where import check_columns, parse_where, to_milvus
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
 
-SCHEME = "milvus+"  # of a gallery's address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
-FACTS = "_facts"  # of the collection beside it
-LONGEST_ID, LONGEST_TEXT = 512, 65_535  # bytes that Milvus keeps of a text
+SCHEME = "milvus+"  # scheme of a gallery address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
+FACTS = "_facts"  # suffix of the collection that holds the facts
+LONGEST_ID, LONGEST_TEXT = 512, 65_535  # byte limits of Milvus text fields
 MOST = 16_384  # photos that one search returns at most
 BATCH = 500
-SLACK = 1e-5  # of a cosine in float32, beside what the dimension adds
-SPARSEST = -1.0  # no density is less: it is a mean of cosines
+SLACK = 1e-5  # float32 error of a cosine, in addition to the error due to the dimension
+SPARSEST = -1.0  # lower bound of every density, which is a mean of cosines
 
 
 class MilvusGallery:
@@ -62,9 +62,9 @@ class MilvusGallery:
         index: str = "FLAT",
         token: str = "",
     ) -> MilvusGallery:
-        """Make an empty gallery at an address; GalleryError where something is already.
+        """Create an empty gallery at an address; raise GalleryError if the address is taken.
 
-        `index` is Milvus's own kind: FLAT is exact; AUTOINDEX, HNSW and others lose what they lose.
+        `index` is an index type of Milvus: FLAT is exact; AUTOINDEX, HNSW and others are approximate.
         """
         if dim < 2:
             raise InvalidParameter("dim", "be at least 2", dim)
@@ -85,7 +85,7 @@ class MilvusGallery:
         facts = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
         facts.add_field("key", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
         facts.add_field("value", DataType.VARCHAR, max_length=LONGEST_TEXT)
-        facts.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # Milvus keeps nothing without a vector
+        facts.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # Milvus requires a vector field
         beside = client.prepare_index_params()
         beside.add_index("unused", index_type="FLAT", metric_type="IP")
         client.create_collection(name + FACTS, schema=facts, index_params=beside, consistency_level="Strong")
@@ -95,7 +95,7 @@ class MilvusGallery:
 
     @classmethod
     def open(cls, address: str, *, token: str = "") -> MilvusGallery:
-        """Open a gallery at an address; GalleryError where there is none."""
+        """Open a gallery at an address; raise GalleryError if there is none."""
         client, name = _connect(address, token)
         if not client.has_collection(name) or not client.has_collection(name + FACTS):
             raise GalleryError(
@@ -123,16 +123,16 @@ class MilvusGallery:
 
     @property
     def items(self) -> int:
-        """The number of items; Milvus keeps no count of them, so that every photo is read."""
+        """Return the number of items; this reads every photo because Milvus keeps no count."""
         return len({row["item_id"] for row in self._all(["item_id"])})
 
     @property
     def version(self) -> int:
-        """The number of changes that were made through this interface."""
+        """Return the number of changes made through this interface."""
         return int(self.facts().get("version", 0))
 
     def facts(self) -> dict[str, str]:
-        """Return what is written about the gallery as a whole: dim, embedding_id, columns, version."""
+        """Return the facts about the gallery: dim, embedding_id, columns, version."""
         rows = self._client.query(self._name + FACTS, filter="", limit=100, output_fields=["key", "value"])
         return {row["key"]: row["value"] for row in rows}
 
@@ -141,7 +141,7 @@ class MilvusGallery:
         return dict(json.loads(self.facts()["columns"]))
 
     def declare(self, columns: Mapping[str, str]) -> None:
-        """Let filters use metadata keys, each text, number or boolean; photos that are there are not checked."""
+        """Declare metadata keys for filters, each text, number or boolean; existing photos are not checked."""
         check_columns(columns)
         known = self.columns()
         for name, kind in columns.items():
@@ -154,33 +154,33 @@ class MilvusGallery:
         return {row["photo_id"] for row in self._all(["photo_id"])}
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return photo_id to the value of a metadata key, for the photos that have one."""
+        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
         rows = self._all(["photo_id", "metadata"])
         return {row["photo_id"]: row["metadata"][key] for row in rows if row["metadata"].get(key) is not None}
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
-        """Return photo_ids, item_ids and vectors (n, d) of all photos, in the order of their ids."""
+        """Return photo_ids, item_ids and vectors (n, d) of all photos, ordered by photo_id."""
         rows = sorted(self._all(["photo_id", "item_id", "vector"]), key=lambda row: str(row["photo_id"]))
         vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.dim)
         return [row["photo_id"] for row in rows], [row["item_id"] for row in rows], vectors
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
-        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         rows = self._client.get(self._name, ids=[photo_id], output_fields=["photo_id", "item_id", "metadata"])
         return (rows[0]["photo_id"], rows[0]["item_id"], dict(rows[0]["metadata"])) if rows else None
 
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of each photo of an item; none where there is no such item."""
+        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
         wanted = f"item_id == {json.dumps(item_id, ensure_ascii=False)}"
         rows = self._all(["photo_id", "item_id", "metadata"], wanted)
         return [(row["photo_id"], row["item_id"], dict(row["metadata"])) for row in rows]
 
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return up to `limit` ids of items that follow one in alphabetical order; every photo is read."""
+        """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo."""
         return sorted({row["item_id"] for row in self._all(["item_id"]) if row["item_id"] > after})[:limit]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return a photo's JPEG thumbnail, None where it has none."""
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
         rows = self._client.get(self._name, ids=[photo_id], output_fields=["thumbnail"])
         return base64.b64decode(rows[0]["thumbnail"]) if rows and rows[0]["thumbnail"] else None
 
@@ -195,9 +195,9 @@ class MilvusGallery:
         upsert: bool = False,
         actor: str | None = None,
     ) -> int:
-        """Add photos and return how many; see `Gallery.add`. Batches are whole, all of them together are not.
+        """Add photos and return their number; see `Gallery.add`. Only single batches are atomic.
 
-        There is no log: only the `actor` of the newest change is kept, in the fact `changed_by`.
+        There is no change log: the fact `changed_by` keeps the `actor` of the newest change only.
         """
         actor = system_user() if actor is None else check_actor(actor)
         new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
@@ -234,7 +234,7 @@ class MilvusGallery:
         item_ids: Sequence[str] | None = None,
         actor: str | None = None,
     ) -> int:
-        """Remove photos, or all photos of items; return how many were there."""
+        """Remove photos, or all photos of items; return how many existed."""
         actor = system_user() if actor is None else check_actor(actor)
         if photo_ids is None and item_ids is None:
             raise InvalidParameter("photo_ids or item_ids", "be given", None)
@@ -260,7 +260,7 @@ class MilvusGallery:
         measure: Measure = PLAIN,
         within: float | None = None,
     ) -> list[list[Neighbour]]:
-        """Return, for each of the vectors (n, d), the k nearest items by their nearest photo; see `Gallery.search`."""
+        """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
         return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
 
     def search_version(
@@ -272,7 +272,7 @@ class MilvusGallery:
         measure: Measure = PLAIN,
         within: float | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Do the same, and return the version beside it."""
+        """Search as `search` does, and also return the version."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
@@ -280,7 +280,7 @@ class MilvusGallery:
         return self.version, [self._nearest(vector, k, condition, measure, within) for vector in unit]
 
     def verify(self) -> list[str]:
-        """Return what is wrong: vectors that are not of length one. The rest is Milvus's own to check."""
+        """Return the vectors that are not of length one as problems; Milvus checks its own files."""
         problems = []
         for row in self._all(["photo_id", "vector"]):
             length = float(np.linalg.norm(np.asarray(row["vector"], dtype=np.float64)))
@@ -289,7 +289,7 @@ class MilvusGallery:
         return problems
 
     def check_in_background(self) -> None:
-        """Do nothing: Milvus looks after its own files."""
+        """Do nothing: Milvus checks its own files."""
 
     def _nearest(
         self, vector: NDArray[np.float32], k: int, condition: str, measure: Measure, within: float | None
@@ -366,7 +366,7 @@ def _set_facts(client: MilvusClient, name: str, facts: Mapping[str, object]) -> 
 
 
 def _connect(address: str, token: str) -> tuple[MilvusClient, str]:
-    """Return a client for an address, and the name of the collection."""
+    """Return a client for an address and the collection name."""
     server, _, name = address.removeprefix(SCHEME).rpartition("/")
     if not address.startswith(SCHEME) or not server or not name.isidentifier():
         raise InvalidParameter(

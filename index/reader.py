@@ -1,6 +1,6 @@
-"""A gallery that is read: opened, searched, listed, verified, by any number of threads and processes at once.
+"""Read-only galleries: open, search, list and verify, from any number of threads and processes.
 
-A reader works on an immutable snapshot of one version and picks up a newer one at its next search.
+A reader works on an immutable snapshot of one version and picks up a newer version at its next search.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from .database import RESTORE, Change, system_user
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .filters import parse_where, to_sql
 from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
 from .store import Store, encode_metadata
 from .verification import check_beside, check_files, check_rows
 from .versions import read_snapshot
-from .where import parse_where, to_sql
 
 DATABASE = "gallery.sqlite"
 SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
-BLOCK = 4096  # photos read at a time
-ATTEMPTS = 5  # at a filter while others write
+BLOCK = 4096  # photos per read
+ATTEMPTS = 5  # attempts at a filtered search while other processes write
 
 
 class Reader:
-    """What a gallery offers to those who read it."""
+    """Read-only access to a gallery."""
 
     def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
-        path = path.resolve()  # a link may lead elsewhere tomorrow
+        path = path.resolve()  # absolute, so that a symbolic link changed later has no effect
         self.path = path
         self.read_only = read_only
         self.actor = system_user() if actor is None else check_actor(actor)
@@ -46,15 +46,16 @@ class Reader:
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
         self._densities = Densities(path / DENSITIES)
-        self.damage: list[str] = []  # what a search or `check_in_background` found
+        self.damage: list[str] = []  # problems found by a search or by `check_in_background`
         self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
-        """Open a gallery; GalleryError where there is none.
+        """Open a gallery; raise GalleryError if there is none.
 
-        `actor` is who makes changes, for the log: the user of this process unless it is given, here or with a change.
+        `actor` is the name that the change log records for changes. It defaults to the user of this process and can be
+        overridden per change.
         """
         return cls(Path(path), read_only=read_only, actor=actor)
 
@@ -65,7 +66,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close the database and let another process write."""
+        """Close the database and release the write lock."""
         with self._guard:
             self._store.close()
             if self._lock is not None:
@@ -82,21 +83,21 @@ class Reader:
 
     @property
     def items(self) -> int:
-        """The number of items with a live photo."""
+        """Return the number of items with a live photo."""
         return self._current().item_count
 
     @property
     def version(self) -> int:
-        """The number of changes so far."""
+        """Return the number of changes so far."""
         return self._current().version
 
     def facts(self) -> dict[str, str]:
-        """Return what is written about the gallery as a whole: format, version, dim, embedding_id, created and more."""
+        """Return the facts about the gallery: format, version, dim, embedding_id, created and more."""
         with self._guard:
             return self._store.facts()
 
     def index(self) -> dict[str, Any]:
-        """Return the kind of index in force, what it looks at and what it loses, and the photos outside of it."""
+        """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
         now = self._current()
         with self._guard:
             file = self._store.index()
@@ -109,7 +110,7 @@ class Reader:
             return self._store.columns()
 
     def changes(self, limit: int = 20) -> list[Change]:
-        """Return the newest changes, newest first; all of them with a limit of -1."""
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
         with self._guard:
             return self._store.changes(limit)
 
@@ -119,7 +120,7 @@ class Reader:
             return set(self._store.photo_ids())
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return photo_id to the value of a metadata key, for the photos that have one."""
+        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
         with self._guard:
             return self._store.values(key)
 
@@ -130,7 +131,7 @@ class Reader:
         return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
 
     def walk(self, count: int, *, snapshot: Snapshot | None = None) -> Iterator[list[StoredPhoto]]:
-        """Yield all live photos of one version, by default the newest, in the order of adding, `count` at a time."""
+        """Yield the live photos of one version (default: the newest) in insertion order, `count` per batch."""
         now = snapshot or self._current()
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
@@ -139,22 +140,22 @@ class Reader:
             yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
-        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         with self._guard:
             return self._store.photo(photo_id)
 
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of each photo of an item; none where there is no such item."""
+        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
         with self._guard:
             return self._store.item(item_id)
 
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return up to `limit` ids of items that follow one in alphabetical order."""
+        """Return up to `limit` item ids that follow `after` in alphabetical order."""
         with self._guard:
             return self._store.item_ids(after, limit)
 
     def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return a photo's JPEG thumbnail, None where it has none."""
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
         with self._guard:
             return self._store.thumbnail(photo_id)
 
@@ -167,19 +168,20 @@ class Reader:
         measure: Measure = PLAIN,
         within: float | None = None,
     ) -> list[list[Neighbour]]:
-        """Return, for each of the vectors (n, d), the k nearest items by their nearest photo, best first.
+        """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
 
-        Distances are exact (`index.distance`); fewer than k items come back only when there are no more.
+        Distances are exact (`index.distance`). Fewer than k items are returned only if the gallery has no more.
 
         Parameters
         ----------
         where:
-            A filter over declared columns, such as "brand = 'x' and price < 10" (`index.where`), before the cut.
+            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.filters`). It is applied before
+            the nearest k are taken.
         measure:
-            What a distance is: the plain one, or one corrected by density. The first search with a measure works out
-            the density around every photo.
+            Distance function: plain, or corrected by density. The first search with a measure computes the density
+            around every photo.
         within:
-            A distance up to which items are wanted: the search stops once it has the nearest item and all of those.
+            Largest distance of interest. The search stops once it has the nearest item and all items within it.
         """
         return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
 
@@ -192,7 +194,7 @@ class Reader:
         measure: Measure = PLAIN,
         within: float | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Do the same, and return the version that was searched with it."""
+        """Search as `search` does, and also return the version that was searched."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
@@ -210,28 +212,28 @@ class Reader:
         return now.version, answers
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version, ready to search."""
+        """Return the newest version as a searchable snapshot."""
         return self._current()
 
     def densities(self, measure: Measure) -> tuple[Floats, float]:
-        """Return the density around each photo of the newest version (n,), and the least of them."""
+        """Return the density around each photo of the newest version (n,), and their minimum."""
         return self._current().densities(measure, self._densities)
 
     def verify(self) -> list[str]:
-        """Read everything and return what is wrong, in words; an empty list is good news."""
+        """Read all data and return a list of problems in words; empty if there are none."""
         with self._guard:
             problems = self._store.integrity()
-            if problems:  # what such a database says of its files means little
+            if problems:  # a damaged database says nothing reliable about its files
                 return problems
             while True:
                 state = self._store.state()
                 problems = check_files(self._store, self.path / SEGMENTS, self.path / INDEXES)
                 problems = problems or check_rows(self._store, self.path / SEGMENTS, dim=self.dim)
-                if not problems or self._store.state() == state:  # else a merge took a file away meanwhile
+                if not problems or self._store.state() == state:  # otherwise a merge removed a file meanwhile
                     return problems
 
     def check_in_background(self) -> threading.Thread:
-        """Check database and files, beside the searches; `damage` holds what is wrong once it is known."""
+        """Check database and files in a thread while searches go on; problems are added to `damage`."""
         thread = threading.Thread(target=self._check, name="gallery-check", daemon=True)
         thread.start()
         return thread
@@ -244,7 +246,7 @@ class Reader:
             self.damage = list(dict.fromkeys([*self.damage, *problems]))
 
     def _confirm(self, only: Filter, answers: Mapping[int, Neighbour]) -> None:
-        """Raise GalleryCorrupt where a photo passes a filter in the database, and by its own checked metadata not."""
+        """Raise GalleryCorrupt if a photo passes a filter in the database but not by its own checksummed metadata."""
         new = {position: found for position, found in answers.items() if position not in only.confirmed}
         with self._guard:
             wrong = self._store.failing(*only.sql, {p: encode_metadata(found.metadata) for p, found in new.items()})
@@ -257,7 +259,7 @@ class Reader:
         only.confirmed.update(new)
 
     def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
-        """Return a snapshot, and the filter over its photos: both of one version."""
+        """Return a snapshot and the filter over its photos, both of the same version."""
         for _ in range(ATTEMPTS):
             now = self._current()
             known = now.known_filter(where)
@@ -272,7 +274,7 @@ class Reader:
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
     def _current(self, *, indexed: bool = True) -> Snapshot:
-        """Return the newest version, reading it when it is not the one at hand; `indexed` refuses a damaged index."""
+        """Return the newest version, reading it if it is not cached; `indexed` raises if the index is damaged."""
         with self._guard:
             while True:
                 state = self._store.state()
@@ -282,7 +284,7 @@ class Reader:
                 try:
                     self._snapshot = self._read(last)
                 except GalleryCorrupt:
-                    if self._store.state() == state:  # else a merge took a file away while it was read
+                    if self._store.state() == state:  # otherwise a merge removed a file during the read
                         if indexed:
                             raise
                         return self._read(last, indexed=False)

@@ -1,15 +1,15 @@
-"""Photos on disk: files that are written once and then only read through a memory map.
+"""Segments: immutable files of photo vectors, written once and read through a memory map.
 
-A segment is two files: NAME.npy, float32 vectors (n, d), and NAME.rows, which says of each row which photo it is and
-holds a checksum of both. They are written aside, synced, renamed and hashed, and count only once a transaction of the
-store names them. A file that no transaction names is rubbish of an interrupted write.
+A segment is two files: NAME.npy, float32 vectors (n, d), and NAME.rows, which identifies the photo of each row and
+holds a checksum of both. They are written under a temporary name, synced, renamed and hashed, and take effect only with
+the store transaction that references them. Unreferenced files are leftovers of an interrupted write.
 
 NAME.rows: the texts (JSON lists of photo_id, item_id and metadata), padded to eight bytes; seq (n, int64), start of
 each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (uint32), CRC-32 of
 the four arrays (uint32; 0 in files of earlier releases, where it is not checked).
 
-What is read is checked first, once: the arrays when a segment is opened; vector and text of a row by its checksum; the
-whole segment by its sha256 where much of it is read.
+Data is checked once, before its first use: the arrays when a segment is opened; vector and text of a row by its
+checksum; the whole segment by its sha256 when much of it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .errors import GalleryCorrupt, GalleryError
 from .store import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
-WHOLE = 0.25  # share of a segment's rows from which hashing all of it is faster than row by row
+WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is faster than row by row
 BLOCK = 2**20  # bytes hashed at a time
 
 Vectors = NDArray[np.float32]
@@ -41,7 +41,7 @@ Vectors = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Part:
-    """Rows of a segment, as they are written."""
+    """Rows of a segment to be written."""
 
     vectors: Vectors  # (n, d)
     seqs: NDArray[np.int64]  # (n,) ascending
@@ -51,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class OpenSegment:
-    """A segment, mapped."""
+    """A memory-mapped segment."""
 
     id: int
     name: str
@@ -59,20 +59,23 @@ class OpenSegment:
     seqs: NDArray[np.int64]  # (n,)
     items: NDArray[np.int32]  # (n,)
     checksums: NDArray[np.uint32]  # (n,)
-    starts: NDArray[np.int64]  # (n + 1,) of the texts
+    starts: NDArray[np.int64]  # (n + 1,) offsets of the texts
     text: NDArray[np.uint8]
-    files: tuple[NDArray[np.uint8], ...]  # as they are on the disk
-    sha256: str  # of both
-    checked: NDArray[np.bool_]  # (n,) rows that are known to be what was written
+    files: tuple[NDArray[np.uint8], ...]  # bytes of both files
+    sha256: str  # of both files
+    checked: NDArray[np.bool_]  # (n,) rows that have passed their check
 
     def read(self, rows: NDArray[np.integer] | slice) -> Vectors:
-        """Return the vectors (r, d) of some rows, which are checked at their first use."""
+        """Return the vectors (r, d) of some rows, checking them at their first use."""
         if not self.checked[rows].all():
             self.check(np.arange(len(self.checked))[rows])
         return np.asarray(self.vectors[rows])
 
     def check(self, rows: NDArray[np.integer]) -> None:
-        """Raise GalleryCorrupt where one of the rows, or with many of them any other, is not what was written."""
+        """Raise GalleryCorrupt if one of the rows fails its check.
+
+        If many rows are requested, the whole segment is checked.
+        """
         new = rows[~self.checked[rows]]
         if len(new) >= WHOLE * len(self.checked):
             self._check_whole()
@@ -96,7 +99,7 @@ class OpenSegment:
         self.checked[:] = True
 
     def text_of(self, row: int) -> bytes:
-        """Return the JSON of a row; GalleryCorrupt where it or the vector is not what was written."""
+        """Return the JSON of a row; raise GalleryCorrupt if the text or the vector fails its checksum."""
         found = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
         if _checksum(self.vectors[row], found) != self.checksums[row]:
             raise self._damaged(row)
@@ -111,14 +114,14 @@ class OpenSegment:
         return photo_id, item_id, metadata
 
     def part(self, rows: NDArray[np.int64]) -> Part:
-        """Return some rows, to be written elsewhere."""
+        """Return some rows as a part for another segment."""
         return Part(
             np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], [self.text_of(int(r)) for r in rows]
         )
 
 
 def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
-    """Return the text of a row, given its metadata as JSON."""
+    """Return the text of a row; `metadata` is JSON text."""
     return (
         f"[{json.dumps(photo_id, ensure_ascii=False)}, {json.dumps(item_id, ensure_ascii=False)}, {metadata}]".encode()
     )
@@ -126,7 +129,7 @@ def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn a failed write into a GalleryError: no transaction named what was written, so that nothing has changed."""
+    """Turn a failed write into a GalleryError; the gallery is unchanged because no transaction references the files."""
     try:
         yield
     except OSError as error:
@@ -137,7 +140,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -> tuple[str, str]:
-    """Write parts, `rows` together, as a new segment that is on the disk then; return its name and sha256."""
+    """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256."""
     name = uuid.uuid4().hex
     aside = [folder / f"{name}{ending}{PARTIAL}" for ending in (VECTORS, ROWS)]
     seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
@@ -169,7 +172,7 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
 
 
 def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
-    """Map a segment; GalleryCorrupt when it is missing or not of the shape that was written."""
+    """Map a segment; raise GalleryCorrupt if it is missing or has another shape than recorded."""
     rows = segment.rows
     paths = [folder / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
     try:
@@ -194,7 +197,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
 
 
 def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
-    """Return what NAME.rows says of each row; GalleryCorrupt where it is not what was written."""
+    """Return the arrays of NAME.rows; raise GalleryCorrupt if they fail their check."""
     rows, end = segment.rows, len(raw) - 8
     sizes = {"checksums": 4 * rows, "items": 4 * rows, "starts": 8 * (rows + 1), "seqs": 8 * rows}
     first = end - sum(sizes.values())
@@ -216,14 +219,14 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
 
 
 def remove_strangers(folder: Path, named: set[str]) -> None:
-    """Delete what an interrupted write left behind; only the writer may call this."""
+    """Delete the leftovers of an interrupted write; only the writer may call this."""
     for file in folder.iterdir():
         if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, PARTIAL)):
             file.unlink()
 
 
 def sha256(*paths: Path) -> str:
-    """Return the hash of files, one after another."""
+    """Return the hash of the concatenated files."""
     found = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -233,7 +236,7 @@ def sha256(*paths: Path) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
+    """Sync a folder to make renames in it durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

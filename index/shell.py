@@ -1,4 +1,4 @@
-"""Commands that are printed for the user to run next."""
+"""Format commands that messages suggest to the user."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import shlex
 
 
 def command(*words: object) -> str:
-    """Return a `retrieval` command as a shell takes it: words with spaces and quotes in them are quoted.
+    """Return a `retrieval` command line with shell quoting.
 
-    Words in capitals, such as PHOTOS, stand for what the user fills in.
+    Words in capitals, such as PHOTOS, are placeholders for the user.
     """
     return shlex.join(["retrieval", *map(str, words)])

@@ -1,8 +1,8 @@
-"""One version of a gallery, ready to search: immutable, so that any number of threads may share it.
+"""Immutable snapshots of one gallery version, searchable from any number of threads.
 
-Photos stand at positions, in the order of adding. An index covers the older ones (the base), the newer ones are scanned
-(the tail), removed ones are passed over.
-Shapes: n photos in force, live or removed; d = embedding size.
+Positions number the photos in insertion order. The index covers the older photos (the base), newer ones are scanned
+(the tail), and removed ones are skipped.
+Shapes: n photos, live or removed; d = embedding size.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import Candidates
+from index.ann.candidates import Candidates
+from index.ann.kinds import APPROXIMATE
+
 from .densities import Densities
 from .distance import PLAIN, Floats, Measure, squared_distance
-from .kinds import APPROXIMATE
+from .filters import Value
 from .segments import OpenSegment
-from .where import Value
 
-FIRST_FETCH = 16  # candidate photos fetched at first beyond one and a half times those that k items have
-MOST_FETCHED = 4096  # at first: an item may have very many photos
-SCANNED = 20_000  # photos that pass a filter, up to which they are all compared
-FILTERS = 32  # that are kept ready
-BLOCK = 4096  # photos read at a time
-PAIRS = 512  # of queries and candidates that are compared at a time: they stay in the cache
+FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
+MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
+SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
+FILTERS = 32  # filters kept in the cache
+BLOCK = 4096  # photos per read
+PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 
 Rows = NDArray[np.int64]
 
@@ -47,7 +48,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class StoredPhoto:
-    """A photo as the gallery holds it."""
+    """A photo stored in the gallery."""
 
     photo_id: str
     item_id: str
@@ -57,23 +58,23 @@ class StoredPhoto:
 
 @dataclass(frozen=True)
 class Base:
-    """An index over photos, by their numbers."""
+    """An index over photos, identified by seq."""
 
     candidates: Candidates
     seqs: Rows  # (b,) ascending
-    name: str  # of its file, "" where it lives in memory alone
+    name: str  # file name, "" for an index in memory
 
 
 @dataclass(frozen=True)
 class Filter:
-    """The photos that may answer."""
+    """The photos that a search may return."""
 
     mask: NDArray[np.bool_]  # (n,)
-    few: Rows | None  # their positions, where they are few
-    base: Any  # what confines a search of the base to them
+    few: Rows | None  # positions of the passing photos, if there are few
+    base: Any  # faiss selection that restricts a search of the base
     tail: Any
-    sql: tuple[str, list[Value]]  # what is true of their metadata
-    confirmed: set[int] = field(default_factory=set)  # positions whose own metadata has been asked, too
+    sql: tuple[str, list[Value]]  # the filter as an SQL condition with its parameters
+    confirmed: set[int] = field(default_factory=set)  # positions whose checksummed metadata has been tested, too
 
 
 @dataclass(frozen=True)
@@ -82,27 +83,29 @@ class Snapshot:
 
     version: int
     layout: int
-    photos: int  # live ones
+    photos: int  # number of live photos
     item_count: int
     segments: list[OpenSegment]
     seqs: Rows  # (n,) ascending
-    items: NDArray[np.int32]  # (n,) number of each photo's item
+    items: NDArray[np.int32]  # (n,) item number of each photo
     live: NDArray[np.bool_]  # (n,)
     base: Base | None
-    base_positions: NDArray[np.integer]  # (b,) of the base's photos, -1 where one is no longer in force
+    base_positions: NDArray[
+        np.integer
+    ]  # (b,) positions of the photos of the base, -1 for a photo that no longer exists
     tail: Candidates
-    tail_start: int  # the first position that is not of the base
+    tail_start: int  # first position after the base
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
     _filters: dict[str, Filter] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def _starts(self) -> list[int]:
-        """Where each segment begins, and the end."""
+        """Return the first position of each segment, and the end."""
         return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
 
     def densities(self, measure: Measure, known: Densities) -> tuple[Floats, float]:
-        """Return the density around each photo (n,), and the least of them."""
+        """Return the density around each photo (n,), and their minimum."""
         with self._guard:
             if measure.key not in self._densities:
                 made = np.zeros(len(self.seqs)) if measure is PLAIN else known.of(measure, self.segments)
@@ -110,7 +113,7 @@ class Snapshot:
             return self._densities[measure.key]
 
     def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
-        """Return the filter for live photos whose seqs are `passing`, by `sql`; it is kept under `key`."""
+        """Return the filter for the live photos whose seqs are in `passing`, and cache it under `key`."""
         mask = np.zeros(len(self.seqs), dtype=bool)
         mask[np.searchsorted(self.seqs, passing)] = True
         mask &= self.live
@@ -128,12 +131,12 @@ class Snapshot:
         return made
 
     def known_filter(self, key: str) -> Filter | None:
-        """Return a filter that was made before."""
+        """Return the cached filter for a key, or None."""
         with self._guard:
             return self._filters.get(key)
 
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
-        """Return the vectors (p, d) at some positions; GalleryCorrupt where one is not what was written."""
+        """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
         if len(self.segments) == 1:
             return self.segments[0].read(positions)
         found = np.empty((len(positions), self.tail.dim), dtype=np.float32)
@@ -142,27 +145,27 @@ class Snapshot:
         return found
 
     def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
-        """Yield each segment that some positions are of, its rows, and which of the positions these are."""
+        """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""
         of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in set(of.tolist()):
             mine = of == number
             yield self.segments[number], positions[mine] - self._starts[number], mine
 
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
-        """Return photo_id, item_id and metadata of a position."""
+        """Return photo_id, item_id and metadata of the photo at a position."""
         number = bisect_right(self._starts, position) - 1
         return self.segments[number].photo(position - self._starts[number])
 
     def neighbour(self, position: int, distance: float) -> Neighbour:
-        """Return the photo at a position as an answer."""
+        """Return the photo at a position as a search result."""
         photo_id, item_id, metadata = self.photo(position)
         return Neighbour(item_id, photo_id, distance, metadata)
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
-        """Yield the vectors at some positions, a block at a time."""
+        """Yield the vectors at some positions, one block at a time."""
         if len(positions) > BLOCK:
             for segment, rows, _ in self._by_segment(positions):
-                segment.check(rows)  # together: many of them are hashed faster than block by block
+                segment.check(rows)  # all at once: hashing many rows together is faster than by block
         for start in range(0, len(positions), BLOCK):
             yield self.vectors(positions[start : start + BLOCK])
 
@@ -177,17 +180,17 @@ class Snapshot:
         within: float | None = None,
         skip: Rows | None = None,
     ) -> list[list[tuple[int, float]]]:
-        """Return, for unit vectors (n, d), position and distance of the k nearest items, each by its nearest photo.
+        """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
-        Candidates are fetched until no other photo could be nearer. With `within` it is enough to be sure of the
-        nearest item, and of all up to that distance: fewer than k come back then. The photo at `skip` (n,) is left
-        out.
+        Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
+        to that distance are guaranteed, and fewer than k may be returned. `skip` (n,) holds one position per
+        query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
         own = measure.densities(vectors)
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
         if within is not None and self.base is not None and self.base.candidates.kind in APPROXIMATE:
-            fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and asking again costs little
+            fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
         waiting = list(range(len(vectors)))
         while waiting:
             together = max(1, PAIRS // fetch)
@@ -212,7 +215,7 @@ class Snapshot:
         densities: tuple[Floats, float],
         only: Filter | None,
     ) -> Iterator[tuple[Rows, Floats, float]]:
-        """Yield, for each query, likely photos, their distances, and one that no other photo is nearer than."""
+        """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
         around, sparsest = densities
         found, cosines = self._candidates(vectors, fetch, only)
         there = found >= 0
@@ -227,8 +230,8 @@ class Snapshot:
             yield positions[start:stop], distances[start:stop], limit
 
     def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float, skip: int) -> list[tuple[int, float]]:
-        """Return the nearest photo of each of the k nearest items, as far as they are nearer than the limit."""
-        order = np.lexsort((positions, distances))  # equal distances in the order of adding
+        """Return the nearest photo of each of the k nearest items whose distance is below the limit."""
+        order = np.lexsort((positions, distances))  # insertion order breaks ties
         seen: set[int] = set()
         best: list[tuple[int, float]] = []
         positions = positions[order]
@@ -242,9 +245,9 @@ class Snapshot:
         return best
 
     def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, Floats]:
-        """Return positions of likely photos (n, m), -1 where there are no more, and a cosine (n,) for each query.
+        """Return candidate positions (n, m), padded with -1, and an upper bound (n,) for the cosine of any other photo.
 
-        No other photo's cosine exceeds it: -inf where there is no other.
+        The bound is -inf for a query without other photos.
         """
         if only is not None and only.few is not None:
             return self._scanned(vectors, fetch, only.few)
@@ -269,7 +272,7 @@ class Snapshot:
         return np.where((positions >= 0) & self.live[positions], positions, -1), least
 
     def _scanned(self, vectors: NDArray[np.float32], fetch: int, few: Rows) -> tuple[Rows, Floats]:
-        """Do the same by comparison with the photos at some positions."""
+        """Return candidates as `_candidates` does, from an exhaustive scan of some positions."""
         if fetch >= len(few):
             return np.tile(few, (len(vectors), 1)), np.full(len(vectors), -np.inf)
         cosines = np.concatenate([vectors @ block.T for block in self.blocks(few)], axis=1)
@@ -279,5 +282,5 @@ class Snapshot:
 
     @cached_property
     def _tail_lives(self) -> bool:
-        """Whether there is a live photo that is not of the base."""
+        """Return whether the tail contains a live photo."""
         return bool(self.live[self.tail_start :].any())

@@ -1,8 +1,8 @@
-"""What a gallery's database says of photos, items, metadata, thumbnails, and of the files in force.
+"""Gallery database: photos, items, metadata, thumbnails and the files in use.
 
-Photos are numbered in the order of adding (`seq`), for ever; a segment holds the vectors of a range of these numbers,
-and says of each row which it is. A removed photo's row is gone; its number stays under `removed` until a merge drops
-its vector.
+Photos are numbered permanently in insertion order (`seq`). A segment holds the vectors of a range of seqs and records
+the seq of each row. Removing a photo deletes its database row; its seq stays in `removed` until a merge drops the
+vector.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from .database import RESTORE, Database
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .where import Value, column_sql
+from .filters import Value, column_sql
 
-CHECKSUM = "checksum"  # key of an index's settings
-MAX_METADATA = 64 * 1024  # bytes of a photo's metadata as JSON: each search reads and returns those of its matches
+CHECKSUM = "checksum"  # key in the settings of an index
+MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -37,18 +37,18 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Segment:
-    """A vector file in force."""
+    """A vector file in use."""
 
     id: int
     name: str
     rows: int
-    first: int  # seq of its first row; the others ascend from there
+    first: int  # seq of the first row; the others follow in ascending order
     sha256: str
 
 
 @dataclass(frozen=True)
 class IndexFile:
-    """The candidate index in force."""
+    """The candidate index in use."""
 
     name: str
     kind: str
@@ -58,7 +58,7 @@ class IndexFile:
 
 @dataclass(frozen=True)
 class Entry:
-    """A photo that is to be added."""
+    """A photo to be added."""
 
     photo_id: str
     item_id: str
@@ -66,10 +66,10 @@ class Entry:
 
 
 class Store(Database):
-    """One connection to a gallery's database, and every question that is asked of it."""
+    """A connection to a gallery database, with all its queries."""
 
     def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
-        """Insert photos; return the first seq, and the number of each one's item."""
+        """Insert photos; return the first seq and the item number of each photo."""
         first = self.number("next_seq")
         new = dict.fromkeys(entry.item_id for entry in entries)
         self._connection.executemany(
@@ -96,7 +96,7 @@ class Store(Database):
         return first, items
 
     def remove_photos(self, photo_ids: Sequence[str]) -> None:
-        """Forget photos and their thumbnails; they must be there."""
+        """Delete photos and their thumbnails; all of them must exist."""
         found = list(self._each("SELECT seq, item FROM photos WHERE photo_id IN", photo_ids))
         run = self._connection.executemany
         run("DELETE FROM photos WHERE seq = ?", [(seq,) for seq, _ in found])
@@ -113,16 +113,16 @@ class Store(Database):
         self.increase("items", -len(empty))
 
     def existing(self, photo_ids: Sequence[str]) -> set[str]:
-        """Return which of the ids are in the gallery."""
+        """Return the ids that are in the gallery."""
         return {row[0] for row in self._each("SELECT photo_id FROM photos WHERE photo_id IN", photo_ids)}
 
     def photos_of_items(self, item_ids: Sequence[str]) -> set[str]:
-        """Return the photos of some items."""
+        """Return the photo ids of some items."""
         query = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
         return {row[0] for row in self._each(query, item_ids)}
 
     def photo_ids(self) -> list[str]:
-        """Return every live photo in the order of adding."""
+        """Return the ids of all live photos in insertion order."""
         return [row[0] for row in self._query("SELECT photo_id FROM photos ORDER BY seq")]
 
     def lines(self, first: int, last: int) -> list[tuple[int, str, str, str]]:
@@ -134,12 +134,12 @@ class Store(Database):
         )
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
-        """Return photo_id, item_id and metadata of a photo, None where there is none."""
+        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         rows = self._facts_of("photo_id = ?", photo_id)
         return rows[0] if rows else None
 
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the same of all photos of an item, in the order of adding."""
+        """Return photo_id, item_id and metadata of all photos of an item, in insertion order."""
         return self._facts_of("item_id = ?", item_id)
 
     def _facts_of(self, condition: str, value: str) -> list[tuple[str, str, dict[str, Any]]]:
@@ -148,49 +148,49 @@ class Store(Database):
         return [(photo_id, item_id, self._json(metadata)) for photo_id, item_id, metadata in rows]
 
     def item_ids(self, after: str, limit: int) -> list[str]:
-        """Return ids of items that follow one in alphabetical order."""
+        """Return up to `limit` item ids that follow `after` in alphabetical order."""
         rows = self._query("SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?", (after, limit))
         return [row[0] for row in rows]
 
     def values(self, key: str) -> dict[str, Any]:
-        """Return photo_id to the value of a metadata key, of the photos that have one."""
+        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
         query = "SELECT photo_id, json_extract(metadata, ?) AS v FROM photos WHERE v IS NOT NULL"
         rows = self._query(query, (f"$.{key}",))
         return dict(rows)
 
     def passing(self, condition: str, values: Sequence[Value]) -> NDArray[np.int64]:
-        """Return the seqs of the photos for which a condition of `where.to_sql` holds, ascending."""
+        """Return the seqs of the photos that satisfy a condition of `where.to_sql`, ascending."""
         rows = self._query(f"SELECT seq FROM photos WHERE {condition} ORDER BY seq", values)  # noqa: S608 (marks only)
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
     def failing(self, condition: str, values: Sequence[Value], metadata: Mapping[int, str]) -> list[int]:
-        """Return the keys of JSON texts for which a condition of `where.to_sql` does not hold."""
+        """Return the keys of the JSON texts that do not satisfy a condition of `where.to_sql`."""
         query = f"SELECT ({condition}) IS TRUE FROM (SELECT ? AS metadata)"  # noqa: S608 (marks only)
         return [key for key, text in metadata.items() if self._query(query, [*values, text]) != [(1,)]]
 
     def removed(self) -> NDArray[np.int64]:
-        """Return the seqs whose vectors are no longer in force, ascending."""
+        """Return the seqs whose vectors are no longer in use, ascending."""
         rows = self._query("SELECT seq FROM removed ORDER BY seq")
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
     def live_seqs(self) -> int | None:
-        """Return the sum of the numbers of all live photos, None in a gallery of an earlier release.
+        """Return the sum of the seqs of all live photos, or None in a gallery of an earlier release.
 
-        It ties what is removed to the segments: damage to either changes the sum.
+        It links the removed photos to the segments: damage to either changes the sum.
         """
         known = self.facts().get("live_seqs")
         return None if known is None else self.number("live_seqs")
 
     def sum_live(self) -> None:
-        """Write the sum of the numbers of all live photos where an earlier release did not."""
+        """Store the sum of the seqs of all live photos if an earlier release did not."""
         self._connection.execute("INSERT OR IGNORE INTO facts SELECT 'live_seqs', coalesce(sum(seq), 0) FROM photos")
 
     def forget_removed(self, seqs: Iterable[int]) -> None:
-        """Forget that some photos were removed: their vectors are gone."""
+        """Delete the records of removed photos whose vectors have been dropped."""
         self._connection.executemany("DELETE FROM removed WHERE seq = ?", [(seq,) for seq in seqs])
 
     def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return a photo's thumbnail, None where it has none."""
+        """Return the thumbnail of a photo, or None if it has none."""
         rows = self._query("SELECT jpeg FROM thumbnails WHERE photo_id = ?", (photo_id,))
         return bytes(rows[0][0]) if rows else None
 
@@ -201,16 +201,16 @@ class Store(Database):
     # columns that filters may use
 
     def columns(self) -> dict[str, str]:
-        """Return declared columns and their kinds."""
+        """Return the declared columns and their kinds."""
         return dict(self._query("SELECT name, kind FROM columns ORDER BY name"))
 
     def declare(self, name: str, kind: str) -> None:
-        """Let filters use a metadata key, and index it."""
+        """Declare a metadata key for filters and create an SQL index on it."""
         self._connection.execute("INSERT INTO columns VALUES (?, ?)", (name, kind))
         self._connection.execute(f"CREATE INDEX column_{name} ON photos ({column_sql(name)})")
 
     def photo_of_another_kind(self, name: str, types: Sequence[str]) -> str | None:
-        """Return a photo whose value of a key is of none of these SQLite JSON types, None where there is none."""
+        """Return a photo whose value of a key is not of these SQLite JSON types, or None."""
         marks = ", ".join("?" * len(types))
         rows = self._query(
             f"SELECT photo_id FROM photos WHERE json_type(metadata, ?) NOT IN ({marks}) LIMIT 1",  # noqa: S608
@@ -218,38 +218,38 @@ class Store(Database):
         )
         return str(rows[0][0]) if rows else None
 
-    # files in force
+    # files in use
 
     def segments(self) -> list[Segment]:
-        """Return the vector files in force, in the order of their photos."""
+        """Return the vector files in use, in insertion order of their photos."""
         return [
             Segment(*row) for row in self._query("SELECT id, name, rows, first, sha256 FROM segments ORDER BY first")
         ]
 
     def add_segment(self, name: str, rows: int, first: int, digest: str) -> None:
-        """Put a vector file in force."""
+        """Add a vector file to those in use."""
         self._connection.execute(
             "INSERT INTO segments (name, rows, first, sha256) VALUES (?, ?, ?, ?)", (name, rows, first, digest)
         )
 
     def drop_segments(self, numbers: Iterable[int]) -> None:
-        """Take vector files out of force."""
+        """Remove vector files from those in use."""
         self._connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in numbers])
 
     def index(self) -> IndexFile | None:
-        """Return the candidate index in force."""
+        """Return the candidate index in use, or None."""
         rows = self._query("SELECT name, kind, settings, sha256 FROM indexes")
         if not rows:
             return None
         name, kind, text, digest = rows[0]
         settings = self._json(text)
-        written = settings.pop(CHECKSUM, None)  # earlier releases wrote none
+        written = settings.pop(CHECKSUM, None)  # absent in earlier releases
         if written not in (None, _checksum(settings)):
             raise GalleryCorrupt(f"the settings of the index {name} are not what was written", remedy=RESTORE)
         return IndexFile(name, kind, settings, digest)
 
     def set_index(self, index: IndexFile | None) -> None:
-        """Put a candidate index in force, or none."""
+        """Set the candidate index in use, or remove it with None."""
         self._connection.execute("DELETE FROM indexes")
         if index is not None:
             settings = json.dumps({**index.settings, CHECKSUM: _checksum(index.settings)})
@@ -258,9 +258,9 @@ class Store(Database):
             )
 
     def integrity(self) -> list[str]:
-        """Return what is wrong inside the database."""
+        """Return the problems found inside the database."""
         try:
-            with self.transaction("DEFERRED"):  # one view, while others write
+            with self.transaction("DEFERRED"):  # one consistent view while other processes write
                 problems = [str(row[0]) for row in self._query("PRAGMA integrity_check") if row[0] != "ok"]
                 for what, query in CHECKS.items():
                     ((count,),) = self._query(query)
@@ -279,7 +279,7 @@ def _checksum(settings: Mapping[str, Any]) -> int:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text with sorted keys; InvalidParameter where it is none, or too long."""
+    """Return metadata as JSON text with sorted keys; raise InvalidParameter if it is invalid or too long."""
     try:
         text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
         size = len(text.encode())

@@ -1,4 +1,4 @@
-"""A gallery's photos as a table for spreadsheets: a CSV file of ids and metadata."""
+"""CSV export of a gallery's ids and metadata."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .gallery import Gallery
 
 BATCH = 5000  # photos written at a time
 IDS = ("photo_id", "item_id")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a cell of text that begins so would be computed
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
 
 
 def write_table(gallery: Gallery, path: Path) -> int:
-    """Write a line per live photo of one version, a column per metadata key, and return how many.
+    """Write one line per live photo of one version, with one column per metadata key; return the number of photos.
 
-    Keys that begin with _ are the program's own and left out. Text that a spreadsheet would take for a formula gets a
-    quote (') in front of it.
+    Keys that start with _ are internal and left out. Text that a spreadsheet would evaluate as a formula is prefixed
+    with a quote (').
     """
     now = gallery.snapshot()
     keys = sorted(
@@ -32,7 +32,7 @@ def write_table(gallery: Gallery, path: Path) -> int:
     )
     names = [f"metadata.{key}" if key in IDS else key for key in keys]
     count = 0
-    with path.open("w", newline="", encoding="utf-8-sig") as file:  # Excel takes plain UTF-8 for something else
+    with path.open("w", newline="", encoding="utf-8-sig") as file:  # Excel recognises UTF-8 by its byte order mark
         writer = csv.writer(file)
         writer.writerow([_cell(name) for name in (*IDS, *names)])
         for photos in gallery.walk(BATCH, snapshot=now):
@@ -45,7 +45,7 @@ def write_table(gallery: Gallery, path: Path) -> int:
 
 
 def _cell(value: Any) -> str:
-    """Return a JSON value as a cell: text as it is, nothing for null, the rest as JSON."""
+    """Return a JSON value as a cell: text unchanged, null as an empty cell, everything else as JSON."""
     if isinstance(value, str):
         return f"'{value}" if value.startswith(FORMULA) else value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""A gallery's photos and log as a parquet file, and back: for backups, other programs, and moving between machines."""
+"""Export and import galleries as parquet files: for backups, other programs and other machines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writ
 
 
 def export_photos(gallery: Gallery, path: Path) -> int:
-    """Write all live photos of one version and return how many; GalleryError where the file exists.
+    """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A name that ends in .parquet gets everything, the log of changes too. One that ends in .csv gets a table for
-    spreadsheets: ids and metadata, without vectors and thumbnails, so that no gallery can be made of it.
+    A .parquet file contains everything, including the change log. A .csv file is a table for spreadsheets with ids and
+    metadata but no vectors or thumbnails; it cannot be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
@@ -46,7 +46,7 @@ def export_photos(gallery: Gallery, path: Path) -> int:
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; what is written has its name, and is on the disk, once nothing has failed."""
+    """Yield a temporary path; on success the file is synced and renamed to `path`."""
     aside = path.with_name(f"{path.name}.partial")
     try:
         yield aside
@@ -97,9 +97,9 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
 
 
 def import_photos(path: Path, gallery_path: Path) -> int:
-    """Add the photos of an exported file to a gallery, making it where there is none; return how many.
+    """Add the photos of an exported file to a gallery, creating it if needed; return their number.
 
-    A new gallery begins with the log of the exported one. One that exists keeps its own.
+    A new gallery starts with the exported change log. An existing gallery keeps its own.
     """
     facts, log = _facts(path)
     if (gallery_path / DATABASE).exists():
@@ -148,7 +148,7 @@ def _facts(path: Path) -> tuple[dict[str, Any], list[Change]]:
 
 
 def _changes(log: Sequence[Any]) -> list[Change]:
-    """Return the log of changes that was exported; ValueError or TypeError where it is none."""
+    """Return the exported change log; raise ValueError or TypeError if it is invalid."""
     changes = [Change(*line) for line in log]
     for change in changes:
         numbers, texts = (change.version, change.photos), (change.time, change.actor, change.action)

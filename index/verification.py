@@ -1,4 +1,4 @@
-"""Reading everything that a gallery wrote, to see whether it is still there."""
+"""Verify the files and rows of a gallery against their checksums."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .segments import ROWS, VECTORS, encode_row, open_segment, sha256
 from .store import Store
 
 BLOCK = 10_000  # photos compared at a time
-SHOWN = 5  # rows of a segment that are named
+SHOWN = 5  # damaged rows listed per segment
 
 
 def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
-    """Return what is wrong with the files in force, by their hashes."""
+    """Return the files in use whose hashes differ."""
     problems = []
     for segment in store.segments():
         paths = [segments / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
@@ -26,18 +26,18 @@ def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
 
 
 def check_beside(database: Path, segments: Path, indexes: Path) -> list[str]:
-    """Return what is wrong with the database and the files in force, over a connection of its own."""
+    """Return the problems of the database and the files in use, over a separate connection."""
     try:
         store = Store(database, read_only=True)
     except GalleryError as error:
         return [error.message]
     try:
         problems = store.integrity()
-        if problems:  # what such a database says of its files means little
+        if problems:  # a damaged database says nothing reliable about its files
             return problems
         state = store.state()
         problems = check_files(store, segments, indexes)
-        return problems if store.state() == state else []  # else a merge took files away, and has just hashed its own
+        return problems if store.state() == state else []  # otherwise a merge replaced and hashed the files
     except GalleryError as error:
         return [error.message]
     finally:
@@ -45,7 +45,7 @@ def check_beside(database: Path, segments: Path, indexes: Path) -> list[str]:
 
 
 def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
-    """Return where database and segments disagree about a photo, or a row is not what was written."""
+    """Return photos on which database and segments disagree, and rows that fail their checksum."""
     problems: list[str] = []
     removed = set(store.removed().tolist())
     placed = 0

@@ -1,4 +1,4 @@
-"""Reading the newest version of a gallery from its files, keeping what the last one has open."""
+"""Load the newest version of a gallery, reusing what the previous snapshot has open."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .candidates import REBUILD, Candidates
+from index.ann.candidates import REBUILD, Candidates
+from index.ann.kinds import DISK, FLAT
+
 from .database import RESTORE
 from .errors import GalleryCorrupt
-from .kinds import DISK, FLAT
 from .segments import OpenSegment, open_segment, sha256
 from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store
 
-TAIL = 8192  # photos that are scanned without a base
-GROWTH = 4  # the tail becomes part of a base in memory beyond a quarter of it
+TAIL = 8192  # photos scanned without a base
+GROWTH = 4  # a tail larger than a quarter of the base is merged into a base in memory
 
 
 def read_snapshot(
     store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None, indexed: bool = True
 ) -> Snapshot:
-    """Read the newest version, keeping what the last one has open, and without its index file if that is not wanted.
+    """Read the newest version, reusing what the last one has open; without its index file if not `indexed`.
 
-    GalleryCorrupt also when a merge takes a listed file away meanwhile.
+    Raise GalleryCorrupt if files are damaged, or if a merge removes a listed file meanwhile.
     """
     with store.transaction("DEFERRED"):
         (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None
@@ -59,14 +60,14 @@ def read_snapshot(
 
 
 def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:
-    """Return the base in force: the one at hand, or from its file."""
+    """Return the base in use, either the open one or the one in its file."""
     if index is None:
         return last.base if last is not None and last.base is not None and not last.base.name else None
     if last is not None and last.base is not None and last.base.name == index.name:
         return last.base
     paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
     try:
-        if index.kind != DISK and sha256(*paths) != index.sha256:  # the others are read as a whole anyway
+        if index.kind != DISK and sha256(*paths) != index.sha256:  # every other kind is read completely anyway
             raise GalleryCorrupt(f"index {index.name} is not what was written: its sha256 differs", remedy=REBUILD)
         seqs = np.load(paths[1], mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -76,7 +77,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
 
 
 def _is_worn(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
-    """Return whether too many photos came or went since the base was made."""
+    """Return whether too many photos were added or removed since the base was built."""
     last = int(base.seqs[-1]) if len(base.seqs) else -1
     newer = len(seqs) - int(np.searchsorted(seqs, last, side="right"))
     alive = int(live[: len(seqs) - newer].sum())
@@ -84,7 +85,7 @@ def _is_worn(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
 
 
 def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_], dim: int) -> Base | None:
-    """Return an exact base over all live photos, None where they are few."""
+    """Return an exact base over all live photos, or None if there are few."""
     if len(seqs) <= TAIL:
         return None
 
@@ -103,7 +104,7 @@ def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_],
 
 
 def _together(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
-    """Return arrays one after another; a single one stays mapped from its file."""
+    """Concatenate arrays; a single array stays memory-mapped."""
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, kind), *parts])
 
 
@@ -120,7 +121,7 @@ def _positions(base: Base | None, seqs: Rows) -> tuple[NDArray[np.integer], int]
 
 
 def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDArray[np.float32]:
-    """Return the vectors from one position up to another."""
+    """Return the vectors from position `start` up to `stop`."""
     found = np.empty((max(0, stop - start), dim), dtype=np.float32)
     place = 0
     for segment in segments:

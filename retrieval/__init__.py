@@ -1,6 +1,6 @@
-"""An image in, matches out, or an honest no-match.
+"""Image search that returns catalogue items within a calibrated threshold, or no match.
 
-The five public names are loaded when they are first used, so that importing the package does nothing.
+The public names are imported lazily, on first use.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .bundle import Bundle
-    from .embedder import Embedder
+    from .bundle.bundle import Bundle
+    from .bundle.embedder import Embedder
     from .result import Match, SearchResult
     from .retriever import Retriever
 
 __all__ = ["Bundle", "Embedder", "Match", "Retriever", "SearchResult"]
 
 _HOMES = {
-    "Bundle": "bundle",
-    "Embedder": "embedder",
+    "Bundle": "bundle.bundle",
+    "Embedder": "bundle.embedder",
     "Match": "result",
     "Retriever": "retriever",
     "SearchResult": "result",

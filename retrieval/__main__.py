@@ -1,5 +1,5 @@
-"""`python -m retrieval` is the command `retrieval`, for launchers that want a module."""
+"""Entry point of `python -m retrieval`, for launchers that require a module."""
 
-from .cli import main
+from retrieval.cli.main import main
 
 main()

@@ -1,4 +1,4 @@
-"""The public name of the exception tree, which `index.errors` draws."""
+"""Public exceptions, defined in `index.errors`."""
 
 from index.errors import (
     BundleCorrupt,

@@ -1,18 +1,17 @@
-"""Which extra of the distribution brings a module."""
+"""The mapping from imported modules to the extras that install them."""
 
 from __future__ import annotations
 
-SERVE, TRAIN, CLIENT, COMPARE, MILVUS, RAY, SIGN = "serve", "train", "client", "compare", "milvus", "ray", "sign"
+SERVE, TRAIN, CLIENT, MILVUS, RAY, SIGN = "serve", "train", "client", "milvus", "ray", "sign"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
     TRAIN: (
-        "accelerate", "matplotlib", "onnx", "onnxscript", "optuna", "safetensors", "scipy", "sklearn", "tensorboard",
-        "torch", "transformers",
+        "accelerate", "albumentations", "cv2", "matplotlib", "onnx", "onnxscript", "optuna", "pytorch_metric_learning",
+        "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
     ),
     CLIENT: ("httpx",),
-    COMPARE: ("pytorch_metric_learning",),
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
     SIGN: ("cryptography",),
@@ -20,5 +19,5 @@ MODULES = {
 
 
 def extra_of(module: str) -> str:
-    """Return the extra that brings a module; `serve` for those that others need in turn."""
+    """Return the extra that installs a module; `serve` for indirect dependencies."""
     return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)

@@ -1,4 +1,4 @@
-"""Files: bytes from the middle, whole files or nothing, and what to do where the system refuses one."""
+"""File helpers: partial reads, atomic writes, and remedies for operating-system errors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ REMEDIES = {
 
 
 def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
-    """Return `size` bytes of a file from `offset` on, or what there is of them; raises OSError.
+    """Return up to `size` bytes of a file, starting at `offset`. Raises OSError.
 
-    One open, one read and one close: no descriptor is kept, so that there is no limit on the number of files.
+    The file is opened and closed on each call, so the number of files is not limited by open descriptors.
     """
     file = os.open(path, os.O_RDONLY)
     try:
@@ -38,9 +38,9 @@ def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
 
 
 def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
-    """Write a file, replacing one of the same name; where that fails nothing of it is left.
+    """Write a file atomically, replacing an existing one. On failure no partial file is left.
 
-    `mode` is what it may be used for, less the umask. Raises OSError, which names the file.
+    `mode` sets the permissions, subject to the umask. Raises OSError with the file's name.
     """
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
@@ -56,7 +56,7 @@ def write_file(path: Path, content: str | bytes, *, mode: int = 0o666) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Raise OSError where nothing can be written at a path, before the work is done whose result goes there."""
+    """Raise OSError if a path cannot be written. Call it before long work, to fail early."""
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
         raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(above))
@@ -65,7 +65,7 @@ def check_place(path: Path) -> None:
 
 
 def explain(error: OSError) -> str:
-    """Return which file the system refused, why, and what to do."""
+    """Return the file, the reason and the remedy of an OSError as text."""
     place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
     remedy = REMEDIES.get(error.errno or 0, "")
     return f"{place}{error.strerror or error}" + (f". {remedy}" if remedy else "")

@@ -1,8 +1,8 @@
-"""One way to see an image, for training, calibration, indexing and serving alike.
+"""Image decoding and preprocessing, shared by training, calibration, indexing and serving.
 
-Another decoder or resampler moves the distances and voids the threshold, so everybody calls this file:
-bytes, path or PIL image → checked upright RGB (`open_image`) → square of pixels (`resize`) → what the model
-takes (`to_tensor`). Every limit on hostile input is here too.
+A different decoder or resampler changes the distances and invalidates the threshold, so all code paths use this
+module: bytes, path or PIL image → checked upright RGB (`open_image`) → square of pixels (`resize`) → model input
+(`to_tensor`). The limits on hostile input are also enforced here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 25_000_000
 MIN_SIDE = 8
 MAX_ASPECT = 50
-CHUNK = 2**16  # bytes read at a time where a file reports no size
+CHUNK = 2**16  # bytes per read if a file reports no size
 THUMBNAIL_SIDE = 256
-BACKGROUND = (255, 255, 255)  # what shows through transparent pixels
+BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
 
-warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # our own limit is stricter, and refuses
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MAX_PIXELS is stricter, and an error
 
 Source = bytes | io.BytesIO | str | Path | Image.Image | NDArray[np.uint8]
 ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RGB array, uint8 (height, width, 3)"
@@ -40,8 +40,10 @@ ACCEPTED = "be an encoded image (bytes or BytesIO), a path, a PIL image or an RG
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a model sees an image: the centred square that spans `view` of the shorter side, resized to
-    `size` pixels, scaled as (value / 255 - mean) / std.
+    """Preprocessing parameters of a model.
+
+    The model's input is the centred square that spans `view` of the shorter side, resized to `size` pixels and scaled
+    as (value / 255 - mean) / std.
     """
 
     size: int = 160
@@ -58,12 +60,12 @@ class Preprocessing:
             raise InvalidParameter("mean and std", "have three values, std positive", (self.mean, self.std))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the parameters as plain JSON values."""
         return {"size": self.size, "view": self.view, "mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
-        """Build it from `to_dict`."""
+        """Create a Preprocessing from the output of `to_dict`."""
         red, green, blue = values["mean"]
         spread_red, spread_green, spread_blue = values["std"]
         mean, std = (red, green, blue), (spread_red, spread_green, spread_blue)
@@ -71,7 +73,7 @@ class Preprocessing:
 
     @property
     def min_side(self) -> int:
-        """The shorter side below which an image is enlarged; what `open_image` needs to know."""
+        """The shorter side below which an image is upscaled; pass it to `open_image`."""
         return math.ceil(self.size / self.view)
 
 
@@ -83,15 +85,15 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     source:
         Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
     min_side:
-        The side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least
-        twice that (0: at full size).
+        Side that the image will be resized to. A larger JPEG is decoded at a reduced scale of at least twice this
+        side; with 0, at full size.
 
     Raises
     ------
     ImageUnreadable, ImageTooLarge, ImageUnsupported
-        Where the photo cannot be used.
+        If the photo cannot be used.
     InvalidParameter
-        For anything that is no source.
+        If `source` has an unsupported type or shape.
     """
     source = plain_source(source)
     if isinstance(source, Image.Image):
@@ -119,7 +121,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
 
 
 def plain_source(source: Source) -> bytes | Path | Image.Image:
-    """Return a source as bytes, a path or a PIL image; InvalidParameter, which says what is accepted, for others."""
+    """Convert a source to bytes, a path or a PIL image; raise InvalidParameter for anything else."""
     if isinstance(source, bytes | Image.Image):
         return source
     if isinstance(source, str | Path):
@@ -134,7 +136,7 @@ def plain_source(source: Source) -> bytes | Path | Image.Image:
 
 
 def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> Image.Image:
-    """Return the part inside a bounding box in pixels of the upright image, or all of it."""
+    """Crop an image to a bounding box, in pixels of the upright image; None returns the whole image."""
     if bbox is None:
         return image
     left, upper, right, lower = (round(value) for value in bbox)
@@ -144,49 +146,49 @@ def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> 
 
 
 def see(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Return what a model sees of an upright RGB image, uint8 (size, size, 3)."""
+    """Crop the centred square of an upright RGB image and resize it to uint8 (size, size, 3)."""
     side = preprocessing.view * min(image.size)
     left, upper = (image.width - side) / 2, (image.height - side) / 2
     return resize(image, preprocessing.size, box=(left, upper, left + side, upper + side))
 
 
 def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> NDArray[np.uint8]:
-    """Return uint8 (size, size, 3): an antialiased bilinear resize of a box (left, upper, right, lower)."""
+    """Resize a box (left, upper, right, lower) to uint8 (size, size, 3), bilinear with antialiasing."""
     return np.asarray(resized(image, size, box=box))
 
 
 def resized(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> Image.Image:
-    """Return what `resize` does as an image."""
+    """Resize a box like `resize`, but return a PIL image."""
     return image.resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
 @dataclass(frozen=True)
 class Appearance:
-    """What photos look like to a camera, each in [0, 1]: tells live photos from those of the calibration."""
+    """Image statistics, each in [0, 1], that tell live photos from calibration photos."""
 
-    brightness: float  # mean of the luminance
-    contrast: float  # its standard deviation
-    sharpness: float  # mean step between neighbouring pixels
+    brightness: float  # mean luminance
+    contrast: float  # standard deviation of the luminance
+    sharpness: float  # mean absolute difference between horizontally neighbouring pixels
 
     @classmethod
     def of(cls, pixels: NDArray[np.uint8]) -> Appearance:
-        """Return that of a square of pixels, uint8 (size, size, 3)."""
+        """Return the appearance of pixels, uint8 (size, size, 3)."""
         gray = pixels[..., 1].astype(np.float32) / 255  # green carries most of the luminance
         return cls(float(gray.mean()), float(gray.std()), float(np.abs(np.diff(gray, axis=1)).mean()))
 
 
 def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
-    """Return float32 (..., 3, h, w) of uint8 pixels (..., h, w, 3)."""
+    """Scale uint8 pixels (..., h, w, 3) to a float32 tensor (..., 3, h, w)."""
     mean = np.asarray(preprocessing.mean, dtype=np.float32) * 255
     scale = 1 / (np.asarray(preprocessing.std, dtype=np.float32) * 255)
-    tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)  # arithmetic runs along rows then
+    tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)  # contiguous rows are faster
     tensor -= mean[:, None, None]
     tensor *= scale[:, None, None]
     return tensor
 
 
 def thumbnail(image: Image.Image) -> bytes:
-    """Return a JPEG of at most 256 pixels a side, re-encoded: nothing of the original file is kept."""
+    """Return a re-encoded JPEG of at most 256 pixels per side, without any of the original file's metadata."""
     small = image
     if max(image.size) > THUMBNAIL_SIDE:
         small = image.copy()
@@ -199,19 +201,20 @@ def thumbnail(image: Image.Image) -> bytes:
 def read_file(path: Path, *, follow_links: bool = True) -> bytes:
     """Return the bytes of a regular file, at most `MAX_BYTES`.
 
-    Pipes, sockets and devices are refused without being opened, and so are links unless `follow_links`. At most
-    `MAX_BYTES` + 1 bytes are read, whatever size the file system reports.
+    Pipes, sockets and devices are refused without being opened; so are symbolic links unless `follow_links`. Reading
+    stops after `MAX_BYTES` + 1 bytes, whatever size the file system reports.
 
     Raises
     ------
     ImageUnreadable, ImageTooLarge
+        If the file cannot be read or is too large.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow_links else os.O_NOFOLLOW)
     try:
         if stat.S_ISREG(path.stat(follow_symlinks=follow_links).st_mode):
             with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
                 status = os.fstat(file.fileno())
-                if stat.S_ISREG(status.st_mode):  # still: the name may lead elsewhere by now
+                if stat.S_ISREG(status.st_mode):  # again: the path may have been replaced since
                     return _read_limited(file, path, status.st_size)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
@@ -230,7 +233,7 @@ def _read_limited(file: io.FileIO, path: Path, expected: int) -> bytes:
 
 
 def _load(image: Image.Image) -> None:
-    """Decode a PIL image, which may have been opened without that."""
+    """Decode a PIL image that may have been opened lazily."""
     try:
         image.load()
     except Exception as error:  # Pillow's decoders raise many types on damaged files
@@ -238,7 +241,7 @@ def _load(image: Image.Image) -> None:
 
 
 def _check_shape(image: Image.Image) -> None:
-    """Refuse by what the header says, before a pixel is decoded."""
+    """Check the dimensions in the header, before any pixel is decoded."""
     width, height = image.size
     if width * height > MAX_PIXELS:
         raise ImageTooLarge(f"the image has {width}×{height} pixels, the limit is {MAX_PIXELS:,}")
@@ -246,7 +249,7 @@ def _check_shape(image: Image.Image) -> None:
         raise ImageUnsupported(f"the image has {width}×{height} pixels, a side needs at least {MIN_SIDE}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
-    if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # a phone's JPEG may carry depth or brightness
+    if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # phone JPEGs may embed a depth or gain map
         raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
 
 
@@ -262,7 +265,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
-    """Return RGB of a 16-bit gray image; Pillow's own conversion would clip nearly all of it to white."""
+    """Convert a 16-bit gray image to RGB. Pillow's own conversion clips most values to white."""
     if not image.mode.startswith("I"):
         raise ImageUnsupported(f"images of mode {image.mode} are not accepted", remedy="Save it with 8 bits")
     values = np.asarray(image).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a search answers: matches within the threshold, or why there are none."""
+"""Search results: matches within the threshold, or the reason for a no-match."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILTERED_OUT, GALLERY_EMPTY = "filtered_out", "gallery_empty"
 
 @dataclass(frozen=True)
 class Match:
-    """An item, by its nearest photo."""
+    """A matching item, represented by its nearest photo."""
 
     item_id: str
     photo_id: str
@@ -23,34 +23,34 @@ class Match:
     metadata: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the match as plain JSON values."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The answer to one photo."""
+    """The result of searching with one photo."""
 
-    matches: tuple[Match, ...]  # best first; empty: the item is not in the catalogue
+    matches: tuple[Match, ...]  # best first; empty for a no-match
     decision: str  # "match" or "no_match"
-    reason: str  # why nothing is returned, one of the five words above; "" for a match
+    reason: str  # of a no-match: one of the five constants above; "" for a match
     threshold: float
-    nearest_distance: float | None  # None: the gallery holds nothing to compare with
+    nearest_distance: float | None  # None if no photo was compared (empty gallery or filter)
     certainty: float
     nearest: Match | None  # the closest item, match or not
     bundle_id: str
     gallery_version: int
-    timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # by stage: decode, embed, search
+    timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)
 
     @property
     def margin(self) -> float | None:
-        """The threshold minus the nearest distance: negative where the nearest item is too far away."""
+        """The threshold minus the nearest distance; negative if the nearest item is too far away."""
         return None if self.nearest_distance is None else self.threshold - self.nearest_distance
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
+        """Return the result as plain JSON values, without the appearance."""
         values = {name: value for name, value in vars(self).items() if name != "appearance"} | {"margin": self.margin}
         values["matches"] = [match.to_dict() for match in self.matches]
         values["nearest"] = None if self.nearest is None else self.nearest.to_dict()

@@ -1,4 +1,4 @@
-"""A photo in, matches or an honest no-match out: embed, candidates, exact distance, threshold."""
+"""The `Retriever`: embed a photo, search the gallery, apply the threshold."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
+from index.location import open_gallery
 from index.shell import command
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.embedder import Embeddings
+from retrieval.bundle.local_density import LocalDensity
+from retrieval.threshold.recalibrate import Outlook, outlook
 
-from .bundle import Bundle
-from .cohort import LocalDensity
-from .embedder import Embeddings
 from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from .images import Appearance, Source
-from .places import open_gallery
-from .recalibration import Outlook, outlook
 from .result import (
     BEYOND_THRESHOLD,
     FILTERED_OUT,
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from index.milvus import MilvusGallery
 
 
-MOST_MATCHES = 100  # of one answer, here as over HTTP
-MOST_IMAGES = 64  # of one batch
-MOST_WHERE = 2000  # characters of a filter
+MOST_MATCHES = 100  # per search; also the limit of the HTTP API
+MOST_IMAGES = 64  # per batch
+MOST_WHERE = 2000  # characters in a filter
 
 
 class Retriever:
-    """A bundle and a gallery that belong together, ready for any number of threads.
+    """Searches a gallery with the model and threshold of a bundle. Thread-safe.
 
-    Used in a `with` statement it is closed at the end, with the gallery that `open` opened.
+    As a context manager it closes itself on exit, together with the gallery if `open` opened it.
     """
 
     def __init__(self, bundle: Bundle, gallery: Gallery | MilvusGallery, *, threads: int = 1) -> None:
@@ -63,9 +63,10 @@ class Retriever:
     def open(
         cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1, trust: Sequence[str | Path] = ()
     ) -> Retriever:
-        """Open both directories; BundleMismatch when the gallery was made by another model.
+        """Open a bundle and a gallery.
 
-        With files of public keys as `trust` one of the keys must have signed the bundle, else BundleUntrusted.
+        Raises BundleMismatch if another model made the gallery. If `trust` lists public key files, one of the keys
+        must have signed the bundle; otherwise BundleUntrusted is raised.
         """
         opened = Bundle.open(bundle, trust=trust)
         place = open_gallery(gallery, read_only=True)
@@ -88,7 +89,7 @@ class Retriever:
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, threshold {self.bundle.threshold:.4f}{closed}>"
 
     def close(self) -> None:
-        """Close the gallery, where `open` opened it; a search afterwards is a GalleryError."""
+        """Close the gallery if `open` opened it. Later searches raise GalleryError."""
         self._closed = True
         if self._owns_gallery:
             self.gallery.close()
@@ -96,25 +97,25 @@ class Retriever:
     def search(
         self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
     ) -> SearchResult:
-        """Return the catalogue items that this photo shows, or none.
+        """Return the catalogue items that match a photo, if any.
 
         Parameters
         ----------
         image:
             Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
         top_k:
-            Matches at most, 1 to 100.
+            Maximum number of matches, 1 to 100.
         where:
-            A filter over the gallery's declared columns (`index.where`).
+            Filter over the gallery's declared columns (`index.filters`).
         explain:
-            Say how the answer came about, too: a second search, by the plain distance.
+            Add an explanation to the result. This costs a second search, by the plain distance.
 
         Raises
         ------
         ImageRefused
-            Where the photo cannot be used.
+            If the photo cannot be used.
         InvalidParameter
-            For an argument that breaks its rule.
+            If an argument is invalid.
         """
         (answer,) = self.search_batch([image], top_k=top_k, where=where, explain=explain)
         if isinstance(answer, ImageRefused):
@@ -124,9 +125,10 @@ class Retriever:
     def search_batch(
         self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
     ) -> list[SearchResult | ImageRefused]:
-        """Return the answer to each photo, embedded together; a photo that cannot be used has its refusal in its place.
+        """Search with up to 64 photos at once and return one result per photo.
 
-        The arguments are those of `search`, for 64 photos at most; the times of an answer are its share of the batch's.
+        A photo that cannot be used gets an `ImageRefused` in its place. The other arguments are those of `search`.
+        Each result's timings are the batch's timings divided by the number of photos.
         """
         self._check(images, top_k, where)
         started = time.perf_counter()
@@ -157,7 +159,7 @@ class Retriever:
         ]
 
     def _check(self, images: Sequence[Source], top_k: int, where: str | None) -> None:
-        """Refuse arguments that break their rules: the same here as over HTTP."""
+        """Raise InvalidParameter for invalid arguments. The limits are those of the HTTP API."""
         if self._closed:
             raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
         if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
@@ -171,7 +173,7 @@ class Retriever:
             raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
 
     def _square(self, image: Source) -> NDArray[np.uint8] | ImageRefused:
-        """Return what the model sees of an image, uint8 (1, size, size, 3), or why it cannot be used."""
+        """Return an image preprocessed for the model, uint8 (1, size, size, 3), or the reason it is refused."""
         try:
             return self.embedder.read([image])
         except ImageRefused as refusal:
@@ -180,7 +182,7 @@ class Retriever:
     def _answer(
         self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, version: int, *, explain: bool
     ) -> SearchResult:
-        """Return the answer to one photo, whose vector is (1, d), by what is near it in a version of the gallery."""
+        """Return the result for one photo with vector (1, d), given its neighbours in a gallery version."""
         certainty = float(made.certainties[0])
         sure = certainty >= self.bundle.operating_point.min_certainty
         matches = [_match(n) for n in neighbours if sure and bool(accepts(n.distance, self.bundle.threshold))]
@@ -198,7 +200,7 @@ class Retriever:
         )
 
     def _explanation(self, vectors: NDArray[np.float32], where: str | None) -> dict[str, Any]:
-        """Return how the answer to one vector (1, d) comes about."""
+        """Return the details behind the result for one vector (1, d)."""
         measure = self.bundle.measure
         (plain,) = self.gallery.search(vectors, 1, where=where)
         return {
@@ -212,7 +214,7 @@ class Retriever:
         }
 
     def _reason(self, vectors: NDArray[np.float32], where: str | None, *, sure: bool, empty: bool) -> str:
-        """Return why nothing is returned for one vector (1, d)."""
+        """Return the reason for a no-match for one vector (1, d)."""
         if empty:
             return GALLERY_EMPTY if where is None or not len(self.gallery) else FILTERED_OUT
         if not sure:
@@ -223,7 +225,7 @@ class Retriever:
         return BEYOND_THRESHOLD
 
     def outlook(self) -> Outlook | None:
-        """Return what the threshold does in a gallery as large as this one now, None where the bundle cannot tell."""
+        """Return the expected FPIR at the gallery's current size, or None if the bundle cannot tell."""
         items = self.gallery.items
         if items not in self._outlooks:
             self._outlooks = {items: outlook(self.bundle, items)}
@@ -231,7 +233,7 @@ class Retriever:
 
 
 def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
-    """Refuse a gallery whose vectors another model made."""
+    """Raise BundleMismatch if another model made the gallery's vectors."""
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(
             f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",

@@ -1,1 +1,1 @@
-"""Matches over HTTP and in a browser."""
+"""HTTP server: search endpoint, search page and operations."""

@@ -1,4 +1,4 @@
-"""The newest answers, which feedback may be about: each is kept for the key that asked."""
+"""Recent answers by API key, kept for feedback."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ from dataclasses import dataclass, replace
 from threading import Lock
 
 from retrieval.result import SearchResult
+from serving.http.callers import Caller
 
-from .callers import Caller
-
-REMEMBERED = 4096  # newest answers of a key
+REMEMBERED = 4096  # newest answers kept per key
 
 
 @dataclass
 class Answered:
-    """An answer, and what was last said of it."""
+    """An answer with the last verdict of each key."""
 
-    result: SearchResult  # without matches and metadata: they are not judged
+    result: SearchResult  # without matches and metadata, which feedback does not need
     request_id: str
     asked_by: str
-    verdicts: dict[str, str]  # name of the key that judged, to its verdict
+    verdicts: dict[str, str]  # by name of the judging key
 
 
 class Answers:
@@ -31,7 +30,7 @@ class Answers:
         self._of_key: dict[str, OrderedDict[str, Answered]] = {}
 
     def note(self, caller: Caller, request_id: str, result: SearchResult) -> None:
-        """Keep an answer; an older one of the same key and id is forgotten, as is the oldest of too many."""
+        """Keep an answer. It replaces one of the same key and id; the oldest is dropped beyond REMEMBERED."""
         nearest = None if result.nearest is None else replace(result.nearest, metadata={})
         kept = replace(result, matches=(), nearest=nearest, explanation=None)
         with self._guard:
@@ -42,7 +41,7 @@ class Answers:
                 answers.popitem(last=False)
 
     def find(self, caller: Caller, request_id: str) -> Answered | None:
-        """Return an answer that the caller may judge, None where there is none: its own, or any if it is an admin."""
+        """Return an answer that the caller may judge, or None. Admins may judge the answers of every key."""
         with self._guard:
             own = self._of_key.get(caller.key, OrderedDict()).get(request_id)
             if own is not None or not caller.is_admin:

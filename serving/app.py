@@ -1,4 +1,4 @@
-"""Endpoint and page as one application: the endpoint answers at once, the page follows when it is loaded."""
+"""ASGI application of endpoint and page; the page loads in the background."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.retriever import Retriever
+from serving.api.problems import problem_response
+from serving.api.routes import create_api
+from serving.http.guard import ENDPOINT, PROBES, Guard
+from serving.http.keys import KeyRing
+from serving.http.limits import AGAIN, BodyLimit, Busy, Rates
 
-from .api import create_api
-from .guard import ENDPOINT, PROBES, Guard
-from .keys import KeyRing
-from .limits import AGAIN, BodyLimit, Busy, Rates
-from .problems import problem_response
+from .config import ServeSettings
 from .service import Service
-from .settings import ServeSettings
 
 log = logging.getLogger("retrieval.serving")
 SEARCH_PATH = "/v1/search"
@@ -32,7 +32,7 @@ LOADING = (
 
 
 class Front:
-    """Sends a request to the endpoint, or to the page once it is there; refuses searches at once where all is full."""
+    """Dispatcher to endpoint and page. Searches are refused early when the queue is full."""
 
     def __init__(self, service: Service, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
         self._service, self._endpoint, self._load = service, endpoint, load_page
@@ -41,11 +41,11 @@ class Front:
         self._opened = AsyncExitStack()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Dispatch by path; refuse a search when the queue is full."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
         elif self._service.pool.is_full and scope["path"] == SEARCH_PATH and scope["method"] == "POST":
-            self._service.telemetry.busy.inc()  # before anything is read or parsed: this must cost next to nothing
+            self._service.telemetry.busy.inc()  # nothing is read or parsed yet: a refusal is cheap
             await problem_response(Busy("every place in the queue is taken", remedy=AGAIN))(scope, receive, send)
         elif self._load is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
             await self._endpoint(scope, receive, send)
@@ -55,7 +55,7 @@ class Front:
             await HTMLResponse(LOADING, 503, headers={"Retry-After": "1"})(scope, receive, send)
 
     async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Start the endpoint, and then the page beside it; end both."""
+        """Run the endpoint's lifespan; load the page once it has started, and close it at shutdown."""
 
         async def started(message: Any) -> None:
             if message["type"] == "lifespan.startup.complete" and self._load is not None:
@@ -90,9 +90,9 @@ def create_app(
     examples: Sequence[Path] = (),
     reopen: Callable[[], Retriever] | None = None,
 ) -> ASGIApp:
-    """Return the application of one bundle and one gallery, with the page at / unless told otherwise.
+    """Return the ASGI application of one bundle and one gallery, with the page at / unless `page` is false.
 
-    `reopen` opens them again for a reload; by default under the same paths.
+    `reopen` opens both for a reload; the default opens the same paths.
     """
     settings = settings or ServeSettings()
     service = Service(retriever, settings, reopen=reopen)
@@ -102,7 +102,7 @@ def create_app(
     if page:
 
         def load() -> Any:
-            from .page import load_page
+            from serving.ui.page import load_page
 
             return load_page(service, examples, rates=rates)
 

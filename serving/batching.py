@@ -1,4 +1,4 @@
-"""Photos of different requests embedded together, where a device gains by it: a GPU does, a core does not."""
+"""Batch the embedding of concurrent requests. This pays on a GPU, not on a CPU."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.embedder import Embedder, Embeddings
+from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.errors import RetrievalError
 from retrieval.images import Preprocessing, Source
 
-WAIT_S = 0.003  # for company, at most
+WAIT_S = 0.003  # maximum wait for another request
 
 
 class BatchingEmbedder:
-    """An embedder whose callers, each on a thread of its own, share the model's runs."""
+    """Thread-safe embedder that runs the photos of concurrent callers as one batch."""
 
     def __init__(self, embedder: Embedder, *, most: int) -> None:
         self._embedder, self._most = embedder, most
@@ -27,21 +27,21 @@ class BatchingEmbedder:
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """What the model sees."""
+        """Preprocessing of the wrapped embedder."""
         return self._embedder.preprocessing
 
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
-        """Return what the model sees of the images: on the caller's thread."""
+        """Return the preprocessed images; runs on the caller's thread."""
         return self._embedder.read(images)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
-        """Return the embeddings of squares (n, size, size, 3), once their batch has run."""
+        """Return the embeddings of pixels (n, size, size, 3); blocks until their batch has run."""
         answer: Future[Embeddings] = Future()
         self._asked.put((pixels, answer))
         return answer.result()
 
     def close(self) -> None:
-        """End the thread; what was asked before is answered."""
+        """Stop the thread after the pending requests."""
         self._asked.put(None)
 
     def _work(self) -> None:
@@ -65,7 +65,7 @@ class BatchingEmbedder:
     def _answer(self, batch: list[tuple[NDArray[np.uint8], Future[Embeddings]]]) -> None:
         try:
             made = self._embedder.embed_pixels(np.concatenate([pixels for pixels, _ in batch]))
-        except BaseException as error:  # every caller is told
+        except BaseException as error:  # every caller gets the error
             told = error if isinstance(error, RetrievalError) else RetrievalError(f"the model failed: {error}")
             for _, answer in batch:
                 answer.set_exception(told)

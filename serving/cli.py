@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING
 import click
 
 from index.shell import command
+from retrieval.cli.options import Place
+from retrieval.cli.signing import new_signing, sign
+from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
-from retrieval.places import Place
-from retrieval.signing_options import trust_option
+from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
+from serving.http.listening import bind, port_of
 
-from .keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
-from .listening import bind, port_of
-from .settings import ServeSettings
-from .settings_options import settings_options
-from .signing_commands import new_signing, sign
+from .config import ServeSettings
+from .config_options import settings_options
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
-EXAMPLES = 12  # shown on the page at most
+EXAMPLES = 12  # maximum on the page
 BACKLOG = 512
 Folder = click.Path(path_type=Path)
 
@@ -56,10 +56,10 @@ def serve(
     page: bool | None,
     examples: Sequence[Path],
 ) -> None:
-    """Answer searches: POST /v1/search, and a page at /.
+    """Serve searches at POST /v1/search and a search page at /.
 
-    The threshold is the bundle's; nothing here changes it. With --trust only a bundle that one of the keys signed is
-    served, after a reload too.
+    The threshold comes from the bundle and cannot be changed here. With --trust, the server accepts only bundles
+    signed by one of the keys, at start-up and at each reload.
 
     \b
     Example:
@@ -68,16 +68,16 @@ def serve(
     """
     check_exposure(host, settings.keys, insecure=insecure)
     from retrieval.retriever import Retriever
+    from serving.ops.logs import Lines
 
     from .app import create_app
-    from .logs import Lines
 
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
     if settings.feedback is None and isinstance(gallery, Path):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
 
     def reopen() -> Retriever:
-        return Retriever.open(bundle, gallery, trust=trust)  # the names may lead elsewhere by then
+        return Retriever.open(bundle, gallery, trust=trust)  # links may have changed since
 
     retriever = reopen()
     point = retriever.bundle.operating_point
@@ -96,16 +96,16 @@ def serve(
     logging.basicConfig(level=logging.INFO, handlers=[Lines()], force=True)
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # what uvicorn hands back once it has finished
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
     _run(app, listeners)
 
 
 def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
-    """Answer on bound sockets until the process is told to end."""
+    """Serve on bound sockets until the process is signalled to stop."""
     import uvicorn
 
-    from .protocol import PunctualProtocol
-    from .server import GRACE_S, run
+    from serving.http.protocol import PunctualProtocol
+    from serving.http.server import GRACE_S, run
 
     config = uvicorn.Config(
         app,
@@ -123,7 +123,7 @@ def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
-    """Refuse to listen beyond this machine without keys."""
+    """Raise InvalidParameter for a public address without keys, or a key file without any."""
     if keys is not None and not len(KeyRing(keys)):
         raise InvalidParameter("--keys", "hold a key", str(keys), remedy=command("keys", "add", keys, "NAME"))
     if keys is None and not insecure and not is_loopback(host):
@@ -136,7 +136,7 @@ def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -144,7 +144,7 @@ def is_loopback(host: str) -> bool:
 
 
 def example_files(places: Sequence[Path]) -> list[Path]:
-    """Return the photos of the given files and folders, evenly picked where there are many."""
+    """Return the photos of files and folders; beyond EXAMPLES, evenly spaced ones."""
     found: list[Path] = []
     for place in places:
         if not place.exists():
@@ -158,7 +158,7 @@ def example_files(places: Sequence[Path]) -> list[Path]:
 
 @click.group()
 def keys() -> None:
-    """Make, list and withdraw API keys, which a running server follows; make keys that sign bundles.
+    """Manage API keys and the keys that sign bundles. A running server picks up changes to its key file.
 
     \b
     Example:
@@ -174,7 +174,7 @@ def keys() -> None:
     "--scope", type=click.Choice(SCOPES), default="search", show_default=True, help="admin may change things."
 )
 def add(file: Path, name: str, scope: str) -> None:
-    """Write a new key and print it, once. An older one of the same name goes on until it is removed.
+    """Add a key and print it. It is shown only once; older keys of the same name stay valid until removed.
 
     \b
     Example:
@@ -186,7 +186,7 @@ def add(file: Path, name: str, scope: str) -> None:
 @keys.command("list")
 @click.argument("file", type=Folder)
 def show(file: Path) -> None:
-    """List names, scopes and dates: the keys themselves are not in the file.
+    """List the names, scopes and creation dates of keys. The file holds no secrets, only hashes.
 
     \b
     Example:
@@ -201,7 +201,7 @@ def show(file: Path) -> None:
 @click.argument("name")
 @click.option("--keep-newest", is_flag=True, help="End a rotation: only the newest key of the name goes on.")
 def remove(file: Path, name: str, keep_newest: bool) -> None:
-    """Withdraw the keys of a name.
+    """Remove the keys of a name.
 
     \b
     Example:

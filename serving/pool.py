@@ -1,4 +1,4 @@
-"""The threads that search: a few of them, a bounded queue in front, a deadline for each search."""
+"""Thread pool for searches with a bounded queue and a deadline."""
 
 from __future__ import annotations
 
@@ -10,49 +10,50 @@ from contextvars import copy_context
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
-from .limits import AGAIN, Busy
+from serving.http.limits import AGAIN, Busy
 
 Result = TypeVar("Result")
-CLOSE_S = 2.0  # that work under way may take when the pool closes: nobody waits for its answer any more
+CLOSE_S = 2.0  # time for running searches to end when the pool closes
 
 
 class SearchPool:
-    """Runs searches on a few threads, one a core, with a bounded queue in front and a deadline for each."""
+    """Thread pool with a bounded queue and a deadline for each search."""
 
     def __init__(self, *, threads: int, queue: int, deadline_s: float) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
         self._threads, self._places, self._deadline = threads, threads + queue, deadline_s
         self._under_way: set[Future[Any]] = set()
-        self._started: dict[int, float] = {}  # thread to the time at which it began its work
+        self._started: dict[int, float] = {}  # start time of the running search, by thread id
         self._taken = 0
         self._guard = Lock()
 
     @property
     def threads(self) -> int:
-        """How many threads search."""
+        """Number of threads."""
         return self._threads
 
     @property
     def waiting(self) -> int:
-        """How many searches wait for a thread."""
+        """Number of searches waiting for a thread."""
         return max(0, self._taken - self._threads)
 
     @property
     def is_full(self) -> bool:
-        """Whether one more search would be refused."""
+        """Whether the queue is full."""
         return self._taken >= self._places
 
     @property
     def overdue(self) -> int:
-        """How many threads have been at one search for longer than the deadline: they may never come back."""
+        """Number of threads whose current search has exceeded the deadline; they may hang."""
         now = time.monotonic()
         with self._guard:
             return sum(now - started > self._deadline for started in self._started.values())
 
     async def run(self, work: Callable[[], Result], *, deadline_s: float | None = None) -> tuple[Result, float]:
-        """Run the work on a thread; return its answer and the seconds it waited. Busy when the queue is full.
+        """Run the work on a thread; return its result and the seconds it waited.
 
-        Busy also when the deadline passes. A place is free again when its work has ended, not when its client has gone.
+        Raises Busy when the queue is full or closed, or when the deadline passes. A place is freed when the work
+        ends, not when the client disconnects.
         """
         with self._guard:
             if self._taken >= self._places:
@@ -71,7 +72,7 @@ class SearchPool:
                     del self._started[get_ident()]
 
         try:
-            running = self._pool.submit(copy_context().run, timed)  # the caller is known to the work
+            running = self._pool.submit(copy_context().run, timed)  # the work sees CALLER
         except RuntimeError as error:  # the pool is closed
             self._leave(None)
             raise Busy("the server is shutting down", remedy=AGAIN) from error
@@ -81,7 +82,7 @@ class SearchPool:
         try:
             async with asyncio.timeout(deadline_s or self._deadline):
                 return await asyncio.wrap_future(running)
-        except TimeoutError as error:  # what waits is taken out of the queue; what runs ends on its own
+        except TimeoutError as error:  # waiting work is cancelled; running work ends on its own
             raise Busy("the search did not end before its deadline", remedy=AGAIN) from error
 
     def _leave(self, ended: Future[Any] | None) -> None:
@@ -90,7 +91,7 @@ class SearchPool:
             self._under_way.discard(ended)
 
     def close(self) -> None:
-        """Take nothing more, and wait a moment for what is under way; what hangs is left behind."""
+        """Refuse further work and wait up to CLOSE_S for running work; threads that hang are abandoned."""
         self._pool.shutdown(wait=False)
         with self._guard:
             under_way = set(self._under_way)

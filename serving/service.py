@@ -1,7 +1,7 @@
-"""What serves: the bundle and gallery in force, and everything that endpoint and page do with them.
+"""Service: searches, feedback, gallery changes and reloads of one bundle and gallery.
 
-A request takes the retriever in force once and keeps it: a swap never mixes two in one answer, and the old one goes
-when its last request has ended.
+A request reads the current retriever once and keeps it, so an answer never mixes two of them. After a swap the old
+retriever is freed when its last request ends.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from typing import Any
 from PIL import Image
 
 from index.gallery import Gallery
+from index.location import open_gallery
 from retrieval.errors import GalleryLocked, RetrievalError
-from retrieval.feedback import append_feedback, feedback_on
 from retrieval.images import Source, open_image, thumbnail
-from retrieval.places import open_gallery
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import append_feedback, feedback_on
+from serving.http.callers import CALLER
+from serving.http.limits import Busy
+from serving.ops.drift_monitor import Monitor
+from serving.ops.readiness import Readiness
+from serving.ops.telemetry import Telemetry
 
 from .answers import Answers
 from .batching import BatchingEmbedder
-from .callers import CALLER
-from .limits import Busy
-from .monitor import Monitor
+from .config import ServeSettings
 from .pool import SearchPool
-from .readiness import Readiness
-from .settings import ServeSettings
-from .telemetry import Telemetry
 
 GPU_BATCH = 16
-COMPARED = 10  # matches that a decision diff looks at
+COMPARED = 10  # matches per query that a decision diff compares
 
 
 class NoSuchThing(RetrievalError):
-    """A photo, an item or an answer that is not there."""
+    """A photo, item or answer that does not exist."""
 
 
 @dataclass(frozen=True)
 class Swap:
-    """A reload, done or tried."""
+    """The outcome of a reload or of its dry run."""
 
     swapped: bool
     before: Retriever
@@ -54,7 +54,7 @@ class Swap:
 
 
 class Service:
-    """A retriever behind a pool of threads, with its watchers."""
+    """A retriever behind a thread pool, with drift monitoring, metrics and readiness."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class Service:
         self._answers = Answers()
 
     def start(self) -> None:
-        """Answer one search, so that the first client does not wait for what is made once; then be ready."""
+        """Run one warm-up search and become ready. The first client does not pay for lazy initialization."""
         self.retriever = self._prepared(self.retriever)
         self.retriever.gallery.check_in_background()
         self.ready = True
 
     def stop(self) -> None:
-        """Take nothing more, and wait a moment for what is under way."""
+        """Stop accepting searches and wait briefly for running ones."""
         self.ready = False
         self.pool.close()
         self.readiness.close()
@@ -101,7 +101,10 @@ class Service:
         explain: bool = False,
         request_id: str = "",
     ) -> SearchResult:
-        """Answer one photo; Busy where there is no place or no time for it."""
+        """Search with one photo in the pool.
+
+        Raises Busy when the queue is full or the deadline passes.
+        """
         retriever = self.retriever
         work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain)
         try:
@@ -117,7 +120,7 @@ class Service:
         return result
 
     def feedback(self, request_id: str, verdict: str) -> None:
-        """Write down what the caller says of one of its answers; an admin may judge those of others."""
+        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer."""
         if self.settings.feedback is None:
             raise NoSuchThing("this server takes no feedback", remedy="Start it with --feedback FILE")
         caller, retriever = CALLER.get(), self.retriever
@@ -129,7 +132,7 @@ class Service:
             )
         if answered.result.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from another bundle than serves now", remedy="Search again")
-        if answered.verdicts.get(caller.key) == verdict:  # it is written
+        if answered.verdicts.get(caller.key) == verdict:  # already recorded
             return
         made = feedback_on(
             answered.result,
@@ -144,7 +147,7 @@ class Service:
         answered.verdicts[caller.key] = verdict
 
     def info(self) -> dict[str, Any]:
-        """Return which bundle and gallery answer, what the threshold promises, and whether live photos fit it."""
+        """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         retriever = self.retriever
         bundle, gallery, view = retriever.bundle, retriever.gallery, retriever.outlook()
         point = bundle.operating_point
@@ -175,7 +178,10 @@ class Service:
 
     @contextmanager
     def _writer(self) -> Iterator[Gallery | Any]:
-        """Open the gallery to write, one at a time; another process may have it."""
+        """Open the gallery for writing, one request at a time.
+
+        Raises GalleryLocked when another request or process is writing.
+        """
         if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing", remedy="Try again in a second")
         try:
@@ -186,7 +192,7 @@ class Service:
             self._writing.release()
 
     def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
-        """Add a photo or replace it; return whether it replaced one, and the gallery's version."""
+        """Add or replace a photo; return whether one was replaced, and the gallery version."""
         retriever = self.retriever
         made = retriever.embedder.embed_pixels(retriever.embedder.read([image]))
         small = thumbnail(open_image(image))
@@ -206,20 +212,20 @@ class Service:
             return replaced, gallery.version
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
-        """Remove photos or all photos of items; return how many, and the gallery's version."""
+        """Remove photos, or all photos of items; return their number and the gallery version."""
         with self._writer() as gallery:
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("nothing of that is in the gallery")
             return count, gallery.version
 
-    # another bundle, another gallery
+    # reloads
 
     def reload(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> Swap:
-        """Open bundle and gallery again, and let them take over once they have answered a search.
+        """Reopen bundle and gallery, compare both retrievers on `images`, and swap to the new one.
 
-        What does not open, verify or answer is refused, and the old ones serve on. `images` are asked of both first;
-        with `dry_run` nothing else happens.
+        The new retriever must open, verify and answer a search. If it does not, the error is raised and the old one
+        keeps serving. With `dry_run` only the comparison is made.
         """
         if not self._reloading.acquire(blocking=False):
             raise Busy("a reload is under way", remedy="Try again when it is done")
@@ -241,7 +247,7 @@ class Service:
             self._reloading.release()
 
     def _prepared(self, retriever: Retriever) -> Retriever:
-        """Return a retriever that has answered a search, and batches where that pays."""
+        """Run a warm-up search and return the retriever, with batched embedding on a GPU or where it is configured."""
         gpu = "CUDAExecutionProvider" in retriever.embedder.providers
         most = self.settings.batch or (GPU_BATCH if gpu else 0)
         if most > 1:
@@ -255,7 +261,7 @@ class Service:
 def decision_diff(
     before: Retriever, after: Retriever, images: Sequence[bytes]
 ) -> list[tuple[int, list[str], list[str]]]:
-    """Return the queries that two retrievers answer otherwise: number, item_ids matched by either."""
+    """Return the queries that two retrievers answer differently: index, item ids matched before and after."""
     found = []
     for number, image in enumerate(images):
         one, other = (

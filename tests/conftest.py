@@ -22,8 +22,8 @@ def test_data() -> Path:
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with `photos` (10 items, 3 photos each), `bundle` and `gallery` of the tiny model."""
-    from retrieval.catalogue import read_catalogue
-    from retrieval.indexing import index_catalogue
+    from retrieval.catalogue.read import read_catalogue
+    from retrieval.indexing.pipeline import index_catalogue
 
     from .world import make_bundle, write_folder
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from retrieval.bundle import CALIBRATION
-from retrieval.calibration import calibrate
-from retrieval.cli import main
-from retrieval.recalibration import Searches, pack_searches
+from retrieval.bundle.bundle import CALIBRATION
+from retrieval.cli.main import main
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.recalibrate import Searches, pack_searches
 
 from .miniature import write_cub
-from .retrieval.test_gallery_size import searches, simulated
+from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
 CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_norm = false\nflip = false\n"
@@ -42,7 +42,7 @@ TRAINING = [
     "tune PHOTOS --config CONFIG -o OUT --search learning_rate=1e-4..1e-2:log --trials 2 --folds 2",
     "export RUN -o OUT --allow-estimate --target-fpir 0.3",
     "explain RUN -o OUT",
-    "benchmark run vmf-figure-2 --data PHOTOS -o OUT --miniature",
+    "research run vmf-figure-2 --data PHOTOS -o OUT --smoke-test",
 ]
 CHANGES = [  # commands that write into what is there
     "gallery declare GALLERY colour",
@@ -94,8 +94,8 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Return what the commands read, by the words that stand for it."""
     from index.gallery import Gallery
     from index.transfer import export_photos
-    from retrieval.signing import new_signing_key
-    from serving.keys import add_key
+    from retrieval.bundle.signing import new_signing_key
+    from serving.http.keys import add_key
 
     folder = tmp_path_factory.mktemp("shop")
     vectors, labels = simulated(100, 4, seed=0)
@@ -127,8 +127,8 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 @pytest.fixture(scope="module")
 def run(shop: dict[str, Path]) -> dict[str, Path]:
     """Return the shop with a trained run."""
-    from training.settings import Settings
-    from training.trainer import train
+    from training.config import Settings
+    from training.loop.trainer import train
 
     place = shop["BUNDLE"].parent / "run"
     settings = Settings(

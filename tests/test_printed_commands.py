@@ -18,23 +18,23 @@ import pytest
 import uvicorn
 
 from index.shell import command
-from retrieval.bundle import CALIBRATION, Bundle
-from retrieval.calibration import calibrate
-from retrieval.catalogue import read_catalogue
-from retrieval.cli import COMMANDS, main
-from retrieval.indexing import index_catalogue
-from retrieval.recalibration import Searches, outlook, pack_searches
-from retrieval.signing import SigningKey, new_signing_key, sign_bundle
-from serving.keys import add_key, read_keys
-from serving.listening import bind
+from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import COMMANDS, main
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.recalibrate import Searches, outlook, pack_searches
+from serving.http.keys import add_key, read_keys
+from serving.http.listening import bind
 
 from .conftest import ROOT
-from .retrieval.test_gallery_size import searches, simulated
+from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
-PACKAGES = ("index", "retrieval", "serving", "training")
+PACKAGES = ("index", "research", "retrieval", "serving", "training")
 PLACE = 'it\'s a  "shop" & more; $HOME'
-SLOW = ("train", "tune", "evaluate", "export", "benchmark")
+SLOW = ("train", "tune", "evaluate", "export", "research")
 QUICK = {"size": 32, "dim": 16, "epochs": 1, "items_per_batch": 4, "freeze_batch_norm": False, "flip": False}
 
 # what stands for words in capitals and for what the code fills in; NEW is a name that is not taken
@@ -53,7 +53,7 @@ WORDS = {
     "bundle.path": "bundle",
     "old": "bundle",
     "gallery": "gallery",
-    "where": "gallery",
+    "gallery_path": "gallery",
     "run": "run",
     "run.path": "run",
     "catalogue": "photos",
@@ -81,22 +81,24 @@ PLAIN = {
     "f'galleries/{output.name}'": f"galleries/{PLACE}",
 }
 OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one place than in others
-    ("retrieval/data_commands.py", "output"): "photos",
-    ("retrieval/commands.py", "output"): "gallery",
-    ("retrieval/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
+    ("retrieval/cli/data.py", "output"): "photos",
+    ("training/data/cli.py", "output"): "photos",
+    ("retrieval/cli/commands.py", "output"): "gallery",
+    ("retrieval/cli/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
     ("training/cli.py", "output"): "bundle",
     ("training/cli.py", "'evaluate'", "output"): "run",
     ("training/cli.py", "'train'", "RUN"): "NEW",
-    ("serving/keys.py", "SEARCH"): "=search",
-    ("serving/guard.py", "scope"): "=admin",
-    ("index/where.py", "name"): "=colour",
+    ("serving/http/keys.py", "SEARCH"): "=search",
+    ("serving/http/guard.py", "scope"): "=admin",
+    ("index/filters.py", "name"): "=colour",
     ("training/cli.py", "name"): "=contrastive",
-    ("training/papers/cli.py", "NAME"): "=vmf-figure-2",
-    ("retrieval/gallery_commands.py", "path"): "gallery",
-    ("retrieval/signing.py", "path"): "bundle",
-    ("retrieval/bundle.py", "path"): "NEW",
-    ("training/run.py", "path"): "NEW",
-    ("training/tuning/study.py", "path"): "NEW",
+    ("research/papers/cli.py", "NAME"): "=vmf-figure-2",
+    ("retrieval/cli/gallery.py", "path"): "gallery",
+    ("retrieval/bundle/signing.py", "path"): "bundle",
+    ("retrieval/bundle/bundle.py", "path"): "NEW",
+    ("retrieval/cli/recalibrate.py", "output"): "bundle",
+    ("training/loop/run.py", "path"): "NEW",
+    ("training/tune/study.py", "path"): "NEW",
 }
 
 
@@ -140,7 +142,7 @@ def printed() -> list[Printed]:
         Printed(file, tuple(ast.unparse(argument) for argument in node.args))
         for file, tree in sources()
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command" and node.args
         if not any(isinstance(argument, ast.Starred) and node.keywords for argument in node.args)
     ]
     return sorted(set(found))
@@ -152,7 +154,7 @@ def test_no_command_is_printed_that_is_not_quoted_for_the_shell() -> None:
     written = re.compile(rf"\bretrieval ({verbs}) [^`,.;:)]")
     wrong = []
     for file, tree in sources():
-        if file == "training/papers/page.py":  # writes docs/papers.md
+        if file == "research/papers/page.py":  # writes docs/papers.md
             continue
         docs = {
             node.body[0].value
@@ -173,7 +175,7 @@ def test_no_command_is_printed_that_is_not_quoted_for_the_shell() -> None:
 def options() -> set[str]:
     import click
 
-    from retrieval.cli import group
+    from retrieval.cli.main import group
 
     def of(parent: click.Command) -> set[str]:
         found = {name for parameter in parent.params for name in (*parameter.opts, *parameter.secondary_opts)}
@@ -222,8 +224,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(shop: Path) -> Path:
     """Return the shop with a trained run."""
-    from training.settings import Settings
-    from training.trainer import train
+    from training.config import Settings
+    from training.loop.trainer import train
 
     train(Settings(catalogue=str(shop / "photos"), **QUICK), shop / "run")  # type: ignore[arg-type]
     return shop
@@ -232,10 +234,10 @@ def trained(shop: Path) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands do what they do, but less of it: short trainings, and a server that ends at once."""
+    from research.papers import runs
     from training import cli
-    from training.papers import runs
-    from training.tuning import cli as tuning
-    from training.tuning import plan
+    from training.tune import cli as tuning
+    from training.tune import plan
 
     gather, make_plan, wanted = cli.gather_settings, plan.make_plan, runs.Options
 
@@ -253,7 +255,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cli, tuning):
         monkeypatch.setattr(module, "gather_settings", short)
     monkeypatch.setattr(plan, "make_plan", few)
-    monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"miniature": True})))
+    monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"smoke_test": True})))
     monkeypatch.setattr(uvicorn.Server, "run", run)
     monkeypatch.setattr("serving.cli.bind", lambda host, _: bind(host, 0))  # the port may be taken here
     monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.cli import main
+from retrieval.cli.main import main
 
 from .conftest import ROOT
 from .serving.conftest import start, stop

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
-from retrieval.cli import COMMANDS, LazyGroup, group
+from retrieval.cli.main import COMMANDS, LazyGroup, group
 
 from .conftest import ROOT
 
@@ -45,7 +46,7 @@ def test_imports_point_one_way() -> None:
     assert result.returncode == 0, result.stdout
 
 
-@pytest.mark.parametrize("package", ["index", "retrieval", "serving", "retrieval.cli"])
+@pytest.mark.parametrize("package", ["index", "retrieval", "serving", "retrieval.cli.main"])
 def test_importing_does_nothing_heavy(package: str) -> None:
     script = f"import sys, {package}; print(*[m for m in ('torch','faiss','onnxruntime','gradio') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -148,3 +149,31 @@ def test_the_image_serves_without_torch_and_without_root() -> None:
     installs = re.findall(r"pip install .*", text)
     assert installs
     assert not any(re.search(r"\btrain\b|torch", line) for line in installs)
+
+
+def test_the_hooks_run_what_lint_runs() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert recipe is not None
+    tools = {
+        " ".join(re.findall(r"\$\(BIN\)/(\S+)(?: (check|format|build))?", line)[0]) for line in recipe[1].splitlines()
+    }
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    hooks = [hook["entry"].removeprefix(".venv/bin/") for hook in local["hooks"]]
+    assert local["repo"] == "local"
+    assert all(any(hook.startswith(tool.strip()) for hook in hooks) for tool in tools if not tool.startswith("pip"))
+
+
+def test_the_workflow_calls_the_script_that_everybody_can_run() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    steps = [step.get("run") for job in workflow["jobs"].values() for step in job["steps"]]
+    assert "bash .ci/run" in steps
+
+
+def test_every_target_is_explained_and_listed() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    lines = [line.split() for line in listed.splitlines()]
+    assert {words[1] for words in lines} == set(phony.split())
+    assert all(len(words) > 2 for words in lines)

@@ -12,9 +12,9 @@ from onnx import TensorProto, helper
 from PIL import Image
 
 from index.distance import PLAIN, Measure
-from retrieval.bundle import Bundle, write_bundle
-from retrieval.calibration import OperatingPoint
+from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.images import Preprocessing
+from retrieval.threshold.calibrate import OperatingPoint
 
 ITEMS, PHOTOS, SIDE = 20, 8, 40
 SIZE, DIM = 32, 48

@@ -1,1 +1,1 @@
-"""Photos with labels in, bundles out."""
+"""Training of embedders on labelled photos, and their export as bundles."""

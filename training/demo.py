@@ -1,4 +1,4 @@
-"""`retrieval demo`: the whole way on a catalogue that is drawn here, in a few minutes on two cores."""
+"""Demo of the whole workflow on a synthetic catalogue, in a few minutes on two cores."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any
 import click
 
 from index.shell import command
-from retrieval.bundle import Bundle
-from retrieval.catalogue import read_catalogue
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
 from retrieval.files import write_file
-from retrieval.indexing import index_catalogue
-from retrieval.synthetic import make_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from training.data.synthetic import make_catalogue
+from training.evaluation.report import evaluate_run, render
+from training.export.export import export
+from training.loop.trainer import train
 
-from .exporting.export import export
-from .report import evaluate_run, render
-from .settings import Settings
-from .trainer import train
+from .config import Settings
 
 TARGET_FPIR = 0.05
-SEED = 2  # a plain threshold misses its target clearly there, by one thread and by two (BENCHMARKS.md)
+SEED = 2  # a seed with which a plain threshold clearly misses its target, with one thread and with two
 
 
 def demo_settings(catalogue: Path, *, epochs: int = 12, seed: int = SEED) -> Settings:
-    """Return the settings of the demo: our small backbone, from scratch, with 64 px photos."""
+    """Return the settings of the demo: the small backbone, trained from scratch on 64 px photos."""
     return Settings(
         catalogue=str(catalogue.resolve()),
         backbone="small",
@@ -46,7 +46,7 @@ def demo_settings(catalogue: Path, *, epochs: int = 12, seed: int = SEED) -> Set
 
 
 def run_demo(output: Path, *, seed: int = SEED) -> dict[str, Any]:
-    """Draw a catalogue, train, evaluate, export and index under `output`; return the evaluation."""
+    """Draw a catalogue, train, evaluate, export and index it under `output`; return the evaluation."""
     photos = make_catalogue(output / "photos", seed=seed)
     run = train(demo_settings(photos, seed=seed), output / "run")
     report = evaluate_run(run)
@@ -57,13 +57,13 @@ def run_demo(output: Path, *, seed: int = SEED) -> dict[str, Any]:
 
 
 def index_demo(bundle: Bundle, catalogue: Path, gallery: Path, source: str) -> None:
-    """Index the gallery side of the whole catalogue: trained items and items never seen alike."""
+    """Index the gallery photos of all items, trained and unseen."""
     photos = [p for p in read_catalogue(catalogue) if source in (p.role, p.source)]
     index_catalogue(bundle, photos, gallery)
 
 
 def copy_examples(catalogue: Path, folder: Path, source: str) -> None:
-    """Put photos to click on the page into a folder: queries of items in the gallery, and items in no catalogue."""
+    """Copy example photos for the web page to a folder: some of gallery items, some of unknown items."""
     folder.mkdir()
     known = [photo.path for photo in read_catalogue(catalogue) if source in (photo.role, photo.source)]
     unknown = sorted((catalogue.parent / "unknown").iterdir())
@@ -73,36 +73,42 @@ def copy_examples(catalogue: Path, folder: Path, source: str) -> None:
 
 
 def explain(report: dict[str, Any]) -> str:
-    """Say in words what the demo's table shows."""
-    plain, served = report["scenes"]["unseen"], report["served"]["scenes"]["unseen"]
-    kept = (
-        "Corrected distances did no better on the validation products of this small catalogue: the plain one is kept."
+    """Return an explanation of the demo's table."""
+    plain, served = report["splits"]["unseen"], report["served"]["splits"]["unseen"]
+    conclusion = (
+        "Corrected distances are no better on the validation items of this small catalogue, so the plain one is kept."
         if report["distance"]["form"] == "plain" and not report["distance"]["whitened"]
-        else f"With the distance that export chose it is {served['FPIR']:.0%}; {served['TPIR']:.0%} of the searches "
-        f"for items of the gallery find theirs, where the plain one finds {plain['TPIR']:.0%}.\n"
-        "So few calibration products make an estimate: report.html of the bundle says how far others may be from it."
+        else f"With the distance that export selected it is {served['FPIR']:.0%}, and {served['TPIR']:.0%} of the "
+        f"searches for gallery items find their item, compared with {plain['TPIR']:.0%} for the plain distance.\n"
+        "With so few calibration items this is an estimate; report.html of the bundle shows its uncertainty."
     )
     return (
-        f"Read the first line: of products that nobody trained on, the nearest item is the right one in "
-        f"{plain['R@1']:.0%} of the searches.\nOne plain threshold, set so that {report['target_fpir']:.0%} "
-        "of the searches without a mate return something on the calibration products,\nreturns something in "
-        f"{plain['FPIR']:.0%} of them here: distances do not mean the same for every product. "
-        "This is the problem that Retrieval is about.\n" + kept
+        f"The first line is about unseen items: the nearest item is the right one in {plain['R@1']:.0%} of the "
+        f"searches.\nA plain threshold that lets {report['target_fpir']:.0%} of the searches for unknown items return "
+        f"something on the calibration items\nlets {plain['FPIR']:.0%} of them do so here, because distances differ "
+        "from item to item. This is the problem that Retrieval solves.\n" + conclusion
     )
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    show_default=True,
+    help="Directory to write to.",
+)
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=SEED,
     show_default=True,
-    help="Another catalogue and another training.",
+    help="Seed of the catalogue and of the training.",
 )
-@click.option("--keep", is_flag=True, help="Keep a finished demo, print its table.")
+@click.option("--keep", is_flag=True, help="Keep a finished demo and print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
-    """Draw a catalogue, train, evaluate, export and index it: everything `retrieval serve` needs.
+    """Draw a catalogue, train, evaluate, export and index it, ready for `retrieval serve`.
 
     \b
     Example:
@@ -111,7 +117,7 @@ def demo(output: Path, seed: int, keep: bool) -> None:
     started = time.perf_counter()
     if output.exists() and any(output.iterdir()):
         if keep and (output / "gallery").exists():
-            click.echo(f"{output} holds a finished demo; kept.")
+            click.echo(f"Kept the finished demo in {output}.")
             click.echo((output / "table.txt").read_text())
             return
         _clear(output)
@@ -125,11 +131,13 @@ def demo(output: Path, seed: int, keep: bool) -> None:
 
 
 def _clear(output: Path) -> None:
-    """Remove an earlier demo, and nothing else."""
+    """Remove the files of an earlier demo; raise RunError if there are others."""
     known = {"photos", "run", "bundle", "gallery", "examples", "table.txt"}
-    strangers = sorted(entry.name for entry in output.iterdir() if entry.name not in known)
-    if strangers:
-        raise RunError(f"{output} holds {strangers[0]}, which no demo wrote", remedy="Choose another directory with -o")
+    others = sorted(entry.name for entry in output.iterdir() if entry.name not in known)
+    if others:
+        raise RunError(
+            f"{output} contains {others[0]}, which is not part of a demo", remedy="Choose another directory with -o"
+        )
     for name in sorted(known):
         target = output / name
         if target.is_dir():

@@ -1,7 +1,7 @@
-"""The embedder that is trained: a backbone, a pooling, one linear layer.
+"""The trained embedder: a backbone, a pooling and a linear layer.
 
-Shapes: n photos, c channels of the backbone, d = embedding size. The model's output is the raw embedding; its
-direction is what is searched, its norm is the certainty.
+Shapes: n photos, c channels of the backbone, d = embedding size. The model's output is the raw embedding, whose
+direction is searched and whose norm is the certainty.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SmallConvNet(nn.Module):
 
 
 class TransformersBackbone(nn.Module):
-    """Any image model of `transformers`: its last feature map (n, c, h, w) or tokens as (n, c, tokens, 1)."""
+    """An image model of `transformers`: its last feature map (n, c, h, w), or its tokens as (n, c, tokens, 1)."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class TransformersBackbone(nn.Module):
 
 
 class EmbeddingModel(nn.Module):
-    """Normalised pixels (n, 3, h, w) in, raw embeddings (n, d) out."""
+    """Embeds normalised pixels (n, 3, h, w) as raw embeddings (n, d)."""
 
     def __init__(self, backbone: SmallConvNet | TransformersBackbone, *, dim: int, pooling: str) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class EmbeddingModel(nn.Module):
 
 
 class ExportModel(nn.Module):
-    """What is written as ONNX: unit embeddings, whitened where that was chosen, and their raw norms."""
+    """The model that is exported as ONNX: unit embeddings, optionally whitened, and the norms of the raw ones."""
 
     mean: Tensor
     matrix: Tensor
@@ -103,7 +103,7 @@ class ExportModel(nn.Module):
             self.register_buffer("matrix", whitening[1])
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `embedding` (n, d), unit, and `certainty` (n,)."""
+        """Return the unit `embedding` (n, d) and `certainty` (n,)."""
         raw = self.model(pixels)
         unit = F.normalize(raw, dim=1)
         if self.whitens:
@@ -112,7 +112,7 @@ class ExportModel(nn.Module):
 
 
 def load_backbone(name: str) -> tuple[SmallConvNet | TransformersBackbone, dict[str, Any] | None]:
-    """Return a backbone and its `transformers` configuration as plain values (None for our own).
+    """Return a backbone and its `transformers` configuration as plain values (None for "small").
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def load_backbone(name: str) -> tuple[SmallConvNet | TransformersBackbone, dict[
 
 
 def rebuild_backbone(config: dict[str, Any] | None) -> SmallConvNet | TransformersBackbone:
-    """Return a run's backbone from its saved configuration, weights random, without any download."""
+    """Return a run's backbone from its saved configuration, with random weights and without a download."""
     if config is None:
         return SmallConvNet()
     from transformers import AutoConfig, AutoModel
@@ -147,10 +147,10 @@ def rebuild_backbone(config: dict[str, Any] | None) -> SmallConvNet | Transforme
     return TransformersBackbone(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)))
 
 
-def backbone_preprocessing(name: str, *, size: int, view: float) -> Preprocessing:
-    """Return the preprocessing that a backbone was trained with: its published mean and std, else 0.5."""
+def backbone_preprocessing(name: str, *, size: int, crop_ratio: float) -> Preprocessing:
+    """Return the preprocessing for a backbone, with its published mean and std, else 0.5."""
     if name == SMALL:
-        return Preprocessing(size=size, view=view)
+        return Preprocessing(size=size, view=crop_ratio)
     path: str | None = str(Path(name) / "preprocessor_config.json")
     if not Path(name).is_dir():
         from huggingface_hub import hf_hub_download
@@ -161,22 +161,22 @@ def backbone_preprocessing(name: str, *, size: int, view: float) -> Preprocessin
         except EntryNotFoundError:
             path = None
     if path is None or not Path(path).exists():
-        return Preprocessing(size=size, view=view)
+        return Preprocessing(size=size, view=crop_ratio)
     published = json.loads(Path(path).read_text())
     half = [0.5, 0.5, 0.5]
     mean, std = published.get("image_mean", half), published.get("image_std", half)
-    return Preprocessing(size=size, view=view, mean=tuple(mean), std=tuple(std))
+    return Preprocessing(size=size, view=crop_ratio, mean=tuple(mean), std=tuple(std))
 
 
 def freeze_batch_norm(model: nn.Module) -> None:
-    """Keep the running statistics of every batch-norm as they are."""
+    """Freeze the running statistics of every batch-norm layer."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eval()
 
 
 def _feature_width(network: nn.Module) -> int:
-    """Return c by asking the network once, since configurations name it differently."""
+    """Return c from one forward pass, because configurations name it differently."""
     was_training = network.training
     network.eval()
     side = getattr(network.config, "image_size", 224)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from index import recall
+from index.ann import recall
 
 
 @pytest.fixture

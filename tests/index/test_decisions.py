@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index.ann.kinds import APPROXIMATE, KINDS
+from index.ann.recall import Probe
 from index.distance import Floats, plain_distance
 from index.errors import GalleryError
 from index.gallery import Gallery
-from index.kinds import APPROXIMATE, KINDS
-from index.recall import Probe
 
 from .vectors import DIM, filled, unit
 

@@ -108,7 +108,7 @@ def test_a_failed_commit_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     gallery = filled(tmp_path / "g")
     version = gallery.version
 
-    def full(*_: object) -> None:
+    def full(*_: object, actor: str) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr(gallery._store, "log", full)

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from index import segments
+from index.ann.kinds import APPROXIMATE, KINDS
+from index.ann.recall import Probe
 from index.distance import plain_distance
 from index.gallery import Gallery
-from index.kinds import APPROXIMATE, KINDS
 from index.milvus import MilvusGallery
-from index.recall import Probe
 
 from .vectors import DIM
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from index import segments
+from index.ann.kinds import DISK, KINDS
+from index.ann.recall import Probe
 from index.distance import PLAIN, Floats
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
-from index.kinds import DISK, KINDS
-from index.recall import Probe
 
 from .vectors import DIM, filled, unit
 

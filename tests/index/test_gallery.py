@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from index import versions
+from index.ann.kinds import KINDS
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
-from index.kinds import KINDS
 from index.segments import OpenSegment, open_segment
 from index.store import Segment
 

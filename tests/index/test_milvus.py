@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 
 from index.distance import plain_distance
 from index.errors import GalleryError, InvalidParameter
+from index.filters import Where, parse_where, to_milvus
 from index.milvus import MilvusGallery, exists
-from index.where import Where, parse_where, to_milvus
 
-from .test_where import COLUMNS, holds, trees
+from .test_filters import COLUMNS, holds, trees
 from .vectors import DIM, unit
 
 pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from index.ann.recall import Probe
 from index.gallery import Gallery
-from index.recall import Probe
 
 from .vectors import unit
 

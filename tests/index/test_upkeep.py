@@ -11,10 +11,10 @@ import pytest
 
 from index import densities, merging, snapshot, versions
 from index import gallery as gallery_module
+from index.ann.recall import Recall
 from index.distance import PLAIN, Floats, plain_distance
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
-from index.recall import Recall
 from index.segments import sha256
 from index.transfer import export_photos, import_photos
 

@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 from index.gallery import Gallery
-from retrieval.batches import embed_batch
-from retrieval.bundle import Bundle
-from retrieval.catalogue import Photo
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo
 from retrieval.images import open_image, see
-from retrieval.indexing import index_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.worker import embed_batch
 
 from ..world import draw, make_bundle
 

@@ -10,15 +10,15 @@ import numpy as np
 import onnx
 import pytest
 
+from index.ann.recall import Probe
 from index.errors import GalleryError
 from index.gallery import Gallery
-from index.recall import Probe
-from retrieval.bundle import Bundle, write_bundle
-from retrieval.calibration import OperatingPoint
-from retrieval.embedder import Embedder
+from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, RetrievalError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
+from retrieval.threshold.calibrate import OperatingPoint
 
 from ..world import DIM, SIZE, make_bundle, write_model
 

@@ -9,13 +9,13 @@ from PIL import Image
 
 import retrieval
 from index.gallery import Gallery
-from retrieval.bundle import Bundle
-from retrieval.calibration import OperatingPoint
-from retrieval.catalogue import read_catalogue
-from retrieval.cohort import LOCAL_SCALING, Cohort, LocalDensity
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.local_density import LOCAL_SCALING, Cohort, LocalDensity
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
-from retrieval.indexing import CONTENT, index_catalogue
+from retrieval.indexing.pipeline import CONTENT, index_catalogue
 from retrieval.retriever import Retriever
+from retrieval.threshold.calibrate import OperatingPoint
 
 from ..world import draw, encode, make_bundle, write_folder
 

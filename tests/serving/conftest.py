@@ -23,7 +23,7 @@ def watch(event, args):
     if event in ("socket.getaddrinfo", "socket.connect"):
         print("NETWORK", args[0] if event == "socket.getaddrinfo" else args[1], file=sys.stderr, flush=True)
 sys.addaudithook(watch)
-from retrieval.cli import main
+from retrieval.cli.main import main
 main()
 """
 # and with each file that it opens, as its own words for them

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from retrieval.bundle import Bundle
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.errors import BundleError, BundleMismatch, BundleUntrusted, GalleryError, InvalidParameter
-from retrieval.signing import SigningKey, new_signing_key, sign_bundle
 from serving.cli import EXAMPLES, example_files, keys, serve
-from serving.keys import add_key
-from serving.listening import bind, port_of
+from serving.http.keys import add_key
+from serving.http.listening import bind, port_of
 
 from ..world import draw
 

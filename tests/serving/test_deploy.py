@@ -13,7 +13,7 @@ import yaml
 from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
-from retrieval.cli import group
+from retrieval.cli.main import group
 from serving.cli import serve
 
 from ..conftest import ROOT
@@ -99,7 +99,7 @@ def labels_of(expression: str) -> set[str]:
 
 
 def unknown_metrics(expression: str) -> set[str]:
-    from serving.telemetry import METRICS
+    from serving.ops.telemetry import METRICS
 
     return {name for name in metrics_of(expression) - OWN if not {name, APPENDED.sub("", name)} & set(METRICS)}
 

@@ -18,7 +18,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from serving.server import EXIT_S, GRACE_S
+from serving.http.server import EXIT_S, GRACE_S
 
 from ..world import encode
 from .conftest import PROGRAM, Served, launch
@@ -31,9 +31,9 @@ LIMIT_S = 15  # in which a server that is told to end has ended
 HANGING = (
     """
 import ctypes, os, time
-import index.reader, retrieval.embedder, serving.page, serving.server, serving.service
+import index.reader, retrieval.bundle.embedder, serving.ui.page, serving.http.server, serving.service
 
-serving.server.GRACE_S, serving.server.EXIT_S = {limits}
+serving.http.server.GRACE_S, serving.http.server.EXIT_S = {limits}
 
 def hang():
     open(os.environ["HANGING_PIPE"] + ".begun", "w").close()
@@ -47,24 +47,24 @@ def pipe():
     os.close(os.open(os.environ["HANGING_PIPE"], os.O_RDONLY))
     raise SystemError("gone on")
 
-embed = retrieval.embedder.Embedder.embed_pixels
+embed = retrieval.bundle.embedder.Embedder.embed_pixels
 
 def embed_pixels(self, pixels):
     if {where!r} == "start" or ({where!r} == "search" and pixels.mean() > 250):
         hang()
     return embed(self, pixels)
 
-retrieval.embedder.Embedder.embed_pixels = embed_pixels
+retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
     index.reader.check_beside = lambda *_: hang()
 if {where!r} == "page":
-    serving.page.build_page = lambda *_: hang()
+    serving.ui.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
     serving.service.Service.feedback = lambda *_, **__: hang()
 if {where!r} == "loop":
-    import serving.limits
-    call = serving.limits.BodyLimit.__call__
-    serving.limits.BodyLimit.__call__ = lambda self, scope, *others: (
+    import serving.http.limits
+    call = serving.http.limits.BodyLimit.__call__
+    serving.http.limits.BodyLimit.__call__ = lambda self, scope, *others: (
         hang() if scope.get("path") == "/v1/search" else call(self, scope, *others)
     )
 """

@@ -25,10 +25,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.bundle import REPORT
+from retrieval.bundle.bundle import REPORT
 from retrieval.images import MAX_BYTES
-from serving.guard import PROBES
-from serving.problems import MEDIA_TYPE
+from serving.api.problems import MEDIA_TYPE
+from serving.http.guard import PROBES
 
 from ..conftest import ROOT
 from ..world import draw, encode, make_bundle

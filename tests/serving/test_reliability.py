@@ -24,9 +24,9 @@ import httpx
 import pytest
 from PIL import Image
 
-from serving.guard import PROBES
-from serving.keys import add_key, remove_keys
-from serving.problems import MEDIA_TYPE
+from serving.api.problems import MEDIA_TYPE
+from serving.http.guard import PROBES
+from serving.http.keys import add_key, remove_keys
 
 from ..world import draw, encode, make_bundle
 from .conftest import Served, start, stop
@@ -541,7 +541,7 @@ def test_beyond_this_machine_there_is_no_server_without_keys(world: Path, tmp_pa
     empty = tmp_path / "empty.json"
     add_key(empty, "x", "search")
     remove_keys(empty, "x")
-    command = [sys.executable, "-c", "from retrieval.cli import main; main()", "serve"]
+    command = [sys.executable, "-c", "from retrieval.cli.main import main; main()", "serve"]
     command += [str(world / "bundle"), str(world / "gallery"), "--port", "1"]
     cases = [["--host", host] for host in ("0.0.0.0", "::", "192.0.2.1", "", "localhost.example")]  # noqa: S104
     cases += [["--host", "0.0.0.0", "--keys", str(file)] for file in (empty, tmp_path / "none.json")]  # noqa: S104

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.bundle import CALIBRATION
+from retrieval.bundle.bundle import CALIBRATION
 from retrieval.errors import GalleryCorrupt
-from retrieval.identification import SearchScores
-from retrieval.recalibration import Searches, pack_searches
+from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
+from retrieval.threshold.recalibrate import Searches, pack_searches
 from serving.app import create_app
 
 from ..world import draw, encode, make_bundle

@@ -13,10 +13,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
+from serving.api.problems import MEDIA_TYPE
 from serving.app import create_app
-from serving.keys import add_key
-from serving.problems import MEDIA_TYPE
-from serving.settings import ServeSettings
+from serving.config import ServeSettings
+from serving.http.keys import add_key
 
 from ..world import draw, encode
 

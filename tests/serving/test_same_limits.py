@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from retrieval.retriever import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
-from serving import api, schemas
+from serving.api import routes as api
+from serving.api import schemas
 
 
 def schema_of(model: type[Any], name: str) -> dict[str, Any]:

@@ -18,21 +18,21 @@ import pytest
 from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from retrieval.bundle import Bundle
-from retrieval.calibration import OperatingPoint
-from retrieval.embedder import Embedder
-from retrieval.feedback import read_feedback
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.images import Appearance
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
-from retrieval.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.threshold.calibrate import OperatingPoint
+from retrieval.threshold.feedback import read_feedback
 from serving.app import create_app
 from serving.batching import BatchingEmbedder
-from serving.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
-from serving.logs import JsonLines, Lines
-from serving.monitor import EFFECT, FIRST, LEAST, Monitor, largest_difference
-from serving.settings import ServeSettings
-from serving.telemetry import METRICS
+from serving.config import ServeSettings
+from serving.http.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
+from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, Monitor, largest_difference
+from serving.ops.logs import JsonLines, Lines
+from serving.ops.telemetry import METRICS
 
 from ..world import draw, encode, make_bundle
 

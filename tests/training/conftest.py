@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from training.run import Run
-from training.settings import Settings
-from training.trainer import train
+from training.config import Settings
+from training.loop.run import Run
+from training.loop.trainer import train
 
 from ..world import ITEMS, PHOTOS, draw
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.catalogue import read_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
 from retrieval.retriever import Retriever
 from training.demo import demo, explain, run_demo
-from training.report import render
+from training.evaluation.report import render
 
 
 @pytest.mark.slow
 def test_the_demo_is_hard_and_shows_the_broken_promise(tmp_path: Path) -> None:
     report = run_demo(tmp_path)
-    unseen = report["scenes"]["unseen"]
+    unseen = report["splits"]["unseen"]
     assert 0.7 <= unseen["R@1"] <= 0.95
     assert unseen["FPIR"] > 0.10
     assert "unseen" in render(report)

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from retrieval.catalogue import read_catalogue
-from retrieval.data_commands import data
+from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.readiness import readiness
+from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
-from retrieval.readiness import readiness
-from training.run import BEST, LAST, Run
-from training.splits import make_protocol, make_splits, protocol_photos
-from training.trainer import Trainer, begin_run, train
+from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol
+from training.loop.run import BEST, LAST, Run
+from training.loop.trainer import Trainer, begin_run, train
 
 from ..world import draw
 from .conftest import tiny_settings
-from .test_trainer import equal, weights
+from .loop.test_trainer import equal, weights
 
 
 @pytest.fixture
@@ -32,7 +32,9 @@ def copied(catalogue: Path, tmp_path: Path) -> Path:
 
 def trained_photos(catalogue: Path) -> list[Path]:
     photos = read_catalogue(catalogue)
-    return [p.path for p in protocol_photos(photos, make_splits(photos, seed=0).fit, make_protocol(photos))]
+    return [
+        p.path for p in photos_in_protocol(photos, make_splits(photos, seed=0).fit, make_evaluation_protocol(photos))
+    ]
 
 
 def test_damaged_photos_are_counted_and_named_before_anything_is_written(copied: Path, tmp_path: Path) -> None:
@@ -76,7 +78,7 @@ def test_items_of_one_photo_are_refused_before_anything_is_written(tmp_path: Pat
         for item in range(20):
             draw(item, 0).save(tmp_path / f"{item}.png")
             rows.writerow([f"{item}.png", f"item-{item}"])
-    with pytest.raises(DataError, match="Bring a second photo"):
+    with pytest.raises(DataError, match="Add a second photo"):
         train(tiny_settings(tmp_path / "photos.csv"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     assert not readiness(read_catalogue(tmp_path / "photos.csv")).trainable

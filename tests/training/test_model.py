@@ -9,9 +9,9 @@ import torch
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from retrieval.errors import InvalidParameter
+from training.loop.run import LAST
+from training.loop.trainer import Trainer, train
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
-from training.run import LAST
-from training.trainer import Trainer, train
 
 from .conftest import tiny_settings
 
@@ -61,7 +61,7 @@ def test_gem_lies_between_the_mean_and_the_maximum() -> None:
 
 
 def test_published_preprocessing_is_used(resnet: Path) -> None:
-    sight = backbone_preprocessing(str(resnet), size=32, view=0.9)
+    sight = backbone_preprocessing(str(resnet), size=32, crop_ratio=0.9)
     assert (sight.mean, sight.std, sight.size, sight.view) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), 32, 0.9)
 
 

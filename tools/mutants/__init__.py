@@ -1,1 +1,1 @@
-"""Mutation testing: small faults are put into the modules that decide, and the tests must notice each."""
+"""Mutation testing: inject small faults into the modules that make decisions; the tests must detect each one."""

@@ -1,7 +1,7 @@
-"""Mutants of a module: every small fault that the operators below can put into it.
+"""Mutation operators: generate all small faults of a module.
 
-A mutant replaces one stretch of the source. Messages, docstrings, annotations, decorators and imports are left alone:
-they decide nothing.
+A mutant replaces one range of the source. Messages, docstrings, annotations, decorators and imports are left alone
+because they do not affect decisions.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SQL_FAULTS = [
     (r"(?<![<>=])>(?!=)", ">="), (r" DESC\b", ""), (r" IMMEDIATE", ""), (r" DISTINCT ", " "), (r"\+ 1\b", "+ 0"),
     (r"FULL", "OFF"), (r"WHERE .*", ""), (r"ORDER BY .*", ""), (r"OR IGNORE ", ""), (r"OR REPLACE ", ""),
 ]  # fmt: skip
-SPOKEN = {"log", "logger", "logging"}  # what is said there decides nothing
+SPOKEN = {"log", "logger", "logging"}  # calls on these names do not affect decisions
 
 Span = tuple[int, int]
 Node = TypeVar("Node", bound=ast.AST)
@@ -60,22 +60,22 @@ Node = TypeVar("Node", bound=ast.AST)
 
 @dataclass(frozen=True)
 class Mutant:
-    """One fault: `new` in place of the source between `start` and `end`, in bytes."""
+    """One fault: `new` replaces the source between `start` and `end`, in bytes."""
 
-    function: str  # qualified name, "" at the top of the module
+    function: str  # qualified name, "" at module level
     line: int
     start: int
     end: int
     new: str
-    change: str  # "old -> new", of whole lines; unique within the module
+    change: str  # "old -> new" as whole lines; unique within the module
 
     def apply(self, source: bytes) -> bytes:
-        """Return the source with the fault."""
+        """Return the source with the fault applied."""
         return source[: self.start] + self.new.encode() + source[self.end :]
 
 
 def mutants_of(source: bytes) -> list[Mutant]:
-    """Return every mutant of a module, in the order of its lines."""
+    """Return every mutant of a module, in line order."""
     walk = _Walk(source)
     walk.visit(ast.parse(source))
     seen: dict[tuple[str, str], int] = {}
@@ -99,7 +99,7 @@ def _parses(source: bytes) -> bool:
 
 
 def _change(source: bytes, span: Span, new: str) -> str:
-    """Return the changed lines, before and after, each on one line."""
+    """Return the changed lines before and after, each joined into one line."""
     start = source.rfind(b"\n", 0, span[0]) + 1
     end = (source + b"\n").index(b"\n", span[1])
     old = source[start:end].decode()
@@ -170,7 +170,7 @@ class _Walk(ast.NodeVisitor):
         return not any(wanted is child for function in inner for child in ast.walk(function))
 
     def statement(self, node: ast.stmt) -> None:
-        """Add what leaves a statement out, or turns its condition round."""
+        """Add the mutants that remove a statement or negate its condition."""
         if isinstance(node, (ast.If, ast.While)):
             if not _equality(node.test) and not _type_checking(node.test):
                 self.add(node.test, f"(not ({ast.unparse(node.test)}))")
@@ -192,7 +192,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _equality(test: ast.expr) -> bool:
-    """Whether a swapped comparison is the negation already."""
+    """Return whether swapping the comparison already negates the condition."""
     return (
         isinstance(test, ast.Compare)
         and len(test.ops) == 1
@@ -205,7 +205,7 @@ def _type_checking(test: ast.expr) -> bool:
 
 
 def _leaves_a_trace(node: ast.stmt) -> bool:
-    """Whether leaving the statement out gives a program that still runs."""
+    """Return whether removing the statement leaves a program that still runs."""
     if isinstance(node, ast.Assign):
         return all(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
     if isinstance(node, ast.Expr):
@@ -223,7 +223,7 @@ def _spoken(node: ast.stmt) -> bool:
 
 
 def faults_of(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield expressions that a tired programmer might have written in place of this one."""
+    """Yield plausible wrong expressions in place of this one."""
     if isinstance(node, ast.Compare):
         for number, op in enumerate(node.ops):
             yield _with(node, "ops", number, COMPARISONS[type(op)]())
@@ -268,7 +268,7 @@ def _names(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _is_type(node: ast.BinOp) -> bool:
-    """Whether this is a union of types, which is no arithmetic."""
+    """Return whether the operation is a union of types and not arithmetic."""
     return isinstance(node.op, ast.BitOr) and isinstance(node.right, ast.Constant) and node.right.value is None
 
 
@@ -305,7 +305,7 @@ def _calls(node: ast.Call) -> Iterator[ast.expr]:
 
 
 def _default(keyword: ast.keyword) -> bool:
-    """Whether this says what would be done without it, for the reader."""
+    """Return whether the argument restates a default."""
     return keyword.arg == "side" and isinstance(keyword.value, ast.Constant) and keyword.value.value == "left"
 
 

@@ -1,4 +1,4 @@
-"""What became of the mutants: outcomes on this machine, sums and survivors in the repository, and the table in docs."""
+"""Mutation results: outcomes on this machine, totals and survivors in the repository, and the table in the docs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ explained survivors as survivors. *Hand-made* faults are those of
 
 
 def name_of(mutant: Mutant) -> str:
-    """Return what names a mutant within its module, whatever line it is on."""
+    """Return a name for a mutant that is unique in its module and independent of line numbers."""
     return f"{mutant.function}: {mutant.change}" if mutant.function else mutant.change
 
 
@@ -50,22 +50,22 @@ def digests(source: bytes) -> dict[str, str]:
 
 @dataclass
 class Outcomes:
-    """What became of each mutant, by module and name: the outcome and the hash of the function it was tried on."""
+    """Outcomes by module and mutant name, each with the hash of the function that was mutated."""
 
     modules: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls) -> Outcomes:
-        """Return what earlier runs found on this machine."""
+        """Read the outcomes of earlier runs on this machine."""
         return cls(json.loads(CACHE.read_text()) if CACHE.exists() else {})
 
     def write(self) -> None:
-        """Write them down."""
+        """Write the outcomes."""
         CACHE.parent.mkdir(exist_ok=True)
         CACHE.write_text(json.dumps(self.modules, indent=1, ensure_ascii=False))
 
     def start(self, module: str, source: bytes, mutants: Iterable[Mutant], *, again: bool) -> set[str]:
-        """Forget mutants that are no more; return those that were killed and whose function has not changed."""
+        """Remove outdated mutants; return the killed ones whose function has not changed."""
         known, hashes = self.modules.get(module, {}), digests(source)
         names = {name_of(mutant): hashes[mutant.function] for mutant in mutants}
         self.modules[module] = {name: known[name] for name in names if name in known}
@@ -73,12 +73,12 @@ class Outcomes:
         return set() if again else {name for name in kept if known[name][0] not in ALIVE}
 
     def note(self, module: str, mutant: Mutant, outcome: str, hashes: dict[str, str]) -> None:
-        """Remember an outcome."""
+        """Record an outcome."""
         self.modules[module][name_of(mutant)] = [outcome, hashes[mutant.function]]
 
 
 def write_results(outcomes: Outcomes, settings: Settings, hashes: dict[str, str]) -> dict[str, Any]:
-    """Bring results.json and the table up to date with the modules that were tried; return all results."""
+    """Update results.json and the table for the tested modules; return all results."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for module, digest in hashes.items():
         known = outcomes.modules[module]
@@ -114,13 +114,13 @@ def table(results: dict[str, Any]) -> list[str]:
 
 
 def explained() -> dict[tuple[str, str], str]:
-    """Return the reason of every survivor that has one, by module and mutant."""
+    """Return the recorded reason of each explained survivor, by module and mutant."""
     groups = tomllib.loads(SURVIVORS.read_text()).get("survivor", [])
     return {(group["module"], name): group["reason"] for group in groups for name in group["mutants"]}
 
 
 def complaints(results: dict[str, Any], settings: Settings) -> list[str]:
-    """Return what is wrong: too few killed, a survivor without a reason, a reason without a survivor."""
+    """Return the problems: too few killed, a survivor without a reason, or a reason without a survivor."""
     reasons = explained()
     told = []
     for module, values in results.items():

@@ -1,4 +1,4 @@
-"""Which tests run which lines: one run under coverage, with a context for each test.
+"""Test selection: map lines to tests with one coverage run that has a context per test.
 
 Run as `python -m tools.mutants.selection OUTPUT MARKS MODULES -- TESTS` in a copy of the tree.
 """
@@ -16,7 +16,7 @@ import pytest
 
 
 class Contexts:
-    """A pytest plugin that names the context of coverage after the test, and notes how long each takes."""
+    """A pytest plugin that sets the coverage context to the test's name and records its duration."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self.measured = measured
@@ -24,7 +24,7 @@ class Contexts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Run a test, its fixtures too, in its own context."""
+        """Run a test with its fixtures in its own context."""
         self.measured.switch_context(item.nodeid)
         started = process_time()
         result = yield
@@ -34,7 +34,7 @@ class Contexts:
 
 
 def main(output: Path, marks: str, modules: list[str], tests: list[str]) -> int:
-    """Write the tests of each line, their seconds and the modules that they import as JSON; return pytest's code."""
+    """Write tests per line, test durations and imported modules as JSON; return the exit code of pytest."""
     before = set(sys.modules)
     measured = coverage.Coverage(
         data_file=None, include=[str(Path(module).resolve()) for module in modules], messages=False

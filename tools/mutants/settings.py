@@ -1,4 +1,4 @@
-"""Which modules are mutated, and which tests must notice: `[tool.mutants]` of pyproject.toml."""
+"""Settings of the mutation tests: modules and their tests, from `[tool.mutants]` in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ SURVIVORS = ROOT / "tests" / "mutants" / "survivors.toml"
 FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 RESULTS = ROOT / "tests" / "mutants" / "results.json"
 TABLE = ROOT / "docs" / "mutants.md"
-CACHE = ROOT / ".ci" / "mutants.json"  # outcome of every mutant on this machine; results.json holds the sums
+CACHE = ROOT / ".ci" / "mutants.json"  # outcomes on this machine; results.json holds the totals
 PROJECT = ("index", "retrieval", "serving", "training", "tests")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What pyproject.toml says."""
+    """Settings from pyproject.toml."""
 
-    least: float  # share of mutants that must be killed
-    marks: str  # pytest's -m
-    modules: dict[str, list[str]]  # tests by the module that they are about
-    faults_only: frozenset[str] = frozenset()  # modules where hand-made faults alone are tried
+    least: float  # minimum share of killed mutants
+    marks: str  # pytest's -m option
+    modules: dict[str, list[str]]  # tests for each module
+    faults_only: frozenset[str] = frozenset()  # modules that get only hand-written faults
 
     @classmethod
     def read(cls) -> Settings:
-        """Return the settings; every path must exist."""
+        """Read the settings; every path must exist."""
         values = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutants"]
         modules = {**values["modules"], **values["faults_only"]}
         for path in [*modules, *(test for tests in modules.values() for test in tests)]:
@@ -38,13 +38,13 @@ class Settings:
 
 
 def read_faults() -> list[dict[str, str]]:
-    """Return the hand-made faults."""
+    """Read the hand-written faults."""
     faults: list[dict[str, str]] = tomllib.loads(FAULTS.read_text())["fault"]
     return faults
 
 
 def faults_of(module: str, source: bytes) -> list[Mutant]:
-    """Return the hand-made faults of a module; ValueError where the text that one replaces is not there once."""
+    """Return the hand-written faults of a module; raise ValueError unless each replaced text occurs exactly once."""
     made = []
     for fault in read_faults():
         if fault["module"] != module:

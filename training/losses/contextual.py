@@ -1,4 +1,4 @@
-"""The contextual loss: photos are alike whose neighbourhoods in the batch are alike (arXiv 2210.01908).
+"""Contextual loss, which compares the neighbourhoods of photos in the batch (arXiv 2210.01908).
 
 Symbols: n = batch size, d = embedding size, k = neighbours, itself included, D = 2 - 2s squared distances (n, n),
 N = 1[-D + margin >= -(k-th smallest D of the row)] the neighbourhoods (n, n).
@@ -16,7 +16,8 @@ from torch import Tensor
 from retrieval.errors import InvalidParameter
 
 from .base import Loss
-from .pairs import Contrastive, SimilarityRegularizer
+from .contrastive import Contrastive
+from .similarity_regularizer import SimilarityRegularizer
 
 ROWS = 2**22  # elements of the largest (rows, n, n) block of the min ablation
 
@@ -24,7 +25,7 @@ Step = Callable[[Tensor], Tensor]
 
 
 class _ConstantSlopeStep(torch.autograd.Function):
-    """1[x >= 0], with a constant slope in place of its derivative (Eq. 20)."""
+    """Step function 1[x >= 0] with a constant slope as its gradient (Eq. 20)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: float) -> Tensor:
@@ -44,10 +45,11 @@ def neighbourhoods(squared: Tensor, *, k: int, margin: float, step: Step) -> Ten
 
 
 def shared_neighbours(inside: Tensor, *, complement: bool, stop_gradient: bool, product: bool) -> Tensor:
-    """Return W̃ (n, n) of Eq. 24: how much of i's neighbourhood, and of its complement, j shares, where j is in it.
+    """Return W̃ (n, n) of Eq. 24: the share of i's neighbourhood, and of its complement, that j has in common with i.
 
-    The complement's term follows from the same matrix product: (1-N)(1-N)ᵀ = n - |N_i| - |N_j| + N Nᵀ.
-    Counts are at least 1, so a neighbourhood that is the whole batch gives 0 where the released code gives NaN.
+    It is 0 where j is not in the neighbourhood of i. The term of the complement follows from the same matrix product:
+    (1-N)(1-N)ᵀ = n - |N_i| - |N_j| + N Nᵀ. Counts are at least 1, so that a neighbourhood of the whole batch gives 0,
+    not NaN as in the released code.
     """
     n = len(inside)
     sizes = inside.sum(dim=1, keepdim=True)
@@ -63,14 +65,14 @@ def shared_neighbours(inside: Tensor, *, complement: bool, stop_gradient: bool, 
 
 
 def _sum_of_minima(inside: Tensor) -> Tensor:
-    """Return Σ_p min(N_ip, N_jp) (n, n), the intersection with `min` for "and"; O(n³), in blocks of rows."""
+    """Return Σ_p min(N_ip, N_jp) (n, n), the intersection by minimum; O(n³), in blocks of rows."""
     rows = max(1, ROWS // inside.numel())
     blocks = [torch.minimum(block[:, None], inside[None]).sum(dim=2) for block in torch.split(inside, rows)]
     return torch.cat(blocks)
 
 
 def expand_query(similarity: Tensor, close: Tensor, *, product: bool) -> Tensor:
-    """Return w (n, n) of Eq. 26 and 27: similarities averaged over mutual close neighbours, then symmetric."""
+    """Return w (n, n) of Eq. 26 and 27: similarities averaged over mutual close neighbours, then symmetrised."""
     mutual = close * close.T if product else torch.minimum(close, close.T)
     mean = mutual @ similarity / mutual.sum(dim=1, keepdim=True).clamp(min=1)  # differentiated, as printed
     return (mean + mean.T) / 2
@@ -79,10 +81,10 @@ def expand_query(similarity: Tensor, close: Tensor, *, product: bool) -> Tensor:
 class Contextual(Loss):
     """Contextual loss: the mean square of (same class) - (contextual similarity), pairs i ≠ j (Eq. 28).
 
-    `neighbours` should be the photos an item has in a batch. The ablations of the paper's Table 5:
+    `neighbours` should be the number of photos per item in a batch. Ablations of Table 5:
     `intersect=False` skips step 2 (W̃ = N), `expand=False` skips step 3 (Eq. 33; with both, Eq. 32),
     `complement=False` drops M₋, `stop_gradient=False` differentiates the counts, `conjunction="min"` replaces the
-    product for "and", `step="sigmoid"` replaces the constant slope by a sigmoid of `step_temperature`.
+    product in the intersection, `step="sigmoid"` replaces the constant slope by a sigmoid of `step_temperature`.
     Cost O(n³), memory O(n²).
     """
 
@@ -123,7 +125,7 @@ class Contextual(Loss):
         self.step = step
         self.step_temperature = step_temperature
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         alike = (labels[:, None] == labels[None]).to(unit.dtype)
@@ -154,7 +156,7 @@ class Contextual(Loss):
 class ContextualSum(Loss):
     """The objective of the contextual paper, λ L_context + (1 - λ) L_contrast + γ L_reg (Eq. 6 and 31).
 
-    The paper takes λ = 0.8 to 0.95 at 224 px and 0.4 at 256 px, γ = 0.1. Cost O(n³), memory O(n²).
+    The paper has λ = 0.8 to 0.95 at 224 px and 0.4 at 256 px, γ = 0.1. Cost O(n³), memory O(n²).
     """
 
     def __init__(
@@ -180,10 +182,10 @@ class ContextualSum(Loss):
         self.contrastive = Contrastive(positive_margin=positive_margin, negative_margin=negative_margin)
         self.regularizer = SimilarityRegularizer(target=target)
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return (
-            self.contextual_weight * self.contextual.measure(embeddings, labels)
-            + (1 - self.contextual_weight) * self.contrastive.measure(embeddings, labels)
-            + self.similarity_weight * self.regularizer.measure(embeddings, labels)
+            self.contextual_weight * self.contextual.compute(embeddings, labels)
+            + (1 - self.contextual_weight) * self.contrastive.compute(embeddings, labels)
+            + self.similarity_weight * self.regularizer.compute(embeddings, labels)
         )

@@ -1,15 +1,15 @@
-"""`retrieval losses`: the table of losses, as data and as text."""
+"""Table of the losses, as data and as text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .registry import COMPARED, LOSSES, check_name, loss_arguments
+from .registry import COMPARED, COMPARISON_NOTE, LOSSES, check_name, has_comparison_losses, loss_arguments
 
 
 def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return a row for each loss, or for those named; an unknown name is an error that lists the valid ones."""
+    """Return a row for each loss, or for `names`; raise InvalidParameter for an unknown name."""
     for name in names:
         check_name(name)
     return [
@@ -18,8 +18,8 @@ def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
             "summary": (entry.loss.__doc__ or "").strip().splitlines()[0],
             "paper": entry.paper,
             "cost": f"O({entry.cost})",
-            "batches": "2 photos an item or more" if entry.needs_balanced_batches else "any",
-            "learns": "a vector an item" if entry.has_proxies else "nothing",
+            "batches": "at least 2 photos per item" if entry.needs_balanced_batches else "any",
+            "learns": "a vector per item" if entry.has_proxies else "nothing",
             "arguments": loss_arguments(name),
             "compared_only": name in COMPARED,
         }
@@ -29,9 +29,9 @@ def describe(names: Sequence[str] = ()) -> list[dict[str, Any]]:
 
 
 def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False) -> str:
-    """Return the rows as an aligned table, the defaults of a loss on the line below it.
+    """Return the rows as a text table, with the defaults of each loss on the line below it.
 
-    Losses that only the papers' tables compare with come last, below a line that says so.
+    Losses that exist only for comparison come last, under a heading.
     """
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
     widths = {key: max(len(str(row[key])) for row in [head, *rows]) for key in head}
@@ -43,11 +43,13 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
     compared = [row for row in rows if row["compared_only"]]
     for row in [*(row for row in rows if not row["compared_only"]), *compared]:
         if compared and row is compared[0]:
-            lines += ["", "compared with by the papers:"]
+            lines += ["", "for comparison:"]
         lines.append(line(row))
         if summaries:
             lines.append(f"    {row['summary']}")
         lines.append("    " + " ".join(f"{key}={_plain(value)}" for key, value in row["arguments"].items()))
+    if not has_comparison_losses():
+        lines += ["", f"{COMPARISON_NOTE}."]
     return "\n".join(lines)
 
 

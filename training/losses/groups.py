@@ -1,4 +1,4 @@
-"""Sums over the photos of a class, without one-hot matrices.
+"""Reductions over the photos of each class, without one-hot matrices.
 
 Symbols: n = batch size, B = classes of the batch, k = any number of columns.
 """
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def one_label_each(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each photo's class as 0 … B-1 (n,), and the photos of each class (B,)."""
+    """Return each photo's class as 0 … B-1 (n,), and the number of photos of each class (B,)."""
     _, groups, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
     return groups, sizes
 
@@ -18,7 +18,7 @@ def one_label_each(labels: Tensor) -> tuple[Tensor, Tensor]:
 def group_log_mean_exp(exponents: Tensor, groups: Tensor, count: int) -> Tensor:
     """Return the log of the mean of e^x over the rows of each group (count, k), for exponents (n, k).
 
-    Every group has a row. The largest exponent of each is taken out first, so nothing overflows.
+    Every group must have a row. The largest exponent of each group is factored out to avoid overflow.
     """
     index = groups[:, None].expand_as(exponents)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""pytorch-metric-learning, which computes some of the losses: imported where one of them is made."""
+"""The import of pytorch-metric-learning, which computes some of the losses, at the time one of them is made."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ def library(module: str) -> Any:
     try:
         return import_module(f"pytorch_metric_learning.{module}")
     except ModuleNotFoundError as error:
-        raise MissingDependency.of_extra("pytorch-metric-learning, which computes this loss,", "compare") from error
+        raise MissingDependency.of_extra("pytorch-metric-learning, which computes this loss,", "train") from error

@@ -1,4 +1,4 @@
-"""Mean-field losses: every class is represented by a learned field (Furusawa, ICLR 2024).
+"""Mean-field losses, which represent every class by a learned field (Furusawa, ICLR 2024).
 
 Symbols: n = batch size, d = embedding size, C = classes, B = classes of the batch, M = mean fields (C, d),
 distances are cosine distances 1 - s. Labels are 0 … C-1.
@@ -14,11 +14,11 @@ from retrieval.errors import InvalidParameter
 
 from .base import Loss, check_labels, check_shape
 from .groups import group_log_mean_exp, one_label_each
-from .pairs import check_similarity_scales
+from .multi_similarity import check_similarity_scales
 
 
 class _MeanFields(Loss):
-    """One mean field a class, (C, d), normalised at use."""
+    """Base class with one mean field per class (C, d), normalised when used."""
 
     def __init__(self, classes: int, dim: int, *, regularization: float) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class _MeanFields(Loss):
         return 1 - F.normalize(embeddings, dim=1) @ F.normalize(self.fields, dim=1).T
 
     def between_fields(self) -> Tensor:
-        """Return the cosine distances of the fields to each other, without the diagonal, (C, C-1)."""
+        """Return the cosine distances between the fields (C, C-1), without the diagonal."""
         unit = F.normalize(self.fields, dim=1)
         count = len(unit)
         apart = ~torch.eye(count, dtype=torch.bool, device=unit.device)
@@ -44,8 +44,8 @@ class _MeanFields(Loss):
 class MeanFieldContrastive(_MeanFields):
     """Mean-field contrastive loss (Eq. 8): the contrastive loss of photos against fields.
 
-    Averaged over the classes of the batch as printed; `reduction="sample"` averages over photos, as released.
-    `regularization` is λ_MF, which keeps the fields apart and costs O(C² d). Cost O(n C d).
+    It is averaged over the classes of the batch, as printed; `reduction="sample"` averages over photos, as in the
+    released code. `regularization` is λ_MF, which keeps the fields apart and costs O(C² d). Cost O(n C d).
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class MeanFieldContrastive(_MeanFields):
         self.negative_margin = negative_margin
         self.reduction = reduction
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         distances = self.distances(embeddings, labels)
         own = distances.gather(1, labels[:, None])[:, 0]
@@ -88,9 +88,9 @@ class MeanFieldContrastive(_MeanFields):
 class MeanFieldClassWiseMultiSimilarity(_MeanFields):
     """Mean-field class-wise multi-similarity loss (Eq. 10).
 
-    `delta` is a cosine distance: 0.2 is what the paper calls 0.8. `regularization` is λ_MF of the printed form
-    (the released code's is β² times it) and costs O(C² d). Cost O(n C d): a class that the batch does not show
-    meets only those that it does.
+    `delta` is a cosine distance: 0.2 is the similarity 0.8 of the paper. `regularization` is λ_MF as printed (β² times
+    less than in the released code) and costs O(C² d). Cost O(n C d): a class outside the batch is compared only with
+    those in it.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class MeanFieldClassWiseMultiSimilarity(_MeanFields):
         self.beta = beta
         self.delta = delta
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         offset = self.distances(embeddings, labels) - self.delta  # (n, C)
         groups, sizes = one_label_each(labels)
@@ -122,7 +122,7 @@ class MeanFieldClassWiseMultiSimilarity(_MeanFields):
         both = push[:, present]  # (B, B)
         both = torch.logaddexp(both, both.T)
         apart = ~torch.eye(len(sizes), dtype=torch.bool, device=push.device)
-        # (c, c') and (c', c) are the same term; one with a class outside the batch has only one half
+        # (c, c') and (c', c) are the same term; a pair with a class outside the batch has only one half
         repulsion = F.softplus(both)[apart].sum() + 2 * F.softplus(push[:, absent]).sum()
         loss = (F.softplus(pull).sum() / self.alpha + repulsion / (2 * self.beta)) / len(sizes)
         if self.regularization:

@@ -1,4 +1,4 @@
-"""Losses against one learned proxy a class.
+"""Losses with one learned proxy per class.
 
 Symbols: n = batch size, d = embedding size, C = classes; labels are 0 … C-1.
 """
@@ -37,8 +37,8 @@ def _log_one_plus_sum(exponents: Tensor, mask: Tensor) -> Tensor:
 def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
     """Return cosines (n, C) with cos(θ + margin) in place of the own class's (Deng et al., CVPR 2019).
 
-    Where θ + margin would pass π, cos θ - margin sin(margin) keeps the loss monotone. The addition theorem is
-    used in place of arccos, whose gradient is infinite at a cosine of ±1.
+    Where θ + margin exceeds π, cos θ - margin sin(margin) keeps the loss monotone. The addition theorem avoids arccos,
+    whose gradient is infinite at a cosine of ±1.
     """
     own = cosines.gather(1, labels[:, None])
     sine = (1 - own * own).clamp(min=1e-12).sqrt()
@@ -49,7 +49,7 @@ def arcface_logits(cosines: Tensor, labels: Tensor, *, margin: float) -> Tensor:
 
 
 class Proxies(Loss):
-    """One proxy a class, (C, d), normalised at use."""
+    """Base class with one proxy per class (C, d), normalised when used."""
 
     def __init__(self, classes: int, dim: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Proxies(Loss):
         nn.init.kaiming_normal_(self.proxies, mode="fan_out")
 
     def cosines(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Return cosines (n, C) of raw embeddings (n, d); refuse a label that has no proxy."""
+        """Return cosines (n, C) of raw embeddings (n, d); raise InvalidParameter for a label without a proxy."""
         check_labels(labels, len(self.proxies))
         return F.normalize(embeddings, dim=1) @ F.normalize(self.proxies, dim=1).T
 
@@ -66,8 +66,8 @@ class Proxies(Loss):
 class ProxyNCA(Proxies):
     """ProxyNCA++ (Teh et al., ECCV 2020): cross-entropy of -scale times squared distances. Cost O(n C d).
 
-    All proxies are in the denominator. `classic=True` leaves a photo's own proxy out of it (ProxyNCA,
-    Movshovitz-Attias et al., ICCV 2017), which may be negative. The temperature of the cosine is 1 / (2 scale).
+    The denominator has all proxies. `classic=True` leaves a photo's own proxy out (ProxyNCA, Movshovitz-Attias et al.,
+    ICCV 2017), so that the loss can be negative. The temperature of the cosine is 1 / (2 scale).
     """
 
     def __init__(self, classes: int, dim: int, *, scale: float = 9.0, classic: bool = False) -> None:
@@ -77,7 +77,7 @@ class ProxyNCA(Proxies):
         self.scale = scale
         self.classic = classic
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         logits = 2 * self.scale * self.cosines(embeddings, labels)
         if not self.classic or logits.shape[1] == 1:  # with one class there is no other proxy to compare with
@@ -97,7 +97,7 @@ class ProxyAnchor(Proxies):
         self.alpha = alpha
         self.margin = margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         return proxy_anchor(self.cosines(embeddings, labels), labels, alpha=self.alpha, margin=self.margin)
 
@@ -114,7 +114,7 @@ class ArcFace(Proxies):
         self.scale = scale
         self.margin = margin
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,) in 0 … C-1."""
         logits = arcface_logits(self.cosines(embeddings, labels), labels, margin=self.margin)
         return F.cross_entropy(self.scale * logits, labels)

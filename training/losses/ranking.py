@@ -1,4 +1,4 @@
-"""Losses of ranks: smooth surrogates of average precision and of recall at k.
+"""Ranking losses: smooth surrogates of average precision and of recall at k.
 
 Symbols: n = batch size, d = embedding size, m = positives of a query, s = cosine similarities (n, n),
 q = a query, x = one of its positives, z = any other photo, G = sigmoid((s_qz - s_qx) / temperature).
@@ -23,7 +23,7 @@ SATURATED = 40.0  # sigmoid(-40) = 4e-18; subnormal numbers further out would ta
 
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
-    """Return the positives of each query as columns (n, m), and which of them are real (n, m)."""
+    """Return the columns of each query's positives (n, m), and a mask (n, m) that excludes padding."""
     same = labels[:, None] == labels[None, :]
     if not count_query:
         same.fill_diagonal_(False)
@@ -37,8 +37,8 @@ def soft_counts(
 ) -> tuple[Tensor, Tensor]:
     """Return Σ_{z≠x} G over all photos z, and over the positives z of q alone, both (n, m).
 
-    Only the columns `order` (n, m) of positives x are compared: n·m·n numbers, made in blocks of queries and made
-    again in the backward pass, so that memory stays O(n²).
+    Only the columns `order` (n, m) of positives x are compared: n·m·n numbers, computed in blocks of queries and again
+    in the backward pass, so that memory is O(n²).
     """
     pair: tuple[Tensor, Tensor] = _SoftCounts.apply(  # type: ignore[no-untyped-call]
         similarity, labels, order, temperature, count_query
@@ -87,11 +87,11 @@ def _blocks(order: Tensor, n: int) -> list[slice]:
 def _above(
     similarity: Tensor, labels: Tensor, order: Tensor, block: slice, temperature: float, count_query: bool
 ) -> tuple[Tensor, Tensor]:
-    """Return G of a block of queries (b, m, n), and which photos are of their class (b, n)."""
+    """Return G of a block of queries (b, m, n), and a mask of the photos of their class (b, n)."""
     rows, columns = similarity[block], order[block]
     own = rows.gather(1, columns)
     above = (rows[:, None, :] - own[:, :, None]).div_(temperature).clamp_(-SATURATED, SATURATED).sigmoid_()
-    above.scatter_(2, columns[:, :, None], 0.0)  # z = x does not count
+    above.scatter_(2, columns[:, :, None], 0.0)  # z = x is excluded
     if not count_query:
         queries = torch.arange(block.start, block.stop, device=rows.device)
         above.scatter_(2, queries[:, None, None].expand(-1, columns.shape[1], 1), 0.0)
@@ -110,7 +110,7 @@ def smooth_average_precision(
     similarity:
         Cosines (n, n).
     count_query:
-        Whether a query is among its own positives and in its own database, as in the released code.
+        Whether a query counts among its own positives and in its own database, as in the released code.
     """
     order, real = positives_of(labels, count_query=count_query)
     everyone, positives = soft_counts(similarity, labels, order, temperature=temperature, count_query=count_query)
@@ -132,13 +132,13 @@ class SmoothAP(Loss):
         self.temperature = temperature
         self.count_query = count_query
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
-        precision, asked = smooth_average_precision(
+        precision, has_positive = smooth_average_precision(
             unit @ unit.T, labels, temperature=self.temperature, count_query=self.count_query
         )
-        return ((1 - precision) * asked).sum() / asked.sum().clamp(min=1)
+        return ((1 - precision) * has_positive).sum() / has_positive.sum().clamp(min=1)
 
 
 def smooth_recall(
@@ -158,23 +158,23 @@ def smooth_recall(
     order, real = positives_of(labels, count_query=False)
     beyond, _ = soft_counts(similarity, labels, order, temperature=similarity_temperature, count_query=count_query)
     cuts = similarity.new_tensor([min(k, len(labels)) for k in ks])
-    found = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / rank_temperature) * real[:, :, None]  # (n, m, K)
+    hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / rank_temperature) * real[:, :, None]  # (n, m, K)
     reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True).to(cuts.dtype)).clamp(min=1)
-    return torch.minimum(found.sum(dim=1), cuts) / reachable, real.any(dim=1)
+    return torch.minimum(hits.sum(dim=1), cuts) / reachable, real.any(dim=1)
 
 
 def simix_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return every pair of photos of one class once, as two lists of positions."""
+    """Return every pair of photos of the same class once, as two lists of positions."""
     same = (labels[:, None] == labels[None, :]).triu(diagonal=1)
     first, second = same.nonzero(as_tuple=True)
     return first, second
 
 
 def simix(unit: Tensor, labels: Tensor, pairs: tuple[Tensor, Tensor], shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the batch with a virtual photo for each pair of one class (SiMix of the Recall@k paper).
+    """Return the batch with a virtual photo for each pair of the same class (SiMix of the Recall@k paper).
 
-    A virtual embedding is share · f_i + (1 - share) · f_j, not scaled to unit length, as released; it takes part
-    as query and as database photo. Shapes: unit (n, d), pairs 2 × (p,), shares (p,) to (n + p, d) and (n + p,).
+    A virtual embedding is share · f_i + (1 - share) · f_j, not scaled to unit length, as in the released code. It is
+    both a query and a database photo. Shapes: unit (n, d), pairs 2 × (p,), shares (p,) to (n + p, d) and (n + p,).
     """
     first, second = pairs
     mixed = shares[:, None] * unit[first] + (1 - shares[:, None]) * unit[second]
@@ -184,8 +184,8 @@ def simix(unit: Tensor, labels: Tensor, pairs: tuple[Tensor, Tensor], shares: Te
 class RecallAtK(Loss):
     """One minus the recall@k surrogate, averaged over several k (Patel et al., CVPR 2022).
 
-    `count_query=True` leaves the query in its own database, as the released code behind the published numbers
-    does, which shifts every rank by about one; False is the exact rank. `simix=True` adds virtual photos (see
+    `count_query=True` keeps the query in its own database, as the released code behind the published numbers does,
+    which shifts every rank by about one; False is the exact rank. `simix=True` adds virtual photos (see
     `simix`; shares are drawn from the global generator). Queries without a positive are left out.
     Cost O(n² (d + m)), memory O(n²).
     """
@@ -210,13 +210,13 @@ class RecallAtK(Loss):
         self.count_query = count_query
         self.simix = simix
 
-    def measure(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+    def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         unit = F.normalize(embeddings, dim=1)
         if self.simix:
             pairs = simix_pairs(labels)
             unit, labels = simix(unit, labels, pairs, torch.rand(len(pairs[0]), device=unit.device).to(unit.dtype))
-        recall, asked = smooth_recall(
+        recall, has_positive = smooth_recall(
             unit @ unit.T,
             labels,
             ks=self.ks,
@@ -224,7 +224,7 @@ class RecallAtK(Loss):
             similarity_temperature=self.similarity_temperature,
             count_query=self.count_query,
         )
-        return ((1 - recall.mean(dim=1)) * asked).sum() / asked.sum().clamp(min=1)
+        return ((1 - recall.mean(dim=1)) * has_positive).sum() / has_positive.sum().clamp(min=1)
 
 
 def _check_positive(name: str, value: float) -> None:

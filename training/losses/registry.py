@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,21 +14,16 @@ from torch import Tensor, nn
 from index.shell import command
 from retrieval.errors import InvalidParameter
 
-from .baselines import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .contextual import Contextual, ContextualSum
+from .contrastive import ClassAveragedContrastive, Contrastive
 from .mean_field import MeanFieldClassWiseMultiSimilarity, MeanFieldContrastive
-from .pairs import (
-    ClassAveragedContrastive,
-    ClassWiseMultiSimilarity,
-    Contrastive,
-    SimilarityRegularizer,
-    ThresholdConsistentMargin,
-)
-from .probabilistic import VonMisesFisherNCA
+from .multi_similarity import ClassWiseMultiSimilarity
 from .proxies import ArcFace, ProxyAnchor, ProxyNCA
+from .pytorch_metric_learning import CosFace, MultiSimilarity, NormalizedSoftmax, Triplet
 from .ranking import RecallAtK, SmoothAP
-from .rival_rankings import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
-from .rivals import ContextualCorrected, ContextualDetached, EuclideanNCA, FastAP, Margin, NTXent
+from .similarity_regularizer import SimilarityRegularizer
+from .tcm import ThresholdConsistentMargin
+from .vmf_nca import VonMisesFisherNCA
 
 
 @dataclass(frozen=True)
@@ -45,24 +41,12 @@ class Entry:
         return "classes" in inspect.signature(self.loss).parameters
 
 
+PLUG_IN = "research.losses"  # a checkout has it, the wheel does not
+COMPARISON_NOTE = "The losses that exist only for comparison with the papers are in research/losses of a checkout"
 TCM_PAPER, CONTEXTUAL_PAPER = "arXiv 2307.04047", "arXiv 2210.01908"
 MEAN_FIELD_PAPER, VMF_PAPER = "Furusawa, ICLR 2024", "arXiv 2207.03784"
 
-COMPARED: Mapping[str, Entry] = {  # the papers' tables compare with them; `retrieval losses` lists them apart
-    "blackbox_ap": Entry(BlackboxAP, "Rolínek et al., CVPR 2020", "n² (d + log n)", True),
-    "contextual_corrected": Entry(ContextualCorrected, CONTEXTUAL_PAPER + ", Eq. 10", "n³", True),
-    "contextual_detached": Entry(ContextualDetached, CONTEXTUAL_PAPER + ", Figure 17", "n³", True),
-    "fast_ap": Entry(FastAP, "Cakir et al., CVPR 2019", "n² (d + bins)", True),
-    "margin": Entry(Margin, "Wu et al., ICCV 2017", "n² d", True),
-    "nca_l2": Entry(EuclideanNCA, VMF_PAPER + ", Section 3.3", "n C d", False),
-    "ntxent": Entry(NTXent, "Chen et al., ICML 2020", "n² d", True),
-    "roadmap": Entry(Roadmap, "Ramzi et al., NeurIPS 2021", "n² (d + m)", True),
-    "roadmap_ap": Entry(RoadmapAP, "Ramzi et al., NeurIPS 2021", "n² (d + m)", True),
-    "roadmap_calibration": Entry(RoadmapCalibration, "Ramzi et al., NeurIPS 2021", "n² d", True),
-    "softbin_ap": Entry(SoftbinAP, "Revaud et al., ICCV 2019", "n² (d + bins)", True),
-}
-
-LOSSES: Mapping[str, Entry] = {
+LOSSES: dict[str, Entry] = {
     "arcface": Entry(ArcFace, "Deng et al., CVPR 2019", "n C d", False),
     "class_averaged_contrastive": Entry(ClassAveragedContrastive, MEAN_FIELD_PAPER + ", Eq. 6", "n² d", True),
     "class_wise_multi_similarity": Entry(ClassWiseMultiSimilarity, MEAN_FIELD_PAPER + ", Eq. 9", "n² d", True),
@@ -84,8 +68,30 @@ LOSSES: Mapping[str, Entry] = {
     "tcm": Entry(ThresholdConsistentMargin, TCM_PAPER + ", Eq. 5", "n² d", True),
     "triplet": Entry(Triplet, "Schroff et al., CVPR 2015", "n² d", True),
     "vmf_nca": Entry(VonMisesFisherNCA, VMF_PAPER + ", Eq. 6", "N n C d", False),
-    **COMPARED,
 }
+
+
+COMPARED: dict[str, Entry] = {}  # of LOSSES, those that `research.losses` adds for the papers' tables
+
+
+def register_comparison(entries: Mapping[str, Entry]) -> None:
+    """Add losses that exist only for comparison to LOSSES."""
+    COMPARED.update(entries)
+    LOSSES.update(entries)
+
+
+def load_comparison_losses() -> None:
+    """Import the losses of `research`, which register themselves, where a checkout is importable."""
+    if has_comparison_losses():
+        importlib.import_module(PLUG_IN)
+
+
+def has_comparison_losses() -> bool:
+    """Return whether `research.losses` can be imported."""
+    try:
+        return importlib.util.find_spec(PLUG_IN) is not None
+    except ModuleNotFoundError:  # the parent package is missing
+        return False
 
 
 def loss_arguments(name: str) -> dict[str, Any]:
@@ -98,7 +104,8 @@ def check_name(name: str) -> None:
     """Refuse an unknown loss, with the valid names and the nearest."""
     if name not in LOSSES:
         near = difflib.get_close_matches(name, LOSSES, n=1)
-        remedy = f"Did you mean {near[0]}?" if near else f"`{command('losses')}` describes them"
+        remedy = f"Did you mean {near[0]}?" if near else f"`{command('losses')}` describes them."
+        remedy = remedy if has_comparison_losses() else f"{remedy} {COMPARISON_NOTE}"
         raise InvalidParameter("loss", f"be one of {', '.join(LOSSES)}", name, remedy=remedy)
 
 

@@ -1,7 +1,7 @@
-"""Proxies for very many classes: a step compares with those of its batch and a random sample of the others.
+"""Sampled proxies for very many classes: each step uses those of its batch and a random sample of the others.
 
-Symbols: n = batch size, d = embedding size, C = classes, S = classes of a step. The idea of An et al., "Partial FC:
-Training 10 Million Identities on a Single Machine" (2021), for every loss that has one row a class.
+Symbols: n = batch size, d = embedding size, C = classes, S = classes of a step. After An et al., "Partial FC: Training
+10 Million Identities on a Single Machine" (2021), for every loss with one row per class.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .base import check_labels
 
 
 class SampledClasses(nn.Module):
-    """A loss of which each step sees S = `share` · C classes, those of the batch always among them.
+    """A loss that uses S = `share` · C classes per step, always including those of the batch.
 
     Gradients of the rows are sparse, so that a step costs O(n S d), and with `torch.optim.SparseAdam` neither time nor
-    traffic grows with C. What a loss normalises by the number of classes it normalises by S. In evaluation mode, and
-    where the batch alone has more classes, all that are needed are seen.
+    communication grows with C. A loss that divides by the number of classes divides by S. A batch with more than S
+    classes uses all of its classes.
 
-    Raises InvalidParameter for a loss without proxies, or with another layout than one row a class.
+    Raises InvalidParameter for a loss without proxies, or without one row per class.
     """
 
     def __init__(self, loss: nn.Module, classes: int, *, share: float) -> None:
@@ -33,16 +33,16 @@ class SampledClasses(nn.Module):
         if not self._names or any(p.dim() and len(p) != classes for p in loss.parameters()):
             raise InvalidParameter(
                 "proxy_sample",
-                f"be 1 for {type(loss).__name__}, which has no row a class",
+                f"be 1 for {type(loss).__name__}, which has not one row per class",
                 share,
-                remedy="proxy_anchor, proxy_nca, arcface, vmf_nca and the mean-field losses have one",
+                remedy="Use proxy_anchor, proxy_nca, arcface, vmf_nca or a mean-field loss",
             )
         self.loss = loss
         self.classes = classes
         self.share = share
 
     def of_classes(self) -> list[nn.Parameter]:
-        """Return the parameters that have a row a class."""
+        """Return the parameters with one row per class."""
         parameters = dict(self.loss.named_parameters())
         return [parameters[name] for name in self._names]
 
@@ -63,11 +63,11 @@ class SampledClasses(nn.Module):
         return value
 
     def _choose(self, labels: Tensor) -> Tensor:
-        """Return the classes of the batch and enough others, drawn without looking at all C."""
+        """Return the classes of the batch and a random sample of the others, without enumerating all C."""
         present: Tensor = torch.unique(labels)
         wanted = max(round(self.share * self.classes), 2)
         chosen = present
-        while len(chosen) < min(wanted, self.classes):  # a few draws repeat: draw until there are enough
+        while len(chosen) < min(wanted, self.classes):  # draws may repeat: draw until there are enough
             more = torch.randint(self.classes, (wanted - len(chosen) + 8,), device="cpu").to(labels.device)
             fresh = torch.unique(more)
             fresh = fresh[~torch.isin(fresh, chosen)]

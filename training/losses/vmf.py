@@ -1,9 +1,9 @@
 """Von Mises-Fisher densities on the sphere: normaliser, mean, sampler, and the non-isotropic density.
 
-Symbols: d = dimension, ν = d/2 - 1, n = points, C = proxies, N = samples a point, κ = concentration,
+Symbols: d = dimension, ν = d/2 - 1, n = points, C = proxies, N = samples per point, κ = concentration,
 A_d(κ) = E[cos(z, μ)] = I_{ν+1}(κ) / I_ν(κ). Densities are with respect to the surface of S^{d-1}.
 
-Everything about κ alone is computed in float64, because it is small and its parts cancel.
+Functions of κ alone are computed in float64, because their terms cancel.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torch import Tensor
 
 from retrieval.errors import InvalidParameter
 
-ENOUGH_ORDER = 32  # from this order of the Bessel function the uniform expansion has ten digits
+ENOUGH_ORDER = 32  # order of the Bessel function from which the uniform expansion has ten digits
 TINY = 1e-12
 
 
 def log_normalizer(kappa: Tensor, dim: int) -> Tensor:
     """Return log C_d(κ) = ν log κ - (d/2) log 2π - log I_ν(κ), any shape, for κ ≥ 0 and d ≥ 2.
 
-    log(I(κ)/κ^order) by the uniform asymptotic expansion (DLMF 10.41.3, three terms) at a high order, brought
-    down to ν by ratios. Finite at κ = 0. The gradient is -A_d(κ).
+    Computes log(I(κ)/κ^order) by the uniform asymptotic expansion (DLMF 10.41.3, three terms) at a high order, then
+    down to ν by ratios. It is finite at κ = 0. The gradient is -A_d(κ).
     """
     value: Tensor = _LogNormalizer.apply(kappa, _checked(dim))  # type: ignore[no-untyped-call]
     return value
@@ -61,9 +61,9 @@ def sample(directions: Tensor, kappa: Tensor, samples: int, generator: torch.Gen
     kappa:
         Concentrations (n,), zero or more.
     samples:
-        Draws a direction.
+        Draws per direction.
     generator:
-        Source of randomness, on the same device; None is the global one.
+        Random generator on the same device; None for the global one.
     """
     with torch.no_grad():
         proposal, tangent = _accepted(kappa.detach().double(), directions.shape[1], samples, generator)
@@ -165,8 +165,8 @@ def kl_divergence(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor, dim: int)
 
 def _length_of_sum(cosines: Tensor, kappa: Tensor, proxy_kappa: Tensor) -> Tensor:
     """Return ‖κ_z μ_z + κ_p μ_p‖ (n, C)."""
-    one, other = kappa[:, None], proxy_kappa[None]
-    return ((one - other).square() + 2 * one * other * (1 + cosines)).clamp(min=TINY).sqrt()
+    rows, columns = kappa[:, None], proxy_kappa[None]
+    return ((rows - columns).square() + 2 * rows * columns * (1 + cosines)).clamp(min=TINY).sqrt()
 
 
 def _checked(dim: int) -> int:
@@ -251,8 +251,8 @@ def _cosine(proposal: Tensor, slope: Tensor) -> Tensor:
 def _accepted(kappa: Tensor, dim: int, samples: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
     """Return accepted Beta((d-1)/2, (d-1)/2) draws (N, n) and unit tangents (N, n, d-1), in float64.
 
-    A uniform direction of R^d gives both: its first coordinate t makes (1+t)/2 the Beta draw, and the
-    direction of the others, which does not depend on t, is the tangent.
+    A uniform direction of R^d gives both: its first coordinate t gives the Beta draw (1+t)/2, and the direction of the
+    others, which is independent of t, is the tangent.
     """
     slope = _slope(kappa, dim).expand(samples, -1)  # (N, n)
     concentration = kappa.expand(samples, -1)
@@ -260,16 +260,16 @@ def _accepted(kappa: Tensor, dim: int, samples: int, generator: torch.Generator 
     ceiling = concentration * mode + (dim - 1) * torch.log1p(-mode * mode)
     proposal = torch.empty_like(slope)
     tangent = kappa.new_empty(*slope.shape, dim - 1)
-    open_ = torch.ones_like(slope, dtype=torch.bool)
-    while bool(open_.any()):
-        count = int(open_.sum())
+    pending = torch.ones_like(slope, dtype=torch.bool)
+    while bool(pending.any()):
+        count = int(pending.sum())
         normal = torch.randn(count, dim, generator=generator, device=kappa.device, dtype=kappa.dtype)
         uniform = torch.rand(count, generator=generator, device=kappa.device, dtype=kappa.dtype)
         drawn = (1 + normal[:, 0] / normal.norm(dim=1)) / 2
-        cosine = _cosine(drawn, slope[open_])
-        height = concentration[open_] * cosine + (dim - 1) * torch.log1p(-mode[open_] * cosine)
-        kept = height - ceiling[open_] >= uniform.log()
-        proposal[open_] = drawn  # a refused draw is drawn again
-        tangent[open_] = F.normalize(normal[:, 1:], dim=1)
-        open_[open_.clone()] = ~kept
+        cosine = _cosine(drawn, slope[pending])
+        height = concentration[pending] * cosine + (dim - 1) * torch.log1p(-mode[pending] * cosine)
+        kept = height - ceiling[pending] >= uniform.log()
+        proposal[pending] = drawn  # a rejected draw is replaced in the next round
+        tangent[pending] = F.normalize(normal[:, 1:], dim=1)
+        pending[pending.clone()] = ~kept
     return proposal, tangent

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,15 +10,15 @@ import torch
 from click.testing import CliRunner
 
 import training.losses as package
-from retrieval.cli import group
-from retrieval.errors import InvalidParameter
+from retrieval.cli.main import group
+from retrieval.errors import InvalidParameter, MissingDependency
+from training.loop.optimizer import make_optimizers
+from training.loop.recipe import build_loss
+from training.loop.run import Run
+from training.loop.trainer import Trainer, train
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
-from training.losses.registry import COMPARED, loss_arguments
-from training.parameters import make_optimizers
-from training.recipe import build_loss
-from training.run import Run
-from training.trainer import Trainer, train
+from training.losses.registry import COMPARED, has_comparison_losses, load_comparison_losses, loss_arguments
 
 from ..conftest import tiny_settings
 from .golden import small_batch
@@ -26,7 +27,8 @@ from .golden import small_batch
 def test_every_loss_of_the_package_has_a_name() -> None:
     public = [getattr(package, name) for name in package.__all__]
     losses = {item for item in public if inspect.isclass(item) and issubclass(item, Loss)}
-    assert losses == {entry.loss for entry in LOSSES.values()}
+    assert losses == {entry.loss for name, entry in LOSSES.items() if name not in COMPARED}
+    assert all(getattr(package, entry.loss.__name__) is entry.loss for entry in COMPARED.values())
 
 
 def test_unknown_names_and_arguments_list_the_valid_ones() -> None:
@@ -75,19 +77,41 @@ def test_the_table_names_everything() -> None:
         assert entry.paper in shown.output
         assert entry.cost in shown.output
         assert all(f"{argument}=" in shown.output for argument in loss_arguments(name))
-    first, apart = shown.output.split("\n\ncompared with by the papers:\n")
+    first, apart = shown.output.split("\n\nfor comparison:\n")
     listed = [[line.split()[0] for line in part.splitlines() if line[:1].strip()] for part in (first, apart)]
     assert listed[0][2:] == [name for name in LOSSES if name not in COMPARED]
     assert listed[1][:-1] == list(COMPARED)
-    assert "compared with" not in CliRunner().invoke(group, ["losses", "recall_at_k"]).output
+    assert "for comparison" not in CliRunner().invoke(group, ["losses", "recall_at_k"]).output
     one_of_each = json.loads(CliRunner().invoke(group, ["losses", "tcm", "roadmap", "--json"]).output)
     assert {row["name"]: row["compared_only"] for row in one_of_each} == {"tcm": False, "roadmap": True}
     rows = json.loads(CliRunner().invoke(group, ["losses", "recall_at_k", "--json"]).output)
     assert [row["name"] for row in rows] == ["recall_at_k"]
     assert rows[0]["arguments"]["ks"] == [1, 2, 4, 8, 16]
-    assert rows[0]["batches"] == "2 photos an item or more"
+    assert rows[0]["batches"] == "at least 2 photos per item"
     refused = CliRunner().invoke(group, ["losses", "nothing"])
     assert refused.exit_code != 0
+
+
+def test_without_a_checkout_the_comparison_losses_are_missing_and_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in COMPARED:
+        monkeypatch.delitem(LOSSES, name)
+    monkeypatch.setitem(sys.modules, "research", None)
+    monkeypatch.delitem(sys.modules, "research.losses")
+    assert not has_comparison_losses()
+    load_comparison_losses()
+    with pytest.raises(InvalidParameter, match=r"got 'roadmap'.* are in research/losses of a checkout$"):
+        make_loss("roadmap", classes=3, dim=4, arguments={})
+    shown = CliRunner().invoke(group, ["losses"]).output
+    assert "triplet" in shown
+    assert "research/losses of a checkout." in shown
+    assert "roadmap" not in shown
+
+
+def test_without_its_package_a_wrapped_loss_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pytorch_metric_learning", None)
+    monkeypatch.delitem(sys.modules, "pytorch_metric_learning.losses", raising=False)
+    with pytest.raises(MissingDependency, match=r"pip install .*'\.\[train\]'"):
+        make_loss("multi_similarity", classes=3, dim=4, arguments={})
 
 
 @pytest.mark.parametrize("form", ["options", "toml"])
@@ -126,7 +150,7 @@ def test_a_loss_that_needs_balanced_batches_says_so_before_training(
 def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
     assert run.progress["epoch"] == 1
-    assert run.progress["best"]["figures"]["loss"] == pytest.approx(run.progress["best"]["figures"]["loss"])
+    assert run.progress["best"]["metrics"]["loss"] == pytest.approx(run.progress["best"]["metrics"]["loss"])
 
 
 def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_all_classes_come_round_and_a_batch_may_hold_more_than_the_share() -> No
 
 def test_what_it_cannot_sample_is_refused() -> None:
     for name in ("smooth_ap", "cosface"):
-        with pytest.raises(InvalidParameter, match="no row a class"):
+        with pytest.raises(InvalidParameter, match="not one row per class"):
             make(name, 0.5)
     with pytest.raises(InvalidParameter, match="between 0 and 1"):
         make("proxy_nca", 1.0)

@@ -1,0 +1,1 @@
+"""Approximate nearest neighbours: index kinds, candidate search and what an approximate index loses."""

@@ -1,0 +1,254 @@
+"""Candidate search with faiss; no other module imports faiss.
+
+A candidate is a row that may be near the query; the decision is made by `index.distance`. Searches use `search(k)` and
+never `range_search`: its radius is strict, its result has no size limit, and for some index kinds it is slow or
+silently incomplete. An index is never modified once it is searched, because adding during a search crashes. Shapes: n
+vectors, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.errors import GalleryCorrupt, InvalidParameter, MissingDependency
+from index.shell import command
+
+from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
+
+EXACT = (FLAT, FP16)  # kinds with perfect recall
+TRAINING = 64  # training vectors per list
+PQ_FROM = 256  # minimum number of vectors for training PQ; smaller galleries are not coded
+PQ_ITERATIONS, PQ_POINTS = 8, 32
+HNSW_LINKS, HNSW_BUILD = 32, 80
+FP16_SLACK = 2.0**-11  # bound of |q · (v - fp16(v))| for unit vectors
+GPU_FROM, GPU_MOST = 20_000, 2048  # minimum photos for a GPU to pay off; maximum candidates per GPU search
+REBUILD = f"Build it again: {command('gallery', 'merge', 'GALLERY')}"
+PQ_SAMPLE = 256  # vectors that estimate the error of PQ cosines
+
+Vectors = NDArray[np.float32]
+Rows = NDArray[np.int64]
+
+
+class Candidates:
+    """A faiss index over n unit vectors (n, d), numbered from 0; immutable and thread-safe."""
+
+    def __init__(self, index: Any, kind: str, *, slack: float, probes: int = 0) -> None:
+        self._faiss = _faiss()
+        self._index = index
+        self.kind = kind
+        self.slack = slack  # maximum error of a cosine
+        self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
+        self.probes = probes  # lists searched (IVF) or search width (HNSW); 0 searches everything
+        scans = kind in (FLAT, HNSW)
+        self._plain = None if scans else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
+
+    @classmethod
+    def flat(cls, vectors: Vectors) -> Candidates:
+        """Return an exact index over vectors in memory."""
+        index = _faiss().IndexFlatIP(vectors.shape[1])
+        if len(vectors):
+            index.add(np.ascontiguousarray(vectors))
+        return cls(index, FLAT, slack=_rounding(vectors.shape[1]))
+
+    @classmethod
+    def build(
+        cls, kind: str, blocks: Callable[[], Iterator[Vectors]], count: int, dim: int, *, threads: int, seed: int = 0
+    ) -> Candidates:
+        """Build an index of a kind; each call of `blocks` yields all vectors, one block at a time."""
+        if kind not in KINDS:
+            raise InvalidParameter("kind", f"be one of {', '.join(KINDS)}", kind)
+        faiss = _faiss()
+        faiss.omp_set_num_threads(threads)
+        index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
+        if kind == IVFPQ and count >= PQ_FROM:  # fewer k-means iterations per byte: the codes only propose candidates
+            index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
+            index.pq.cp.min_points_per_centroid = 1
+        slack = _rounding(dim)
+        if kind in (FP16, IVF, IVFPQ, DISK):
+            index.cp.min_points_per_centroid = 1  # no warning for small galleries
+        if kind == HNSW:
+            index.hnsw.efConstruction = HNSW_BUILD
+        if not index.is_trained:
+            index.train(_sample(blocks, count, TRAINING * max(256, lists_of(count)), seed))
+        if kind in (FLAT, HNSW):
+            for block in blocks():
+                index.add(np.ascontiguousarray(block))
+        else:
+            _fill(faiss, index, blocks, count)
+        if kind in (FP16, IVF, DISK):
+            slack += FP16_SLACK
+        elif kind == IVFPQ:
+            slack += _pq_slack(index, _sample(blocks, count, PQ_SAMPLE, seed))
+        probes = {IVF: 8, IVFPQ: 8, DISK: 8, HNSW: 64}.get(kind, 0)
+        return cls(index, kind, slack=slack, probes=probes)
+
+    @classmethod
+    def read(cls, path: Path, kind: str, settings: Mapping[str, Any], *, count: int) -> Candidates:
+        """Load an index written by `write`; raise GalleryCorrupt if it is invalid."""
+        faiss = _faiss()
+        try:
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if kind == DISK else 0)
+        except RuntimeError as error:
+            raise GalleryCorrupt(
+                f"the index {path.name} cannot be read: {str(error)[-200:]}",
+                remedy=REBUILD,
+            ) from error
+        if index.ntotal != count:
+            raise GalleryCorrupt(
+                f"the index {path.name} holds {index.ntotal} vectors, not {count}",
+                remedy=REBUILD,
+            )
+        return cls(index, kind, slack=float(settings["slack"]), probes=int(settings["probes"]))
+
+    def write(self, path: Path) -> None:
+        """Write the index to a file and sync it to disk."""
+        try:
+            self._faiss.write_index(self._index, str(path))
+        except RuntimeError as error:
+            raise OSError(f"the index could not be written: {str(error)[-200:]}") from error
+        with path.open("rb+") as file:
+            os.fsync(file.fileno())
+
+    def with_probes(self, probes: int) -> Candidates:
+        """Return the same index with another search width."""
+        return Candidates(self._index, self.kind, slack=self.slack, probes=probes)
+
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
+    @property
+    def dim(self) -> int:
+        """Return the embedding size."""
+        return int(self._index.d)
+
+    @property
+    def most_probes(self) -> int:
+        """Return the number of probes above which a wider search gains nothing."""
+        if self.kind in EXACT:
+            return 0
+        return len(self) if self.kind == HNSW else int(self._index.nlist)
+
+    def selection(self, allowed: NDArray[np.bool_]) -> Any:
+        """Return a selector that restricts a search to the rows allowed (n,); it is valid for this index only."""
+        bits = np.packbits(allowed, bitorder="little")
+        chosen = self._faiss.IDSelectorBitmap(len(allowed), self._faiss.swig_ptr(bits))
+        chosen.bits = bits  # the selector does not own its bits
+        return chosen
+
+    def search(self, vectors: Vectors, k: int, selection: Any = None) -> tuple[Rows, Vectors]:
+        """Return rows (n, ≤ k) and cosines of the nearest candidates for each of the vectors (n, d), best first.
+
+        A cosine has an error of at most `slack`. Rows are padded with -1 if the search found fewer.
+        """
+        k = min(k, len(self))
+        if not k:
+            return np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32)
+        if self._gpu is not None and selection is None and k <= GPU_MOST:
+            return self._gpu.search(vectors, k)
+        self._faiss.omp_set_num_threads(1)  # a thread-local setting: requests run in parallel, one core each
+        parameters = self._parameters(k, selection)
+        if self.kind in EXACT:  # one pass over the photos for all queries
+            cosines, rows = self._index.search(vectors, k, params=parameters)
+        else:  # one query at a time: a batch rounds the centre distances differently and may select other lists
+            found = [self._index.search(vectors[i : i + 1], k, params=parameters) for i in range(len(vectors))]
+            cosines, rows = (np.concatenate(part) if len(found) > 1 else part[0] for part in zip(*found, strict=True))
+        return rows, cosines
+
+    def _parameters(self, k: int, selection: Any) -> Any:
+        if selection is None and self.kind != HNSW:
+            return self._plain
+        chosen = {} if selection is None else {"sel": selection}
+        if self.kind == HNSW:
+            return self._faiss.SearchParametersHNSW(efSearch=max(self.probes, k), **chosen)
+        if self.kind == FLAT:
+            return self._faiss.SearchParameters(**chosen)
+        return self._faiss.SearchParametersIVF(nprobe=max(1, self.probes), **chosen)
+
+
+class _GpuCopy:
+    """A flat index on a GPU, limited by faiss to one search at a time."""
+
+    def __init__(self, faiss: Any, index: Any) -> None:
+        self._resources = faiss.StandardGpuResources()
+        self._index = faiss.index_cpu_to_gpu(self._resources, 0, index)
+        self._guard = threading.Lock()
+
+    def search(self, vectors: Vectors, k: int) -> tuple[Rows, Vectors]:
+        """Return rows and cosines, best first."""
+        with self._guard:
+            cosines, rows = self._index.search(vectors, k)
+        return rows, cosines
+
+
+def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:
+    """Return whether a GPU is available and the gallery is large enough for it."""
+    if kind != FLAT or index.ntotal < GPU_FROM or not hasattr(faiss, "StandardGpuResources"):
+        return False
+    return bool(faiss.get_num_gpus())
+
+
+def _recipe(kind: str, count: int, dim: int) -> str:
+    lists = lists_of(count)
+    return {
+        FLAT: "Flat",
+        FP16: "IVF1,SQfp16",
+        IVF: f"IVF{lists},SQfp16",
+        DISK: f"IVF{lists},SQfp16",
+        HNSW: f"HNSW{HNSW_LINKS},Flat",
+        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8np" if count >= PQ_FROM else "IVF1,SQfp16",
+    }[kind]
+
+
+def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count: int) -> None:
+    """Add vectors to lists of preallocated size; growing lists take up to twice the memory."""
+    centres, start = np.empty(count, dtype=np.int64), 0
+    for block in blocks():
+        centres[start : start + len(block)] = index.quantizer.search(np.ascontiguousarray(block), 1)[1][:, 0]
+        start += len(block)
+    lists = faiss.downcast_InvertedLists(index.invlists)
+    for number, size in enumerate(np.bincount(centres, minlength=index.nlist).tolist()):
+        lists.resize(number, size)  # resizing to 0 afterwards keeps the capacity
+        lists.resize(number, 0)
+    start = 0
+    for block in blocks():
+        vectors, mine = np.ascontiguousarray(block), centres[start : start + len(block)]
+        index.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(mine))
+        start += len(block)
+
+
+def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, wanted: int, seed: int) -> Vectors:
+    """Return evenly drawn vectors without loading all of them."""
+    chosen = np.sort(np.random.default_rng(seed).choice(count, size=min(count, wanted), replace=False))
+    found, start = [], 0
+    for block in blocks():
+        mine = chosen[(chosen >= start) & (chosen < start + len(block))] - start
+        found.append(np.asarray(block[mine], dtype=np.float32))
+        start += len(block)
+    return np.concatenate(found)
+
+
+def _pq_slack(index: Any, sample: Vectors) -> float:
+    """Return the error bound of product-quantizer cosines for nearly all pairs of a sample."""
+    coded = index.sa_decode(index.sa_encode(sample))
+    off = np.abs(sample @ (sample - coded).T)
+    return float(np.quantile(off, 0.999))
+
+
+def _rounding(dim: int) -> float:
+    """Return the error bound of a float32 cosine: d * 2**-24 for unit vectors, which have length 1 within 1e-6."""
+    return 1e-5 + dim * 2.0**-24
+
+
+def _faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependency.of_extra("faiss", "serve") from error
+    return faiss

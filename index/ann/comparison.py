@@ -1,0 +1,71 @@
+"""Compare the answers of every index kind with an exhaustive search over the same photos."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from index.gallery import Gallery
+from index.snapshot import Base
+
+from .candidates import Candidates
+from .kinds import APPROXIMATE, FLAT, KINDS
+from .recall import Probe, ask, tune
+
+COMPARED = 10  # nearest items within the threshold
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A query that one index kind answers differently."""
+
+    kind: str
+    query: int
+    missing: list[str]  # item_ids within the threshold that the index misses
+    nearest: bool  # whether the nearest item differs
+
+
+def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Difference]]]:
+    """Yield each index kind, built in memory over the live photos, with the queries that it answers differently.
+
+    The queries are `probe.queries` (q, d); the reference is a flat index.
+    """
+    now = gallery.snapshot()
+    positions, queries = np.flatnonzero(now.live), probe.queries
+    if queries is None or not len(queries) or not len(positions):
+        return
+    densities = gallery.densities(probe.measure)
+    asked = ask(now, probe, densities)
+    nothing = Candidates.flat(np.zeros((0, gallery.dim), dtype=np.float32))
+    truth: list[dict[int, int]] = []
+    for kind in (FLAT, *(kind for kind in KINDS if kind != FLAT)):
+        candidates = Candidates.build(
+            kind, lambda: now.blocks(positions), len(positions), gallery.dim, threads=os.cpu_count() or 1
+        )
+        if kind in APPROXIMATE:
+            candidates, _ = tune(now, candidates, positions, asked)
+        base = Base(candidates, now.seqs[positions], "")
+        trial = replace(now, base=base, base_positions=positions, tail=nothing, tail_start=len(now.seqs))
+
+        answers: list[dict[int, int]] = []
+        for found in trial.nearest(queries, COMPARED, probe.measure, densities, within=probe.threshold):
+            within = [position for position, distance in found if distance <= probe.threshold]
+            best = [position for position, _ in found[:1]]
+            answers.append({int(now.items[position]): position for position in (*best, *within)})
+        truth = truth or answers
+        yield (
+            kind,
+            [
+                Difference(
+                    kind,
+                    number,
+                    [now.photo(right[item])[1] for item in right.keys() - got.keys()],
+                    list(right)[:1] != list(got)[:1],
+                )
+                for number, (right, got) in enumerate(zip(truth, answers, strict=True))
+                if right.keys() - got.keys() or list(right)[:1] != list(got)[:1]
+            ],
+        )

@@ -1,0 +1,100 @@
+"""Index kinds, chosen by gallery size and memory limit.
+
+flat    exact, float32 in memory           up to about 100,000 photos
+fp16    exact scan of float16              up to about a million: half the memory, twice the speed
+ivf     lists of float16, some searched    above a million
+hnsw    a graph over float32               manual choice: fast, twice the memory, slow to build
+ivfpq   lists of short codes, re-scored    when memory is short: a tenth of it
+disk    ivf, mapped from the disk          when even that does not fit
+
+Every kind only proposes candidates; distances are computed from the stored vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from index.errors import InvalidParameter
+
+FLAT, FP16, IVF, HNSW, IVFPQ, DISK = "flat", "fp16", "ivf", "hnsw", "ivfpq", "disk"
+AUTO = "auto"
+KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
+APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
+FLAT_UP_TO, FP16_UP_TO = 100_000, 1_000_000
+ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
+REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An index kind and its memory use."""
+
+    kind: str
+    bytes: int  # memory while serving
+    rebuild_bytes: int  # peak memory while a new index is built beside the old one
+    why: str
+
+
+def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | None = None) -> Choice:
+    """Return the index kind for a number of photos; an explicit kind is only checked.
+
+    `max_memory` (bytes) includes a rebuild.
+    """
+    if kind not in (AUTO, *KINDS):
+        raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
+    if kind != AUTO:
+        found = _choice(kind, photos, dim, "chosen by hand")
+        if max_memory is not None and found.rebuild_bytes > max_memory:
+            raise InvalidParameter(
+                "max_memory",
+                f"be at least {found.rebuild_bytes:,} for the kind {kind} of {photos:,} photos",
+                max_memory,
+                remedy="Choose --kind auto, ivfpq or disk",
+            )
+        return found
+    usual = FLAT if photos <= FLAT_UP_TO else FP16 if photos <= FP16_UP_TO else IVF
+    smaller = {FLAT: (FLAT, FP16, IVFPQ, DISK), FP16: (FP16, IVFPQ, DISK), IVF: (IVF, IVFPQ, DISK)}
+    for name in smaller[usual]:
+        why = f"usual for {photos:,} photos" if name == usual else "the fastest that fits the memory"
+        found = _choice(name, photos, dim, why)
+        if max_memory is None or found.rebuild_bytes <= max_memory:
+            return found
+    raise InvalidParameter(
+        "max_memory",
+        f"be at least {found.rebuild_bytes:,} for {photos:,} photos even on disk",
+        max_memory,
+        remedy="Allow more, or spread the gallery over several machines",
+    )
+
+
+def memory_of(kind: str, photos: int, dim: int) -> int:
+    """Return the approximate memory use of an index in bytes."""
+    lists = lists_of(photos)
+    by_kind: dict[str, int] = {
+        FLAT: 4 * dim * photos,
+        FP16: (2 * dim + 8) * photos,
+        IVF: (2 * dim + 8) * photos + 4 * dim * lists,
+        HNSW: (4 * dim + 2 * 32 * 4 + 16) * photos,
+        IVFPQ: (subvectors_of(dim) + 8) * photos + 4 * dim * (lists + 256),
+        DISK: 4 * dim * lists,
+    }
+    return by_kind[kind]
+
+
+def lists_of(photos: int) -> int:
+    """Return the number of IVF lists: about four times the square root of the photos, a power of two."""
+    power = int(4 * math.sqrt(max(1, photos))).bit_length() - 1
+    return max(1, min(65_536, 1 << power, photos // 39))
+
+
+def subvectors_of(dim: int) -> int:
+    """Return the bytes per coded vector: one byte per two dimensions, if the dimension is even."""
+    return next(parts for parts in range(max(1, dim // 2), 0, -1) if dim % parts == 0)
+
+
+def _choice(kind: str, photos: int, dim: int, why: str) -> Choice:
+    index, rows = memory_of(kind, photos, dim), ROW_BYTES * photos
+    # one block of the largest task: training vectors and a block of rows
+    working = 4 * dim * min(photos, 64 * max(256, lists_of(photos)) + 65_536)
+    return Choice(kind, index + rows, int(2 * index + REBUILD * rows + working), why)

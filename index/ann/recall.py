@@ -1,0 +1,182 @@
+"""Decision recall: the share of items within the threshold that an approximate index still finds.
+
+The queries are those of the calibration and photos of the gallery, each excluded from its own result. The reference is
+an exhaustive search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.distance import PLAIN, Floats, Measure, squared_distance
+from index.snapshot import Base, Snapshot
+
+from .candidates import Candidates
+
+OWN_QUERIES = 2000  # gallery photos used as queries
+SHOWN = 10  # nearest items within the threshold that are counted
+ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
+QUERIES = 256  # queries per exhaustive search
+SLACK = 1e-4  # float32 error of a cosine, allowed for by the prefilter
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Queries and settings for measuring the recall of an index."""
+
+    threshold: float = np.inf  # infinity counts the ten nearest items
+    measure: Measure = PLAIN
+    queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
+
+
+@dataclass(frozen=True)
+class Recall:
+    """The number of items found, of those expected."""
+
+    found: int
+    expected: int
+
+    @property
+    def value(self) -> float:
+        """Return the share found; 1 if nothing was expected."""
+        return self.found / self.expected if self.expected else 1.0
+
+    @property
+    def lower(self) -> float:
+        """Return the lower 95 % bound of the share (Wilson, one-sided); 0 if nothing was expected."""
+        if not self.expected:
+            return 0.0
+        z, n, share = 1.645, self.expected, self.value
+        middle, spread = share + z * z / (2 * n), z * np.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
+        return float((middle - spread) / (1 + z * z / n))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {"value": self.value, "lower": self.lower, "expected": self.expected}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Queries of a measurement and the expected items of each."""
+
+    vectors: NDArray[np.float32]  # (q, d)
+    skip: NDArray[np.int64]  # (q,) position of the query's own photo, -1 for an external query
+    items: list[set[int]]
+    probe: Probe
+    densities: tuple[Floats, float]
+
+
+def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, seed: int = 0) -> Asked:
+    """Compute the expected items by comparing the queries with every live photo."""
+    live = np.flatnonzero(snapshot.live)
+    chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
+    vectors, skip = snapshot.vectors(chosen), chosen
+    if probe.queries is not None and len(probe.queries):
+        vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
+        skip = np.concatenate([skip, np.full(len(probe.queries), -1)])
+    own = probe.measure.densities(vectors)
+    near = _near_enough(probe, own, densities[1])
+    items: list[set[int]] = []
+    for start in range(0, len(vectors), QUERIES):
+        mine = slice(start, start + QUERIES)
+        items += _within(snapshot, live, vectors[mine], skip[mine], own[mine], near[mine], probe, densities[0])
+    return Asked(vectors, skip, items, probe, densities)
+
+
+def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
+    """Return how many of the expected items a snapshot finds."""
+    found = 0
+    for number in range(len(asked.items)):  # each query with k = its number of expected items
+        mine, items = slice(number, number + 1), asked.items[number]
+        if items:
+            (nearest,) = snapshot.nearest(
+                asked.vectors[mine],
+                len(items),
+                asked.probe.measure,
+                asked.densities,
+                within=asked.probe.threshold,
+                skip=asked.skip[mine],
+            )
+            found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
+    return Recall(found, sum(len(items) for items in asked.items))
+
+
+def tune(
+    snapshot: Snapshot, candidates: Candidates, positions: NDArray[np.int64], asked: Asked
+) -> tuple[Candidates, Recall]:
+    """Return an index over the photos at `positions` with the smallest sufficient search width, and its recall."""
+    nothing = Candidates.flat(np.zeros((0, candidates.dim), dtype=np.float32))
+    while True:
+        base = Base(candidates, snapshot.seqs[positions], "")
+        trial = replace(snapshot, base=base, base_positions=positions, tail=nothing, tail_start=len(snapshot.seqs))
+        recall = recall_of(trial, asked)
+        wide = candidates.probes >= candidates.most_probes
+        if wide or (recall.value >= ENOUGH and (recall.lower >= LEAST or recall.found == recall.expected)):
+            return candidates, recall
+        candidates = candidates.with_probes(min(2 * candidates.probes, candidates.most_probes))
+
+
+def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> Mapping[str, Any]:
+    """Return the settings stored with an index."""
+    kept: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
+    if recall is not None:
+        threshold = probe.threshold if np.isfinite(probe.threshold) else None
+        kept["recall"] = {**recall.to_dict(), "threshold": threshold}
+    return kept
+
+
+def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
+    """Return for each query the largest squared distance (q,) that may be within the threshold for any photo."""
+    low, high = np.zeros(len(own)), np.full(len(own), 4.0)
+    if not np.isfinite(probe.threshold):
+        return high
+    for _ in range(40):
+        middle = (low + high) / 2
+        inside = probe.measure.transform(middle, own, sparsest) <= probe.threshold
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return high
+
+
+def _within(
+    snapshot: Snapshot,
+    live: NDArray[np.int64],
+    vectors: NDArray[np.float32],
+    skip: NDArray[np.int64],
+    own: Floats,
+    near: Floats,
+    probe: Probe,
+    densities: Floats,
+) -> list[set[int]]:
+    """Return the nearest items within the threshold for each query."""
+    least = (1 - near / 2 - SLACK).astype(np.float32)[:, None]
+    kept: list[list[tuple[float, int]]] = [[] for _ in vectors]
+    start = 0
+    for block in snapshot.blocks(live):
+        cosines = vectors @ block.T
+        if not np.isfinite(probe.threshold):  # the nearest photos of each block determine the nearest items
+            width = min(20 * SHOWN, cosines.shape[1])
+            least = np.maximum(least, -np.partition(-cosines, width - 1, axis=1)[:, width - 1 : width])
+        queries, rows = np.nonzero(cosines >= least)
+        for query in np.unique(queries).tolist():
+            mine = rows[queries == query]
+            positions = live[start + mine]
+            mine, positions = mine[positions != skip[query]], positions[positions != skip[query]]
+            squared = squared_distance(vectors[query : query + 1], block[mine])
+            distances = probe.measure.transform(squared, own[query], densities[positions])
+            inside = distances <= probe.threshold
+            kept[query] += zip(distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True)
+        start += len(block)
+    found = []
+    for pairs in kept:
+        items: dict[int, None] = {}
+        for _, item in sorted(pairs):
+            items.setdefault(item)
+            if len(items) == SHOWN:
+                break
+        found.append(set(items))
+    return found

@@ -1,0 +1,24 @@
+"""Benchmarks: each prints its tables and writes them to `research/results`.
+
+Run one with `python -m research.benchmarks.NAME`.
+
+Effect of losses and thresholds on real photos:
+grocery          base losses without and with TCM, fine-tuned with the grocery protocol
+paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
+rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
+promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
+decisions        agreement of decisions between programs, batch sizes and thread counts
+trainers         the same training with pytorch-metric-learning and OML
+
+Time and memory:
+losses step      each loss alone; the cost of a loss within a training step
+pipeline         reading and augmenting photos during training
+large_batch      steps of thousands of photos with a gradient cache
+consistency      OPIS of many pairs
+precision        int8 and fp16 models compared with fp32
+gallery          a gallery of a million photos and its index kinds
+indexing         `retrieval index` compared with a bare loop
+endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
+
+`tables` prints and stores tables; page_screenshot takes the screenshot for the README.
+"""

@@ -1,0 +1,341 @@
+"""Opening, searching, adding, removing and rebuilding a large gallery, compared with bare Faiss in the same run.
+
+    python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000] [--grow]
+
+The gallery contains simulated embeddings: clusters of different widths, as for real items. Printed are times, memory
+without file-backed pages, and decision recall. With --grow, sizes increase from 10^4 photos by factors of ten, and the
+figures are plotted against the size; 10^7 photos have 32 dimensions each. Every measurement is a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.ann.candidates import Candidates
+from index.ann.kinds import FLAT, choose_kind
+from index.ann.recall import Probe
+from index.gallery import Gallery
+
+from .tables import Recorder, parser_of
+
+PHOTOS_PER_ITEM, DIM, THRESHOLD = 5, 128, 0.6
+BLOCK = 20_000
+QUERIES, BATCH = 200, 40
+K = 10
+EMBEDDING = "benchmark"
+
+
+def embeddings(count: int, dim: int, *, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield blocks of unit vectors (n, d) and the item number of each vector."""
+    generator = np.random.default_rng(seed)
+    families = generator.normal(size=(2000, dim)).astype(np.float32)
+    for start in range(0, count, BLOCK):
+        rows = min(BLOCK, count - start)
+        items = np.arange(start, start + rows) // PHOTOS_PER_ITEM
+        first = items[0]
+        number = items[-1] - first + 1
+        own = np.random.default_rng([seed, start])
+        centres = families[own.integers(len(families), size=number)] + 0.7 * own.normal(size=(number, dim))
+        widths = own.uniform(0.15, 0.55, size=(number, 1))  # items differ in the similarity of their photos
+        vectors = centres[items - first] + widths[items - first] * own.normal(size=(rows, dim))
+        yield (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32), items
+
+
+def resident() -> int:
+    """Return the memory of this process without file-backed pages, in bytes."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("this system does not tell RssAnon")
+
+
+class Peak:
+    """Peak of `resident` within the context, sampled twenty times per second."""
+
+    def __enter__(self) -> Peak:
+        self.bytes, self._done = 0, threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._done.wait(0.05):
+            self.bytes = max(self.bytes, resident())
+
+
+def timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def unit_queries(dim: int, count: int) -> np.ndarray:
+    """Return other photos (count, dim) of items in every gallery of this benchmark."""
+    vectors = next(embeddings(10_000, dim))[0][:: 10_000 // count][:count]
+    moved = vectors + 0.3 * np.random.default_rng(2).normal(size=vectors.shape) / dim**0.5
+    return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)
+
+
+def fill(path: Path, count: int, dim: int) -> dict[str, float]:
+    """Write a gallery with this number of photos."""
+    started = time.perf_counter()
+    with Gallery.create(path, dim=dim, embedding_id=EMBEDDING, columns={"brand": "text"}) as gallery:
+        for block, (vectors, items) in enumerate(embeddings(count, dim)):
+            photos = range(block * BLOCK, block * BLOCK + len(vectors))
+            gallery.add(
+                [f"photo-{i}" for i in photos],
+                [f"item-{i}" for i in items.tolist()],
+                vectors,
+                metadata=[{"brand": f"brand-{i % 50}"} for i in items.tolist()],
+            )
+    return {"fill_s": time.perf_counter() - started}
+
+
+def build(path: Path, kind: str) -> dict[str, Any]:
+    """Merge with an index kind while a search keeps the old index open."""
+    before = resident()
+    with Gallery.open(path) as gallery, Peak() as peak:
+        query = unit_queries(gallery.dim, 1)
+        gallery.search(query, K)
+        started = time.perf_counter()
+        made = gallery.merge(kind=kind, probe=Probe(THRESHOLD))
+        seconds = time.perf_counter() - started
+        gallery.search(query, K)
+    found: dict[str, Any] = {"kind": made.choice.kind, "merge_s": seconds, "rebuild_peak": peak.bytes - before}
+    if made.recall is not None:
+        found["recall"] = made.recall.to_dict()
+    return found
+
+
+def serve(path: Path) -> dict[str, Any]:
+    """Open, search and change a gallery, compared with bare Faiss if it has an equivalent."""
+    before = resident()
+    started = time.perf_counter()
+    gallery = Gallery.open(path)
+    queries = unit_queries(gallery.dim, QUERIES)
+    gallery.search(queries[:1], K)
+    found: dict[str, Any] = {"open_s": time.perf_counter() - started, "resident": resident() - before}
+    now = gallery._current()
+    base = now.base.candidates if now.base is not None else now.tail
+    ways: tuple[Callable[[np.ndarray], Any], ...] = (
+        lambda query: base.search(query[None], K),
+        lambda query: gallery.search(query[None], K),
+        lambda query: gallery.search(query[None], K, within=THRESHOLD),
+        lambda query: gallery.search(query[None], K, where="brand = 'brand-7'"),
+    )
+    for query in queries:
+        base.search(query[None], K)
+    bare, ours, within, filtered = np.array([[timed(partial(way, query)) for way in ways] for query in queries]).T
+    together = [
+        timed(partial(gallery.search, queries[i : i + BATCH], K, within=THRESHOLD)) for i in range(0, QUERIES, BATCH)
+    ]
+    apart = [timed(partial(base.search, queries[i : i + BATCH], K)) for i in range(0, QUERIES, BATCH)]
+    found |= {
+        "batch_ms": 1e3 * float(np.median(together)) / BATCH,
+        "bare_batch_ms": 1e3 * float(np.median(apart)) / BATCH,
+        "bare_ms": 1e3 * float(np.median(bare)),
+        "search_ms": 1e3 * float(np.median(ours)),
+        "threshold_search_ms": 1e3 * float(np.median(within)),
+        "first_filtered_ms": 1e3 * filtered[0],
+        "filtered_ms": 1e3 * float(np.median(filtered)),
+    }
+    new, items = next(embeddings(1000, gallery.dim, seed=3))
+    ids = [f"new-{i}" for i in range(1000)]
+    found["add_1000_s"] = timed(lambda: (gallery.add(ids, [f"new-item-{i}" for i in items], new), len(gallery)))
+    found["search_after_add_ms"] = 1e3 * timed(lambda: gallery.search(new[:1], K))
+    found["remove_1000_s"] = timed(lambda: (gallery.remove(photo_ids=ids), len(gallery)))
+    gallery.close()
+    return found
+
+
+def first_use(path: Path) -> dict[str, float]:
+    """Search each query twice: the first search checks the photos that it reads, the second does not.
+
+    Times are CPU seconds, which depend less on other processes.
+    """
+
+    def milliseconds(work: Callable[[], Any]) -> float:
+        started = time.process_time()
+        work()
+        return 1e3 * (time.process_time() - started)
+
+    with Gallery.open(path, read_only=True) as gallery:
+        queries = unit_queries(gallery.dim, QUERIES)
+        opened = milliseconds(lambda: gallery.search(queries[:1], K))
+        pairs = [[milliseconds(partial(gallery.search, query[None], K)) for _ in range(2)] for query in queries[1:]]
+    first, later = np.median(pairs, axis=0)
+    return {"open_cpu_ms": opened, "first_use_cpu_ms": float(first), "later_cpu_ms": float(later)}
+
+
+def bare_flat(path: Path) -> dict[str, float]:
+    """Search a flat Faiss index over the same vectors."""
+    with Gallery.open(path, read_only=True) as gallery:
+        now = gallery._current()
+        index = Candidates.build(FLAT, lambda: now.blocks(np.flatnonzero(now.live)), now.photos, gallery.dim, threads=1)
+        queries = now.vectors(np.arange(0, now.photos, max(1, now.photos // 50)))
+        seconds = [timed(partial(index.search, query[None], K)) for query in queries]
+    return {"bare_flat_ms": 1e3 * float(np.median(seconds))}
+
+
+STEPS: dict[str, Callable[..., dict[str, Any]]] = {
+    "fill": fill,
+    "build": build,
+    "serve": serve,
+    "first_use": first_use,
+    "bare_flat": bare_flat,
+}
+
+
+def step(name: str, *words: object) -> dict[str, Any]:
+    """Run one measurement in a fresh process."""
+    command = [sys.executable, "-m", "research.benchmarks.gallery", "--step", name, *map(str, words)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[str, Any]]:
+    """Return the figures for one gallery size, one row per index kind."""
+    path = output / f"gallery-{count}"
+    shutil.rmtree(path, ignore_errors=True)
+    common = {"photos": count, "dim": dim} | step("fill", path, count, dim)
+    common |= step("bare_flat", path)
+    rows = []
+    for kind in kinds:
+        step("build", path, kind)  # the next measurement then has an index of the same kind in use
+        row = common | step("build", path, kind) | step("serve", path)
+        files = sum(file.stat().st_size for file in (path / "indexes").glob("*.faiss")) if row["kind"] != FLAT else 0
+        row["index_bytes"] = files or 4 * dim * count
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    shutil.rmtree(path)
+    return rows
+
+
+def measure_first_use(output: Path, count: int, dim: int, kinds: list[str]) -> list[tuple[str, ...]]:
+    """Return what the checks of a first use cost, a row a kind."""
+    path = output / f"first-use-{count}"
+    shutil.rmtree(path, ignore_errors=True)
+    step("fill", path, count, dim)
+    rows = []
+    for kind in kinds:
+        step("build", path, kind)
+        cost = step("first_use", path)
+        rows.append((kind, *(f"{cost[name]:.2f}" for name in ("open_cpu_ms", "first_use_cpu_ms", "later_cpu_ms"))))
+    shutil.rmtree(path)
+    return rows
+
+
+FIRST_USE_COLUMNS = ("kind", "opening, CPU ms", "a query's first time, CPU ms", "its second time, CPU ms")
+COLUMNS = (
+    "photos × d",
+    "kind",
+    "open s",
+    "bare Faiss ms",
+    "search ms (of bare)",
+    "to the threshold ms",
+    "batches of 40, ms per query (of bare)",
+    "× bare flat",
+    "decision recall [lower]",
+    "add 1,000 s",
+    "remove 1,000 s",
+    "resident / index",
+    "peak of a rebuild / index",
+    "merge s",
+)
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the table cells of a row."""
+    index = row["index_bytes"]
+    return (
+        f"{row['photos']:,} × {row['dim']}",
+        row["kind"],
+        f"{row['open_s']:.2f}",
+        f"{row['bare_ms']:.3f}",
+        f"{row['search_ms']:.3f} ({row['bare_ms'] / row['search_ms']:.2f})",
+        f"{row['threshold_search_ms']:.3f}",
+        f"{row['batch_ms']:.3f} ({row['bare_batch_ms'] / row['batch_ms']:.2f})",
+        f"{row['bare_flat_ms'] / row['search_ms']:.1f}",
+        "{value:.4f} [{lower:.4f}]".format(**row["recall"]) if "recall" in row else "exact",
+        f"{row['add_1000_s']:.2f}",
+        f"{row['remove_1000_s']:.2f}",
+        f"{row['resident'] / index:.2f}",
+        f"{row['rebuild_peak'] / index:.2f}",
+        f"{row['merge_s']:.1f}",
+    )
+
+
+def picture(rows: list[dict[str, Any]], path: Path) -> None:
+    """Plot the figures against the size of the gallery."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.4), layout="constrained")
+    shown = (
+        ("open_s", "opening, s"),
+        ("search_ms", "search, ms"),
+        ("add_1000_s", "adding 1,000 photos, s"),
+        ("remove_1000_s", "removing 1,000, s"),
+        ("resident", "memory, bytes"),
+        ("merge_s", "rebuild, s"),
+    )
+    for axes, (key, name) in zip(figure.subplots(2, 3).flat, shown, strict=True):
+        axes.loglog([row["photos"] for row in rows], [row[key] for row in rows], "o-")
+        for row in rows:
+            axes.annotate(row["kind"], (row["photos"], row[key]), fontsize=7, xytext=(3, 4), textcoords="offset points")
+        axes.set(title=name, xlabel="photos")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
+    parser.add_argument("--photos", type=int, default=1_000_000)
+    parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
+    parser.add_argument("--grow", action="store_true")
+    parser.add_argument("--first-use", action="store_true", help="Measure only what the checks of a first use cost.")
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        name, path, *rest = arguments.step
+        print(json.dumps(STEPS[name](Path(path), *[int(word) if word.isdecimal() else word for word in rest])))
+        return
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    if arguments.first_use:
+        first_rows = measure_first_use(arguments.output, arguments.photos, DIM, arguments.kinds)
+        with Recorder("gallery-first-use", arguments) as record:
+            record.table("first use", FIRST_USE_COLUMNS, first_rows)
+        return
+    if arguments.grow:
+        sizes = [(10_000, DIM), (100_000, DIM), (1_000_000, DIM), (10_000_000, 32)]
+        rows = [
+            row for count, dim in sizes for row in measure(arguments.output, count, dim, [choose_kind(count, dim).kind])
+        ]
+        picture(rows, arguments.output / "gallery.png")
+    else:
+        rows = measure(arguments.output, arguments.photos, DIM, arguments.kinds)
+    (arguments.output / ("grow.json" if arguments.grow else "kinds.json")).write_text(json.dumps(rows, indent=2) + "\n")
+    with Recorder("gallery-growth" if arguments.grow else "gallery", arguments) as record:
+        record.table("gallery", COLUMNS, map(cells, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Base losses without and with TCM on grocery photos, with several seeds each.
+
+    python -m research.benchmarks.grocery --output runs/grocery-benchmark
+
+The benchmark trains the runs that are missing under --output (an interrupted benchmark continues), evaluates every run
+on items unseen in training, exports each to a bundle whose threshold comes from the calibration items, and prints
+tables of mean ± standard deviation over seeds. The photos and weights come from RETRIEVAL_TEST_DATA.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from training.config import Settings
+from training.evaluation.report import evaluate_run
+from training.loop.run import Run
+from training.loop.trainer import train
+
+from .tables import Recorder, parser_of
+
+BASES = {
+    "Smooth-AP": "smooth_ap",
+    "ProxyAnchor": "proxy_anchor",
+    "Recall@k": "recall_at_k",
+    "ProxyNCA": "proxy_nca",
+    "ArcFace": "arcface",
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    name + suffix: {"loss": loss, **extra}
+    for name, loss in BASES.items()
+    for suffix, extra in (("", {}), (" + TCM", {"regularizer": "tcm"}))
+}
+RECIPES["EL-nivMF + ProxyAnchor"] = {
+    "loss": "vmf_nca",
+    "loss_arguments": {"anchor_weight": 0.3},
+    "initial_norm": 50.0,
+    "head_learning_rate": 1e-2,  # the head is ten times as large
+}
+FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/grocery-benchmark"))
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--only", choices=RECIPES, action="append", help="Train only this; for two calls at once.")
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+    chosen = arguments.only or list(RECIPES)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    for seed in range(arguments.seeds):
+        for name in chosen:
+            settings = Settings(
+                catalogue=str(data / "data/grocery/grocery.csv"),
+                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
+                epochs=arguments.epochs,
+                precision=arguments.precision,
+                seed=seed,
+                **RECIPES[name],
+            )
+            path = arguments.output / f"{name.replace(' ', '')}-{seed}"
+            print(f"== {name}, seed {seed}", flush=True)
+            results[name].append(report_of(settings, path))
+    if arguments.only:
+        return
+    (arguments.output / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    with Recorder("grocery", arguments) as record:
+        tables(results, record)
+        changes_by_tcm(results, record)
+
+
+def report_of(settings: Settings, path: Path) -> dict[str, Any]:
+    """Train and evaluate a run, or read the report of an earlier call."""
+    report = path / "evaluation.json"
+    if report.exists():
+        return dict(json.loads(report.read_text()))
+    started = (path / "settings.json").exists()
+    run = Run.open(path) if started else None
+    if run is None or run.progress.get("epoch") != settings.epochs:
+        run = train(settings, path, resume=started)
+    return evaluate_run(run)
+
+
+def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
+    """Record a table per evaluation split: mean ± standard deviation over seeds."""
+    for scene in results[next(iter(results))][0]["splits"]:
+        record.table(scene, ("loss", *FIGURES))
+        for name, reports in results.items():
+            cells = []
+            for figure in FIGURES:
+                values = np.array([report["splits"][scene][figure] for report in reports])
+                digits = 4 if figure == "OPIS" else 3
+                spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+                cells.append(f"{values.mean():.{digits}f}{spread}")
+            record.add(name, *cells)
+
+
+def changes_by_tcm(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
+    """Record the effect of TCM on unseen items, paired by seed, with 95 % intervals (Student's t)."""
+    record.table("what TCM changes", ("base loss", "OPIS", "R@1", "FPIR", "TPIR at exactly the target"))
+    for name in BASES:
+        base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
+        cells = []
+        for figure in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
+            one, two = (np.array([scene[figure] for scene in scenes]) for scenes in (base, both))
+            ends = _interval(np.log(two / one) if figure == "OPIS" else two - one)
+            if figure == "OPIS":
+                cells.append("{:+.0%} [{:+.0%}, {:+.0%}]".format(*np.expm1(ends)))
+            else:
+                cells.append("{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends))
+        record.add(name, *cells)
+
+
+def _interval(values: np.ndarray) -> tuple[float, float, float]:
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+"""One threshold for unseen items: four rotations of the item families of grocery, with several seeds.
+
+    python -m research.benchmarks.rotations --output runs/rotations
+    python -m research.benchmarks.rotations --output runs/rotations --finetuned
+
+Families are numbered in the order in which `group` values first appear. In rotation r, families with number mod 4 = r
+are the test set, those with (r + 2) mod 4 the calibration set, and the others train (a fifth of them, by family, for
+validation). Heads on frozen features, or whole models with --finetuned, are trained on each; rotations r and r + 2
+share the training because only test and calibration are exchanged. Every distance (plain, additive, local scaling, k,
+whitened or not) gets a threshold for FPIR 5 % from the calibration items, for the number of items in the tested
+gallery. Printed are the realised FPIR, TPIR at that threshold and at exactly 5 %, misidentification and OPIS: by
+rotation for the distance that validation chose, and as means over rotations for every distance. Intervals are clustered
+by family. An interrupted benchmark continues; two calls with different --recipes may run at once.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from index.distance import Measure
+from retrieval.bundle.local_density import LocalDensity
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.metrics.consistency import opis
+from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.threshold.calibrate import calibrate, size_model
+from training.config import Settings
+from training.data.reader import Augmentation, PhotoReader, evaluation_batches
+from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
+from training.evaluation.distance_selection import Whitening, choose_distance, distances_of
+from training.evaluation.embedding import embed_photos, to_device
+from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
+from training.loop.run import Run
+from training.loop.trainer import train
+from training.model import backbone_preprocessing, load_backbone
+
+from . import grocery
+from .heads import VIEWS, Task, World, train_head, vectors_of
+from .rotation_tables import ROTATIONS, SCENES, report
+from .tables import Recorder, parser_of
+
+TARGET = 0.05
+RECIPES: dict[str, dict[str, Any]] = {
+    "Smooth-AP": {"loss": "smooth_ap", "arguments": {"temperature": 0.01}},
+    "ProxyNCA": {"loss": "proxy_nca", "arguments": {"scale": 16.0}},
+    "EL-nivMF + ProxyAnchor": {
+        "loss": "vmf_nca",
+        "arguments": {"concentration": 50.0, "norm": 60.0, "anchor_weight": 0.3},
+    },
+}
+RECIPES |= {f"{name} + TCM": {**recipe, "tcm": (0.8, 0.4)} for name, recipe in RECIPES.items()}
+FINETUNED: dict[str, dict[str, Any]] = {
+    name: grocery.RECIPES[name] for name in ("EL-nivMF + ProxyAnchor", "Smooth-AP", "Smooth-AP + TCM")
+}
+FINETUNED["EL-nivMF + ProxyAnchor + TCM"] = {**FINETUNED["EL-nivMF + ProxyAnchor"], "regularizer": "tcm"}
+EPOCHS = 6
+
+
+def rotated(photos: Sequence[Photo], rotation: int) -> list[Photo]:
+    """Return the photos with the partition of a rotation."""
+    families = list(dict.fromkeys(photo.group for photo in photos))
+    number = {family: place % ROTATIONS for place, family in enumerate(families)}
+    parts = {rotation: "test", (rotation + 2) % ROTATIONS: "calibration"}
+    return [dataclasses.replace(photo, partition=parts.get(number[photo.group], "train")) for photo in photos]
+
+
+@torch.inference_mode()
+def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return backbone features of augmented views (views, n, w) and of plain photos (n, w), computed once."""
+    if not path.exists():
+        settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
+        backbone, _ = load_backbone(settings.backbone)
+        sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+        backbone.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+        def features(pixels: np.ndarray) -> np.ndarray:
+            maps = backbone(to_device(pixels, sight, torch.device("cpu")))
+            return np.asarray(maps.mean(dim=(2, 3)).numpy())
+
+        reader, augment, generator = PhotoReader(photos, sight), Augmentation(settings), np.random.default_rng(0)
+        blocks = np.split(np.arange(len(photos)), range(64, len(photos), 64))
+        views = [
+            np.concatenate([features(np.stack([augment(reader[int(i)], generator) for i in b])) for b in blocks])
+            for _ in tqdm(range(VIEWS), desc="augmented views")
+        ]
+        plain = np.concatenate([features(b) for b in evaluation_batches(reader, len(photos))])
+        np.savez(path, views=np.stack(views), plain=plain)
+    with np.load(path, allow_pickle=False) as file:
+        return file["views"], file["plain"]
+
+
+def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> World:
+    """Return the training data of a head in one rotation."""
+    fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
+    place = {photo.photo_id: i for i, photo in enumerate(photos)}
+    fit = np.array([place[photo.photo_id] for photo in fit_photos])
+    chosen = torch.from_numpy(views[:, fit])
+    mean, scale = chosen.mean(dim=(0, 1)), chosen.std()
+    return World(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
+
+
+def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
+    """Write the photos of a rotation as a CSV for `train`."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(("path", "label", "group", "source", "partition"))
+        writer.writerows((p.path, p.item_id, p.group, p.source, p.partition) for p in photos)
+
+
+def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Photo], place: Path, data: Path) -> Any:
+    """Return unit vectors (n, d) of a fine-tuned model, trained once for rotations r and r + 2."""
+    half = rotation % 2
+    folder = place / f"{recipe.replace(' ', '')}-{half}-{seed}"
+    if not (folder / "vectors.npz").exists():
+        started = (folder / "settings.json").exists()
+        run = Run.open(folder) if started else None
+        if run is None or run.progress.get("epoch") != EPOCHS:
+            table = place / f"rotation-{half}.csv"
+            write_catalogue(rotated(photos, half), table)
+            settings = Settings(
+                catalogue=str(table.resolve()),
+                backbone=str(data / "weights/mobilenet_v1_0.75_224"),
+                epochs=EPOCHS,
+                precision="fp32",
+                seed=seed,
+                **FINETUNED[recipe],
+            )
+            run = train(settings, folder, resume=started)
+        model = run.best_model().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        reader = PhotoReader(photos, run.preprocessing, cache_bytes=0)
+        np.savez(folder / "vectors.npz", vectors=embed_photos(model, reader, len(photos), run.preprocessing))
+    with np.load(folder / "vectors.npz", allow_pickle=False) as file:
+        return file["vectors"]
+
+
+def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: bool) -> dict[str, Any]:
+    """Return the metrics of every distance, and the one chosen by validation."""
+    labels, protocol = item_labels(photos), make_evaluation_protocol(photos)
+    groups = np.array([photo.group for photo in photos])
+    trained = [*splits.fit, *splits.validation]
+    eval_splits = [
+        make_evaluation_split(name, photos, items, protocol)
+        for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
+    ]
+    calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
+    seen = np.isin([photo.item_id for photo in photos], splits.fit)
+    mine = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
+    found: dict[str, Any] = {"distances": {}}
+    for whitening, measure in distances_of(vectors[seen], labels[seen]):
+        used = vectors if whitening is None else whitening(vectors)
+        known = size_model(score_split(calibration, used, labels, measure=measure))
+        figures: dict[str, Any] = {}
+        for split in eval_splits:
+            scores = score_split(split, used, labels, measure=measure)
+            threshold = known.threshold(TARGET, scores.gallery_items)
+            rates = identification_rates(scores, threshold)
+            figures[split.name] = {
+                "R@1": float((scores.own < scores.impostor).mean()),
+                "FPIR": rates.fpir,
+                "TPIR": rates.tpir,
+                "misidentification": rates.misidentification,
+                "TPIR at 5 %": open_set_metrics(scores, TARGET)["TPIR"],
+                "FPIR by family": by_family(scores, threshold, groups[split.queries]),
+            }
+        members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
+        figures["OPIS"] = opis(used[members], labels[members]).value
+        figures["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
+        found["distances"][title(measure, whitening)] = figures
+    if pick:
+        choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
+        found["chosen"] = title(choice.measure, choice.whitening)
+        found["told"] = told(photos, splits, vectors, choice.measure, choice.whitening)
+    return found
+
+
+def told(
+    photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
+) -> list[float]:
+    """Return the FPIR interval for other families that `export` prints."""
+    split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
+    used = vectors if whitening is None else whitening(vectors)
+    groups = np.array([photos[i].group for i in split.queries])
+    scores = score_split(split, used, item_labels(photos), measure=measure)
+    point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
+    return list(point.evidence["fpir_on_other_half"])
+
+
+def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
+    """Return the errors and queries of each family."""
+    names = np.unique(families)
+    return [[float((scores.impostor[families == n] <= threshold).sum()), float((families == n).sum())] for n in names]
+
+
+def title(measure: Measure, whitening: Whitening | None) -> str:
+    """Return the name of a distance."""
+    words = f"{measure.form.replace('_', ' ')}, k = {measure.k}" if isinstance(measure, LocalDensity) else "plain"
+    return words + (", whitened" if whitening is not None else "")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/rotations"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--finetuned", action="store_true", help="Train whole models instead of heads; hours.")
+    parser.add_argument("--recipes", action="append", choices=sorted({*RECIPES, *FINETUNED}), help="Only these.")
+    arguments = parser.parse_args()
+    place = arguments.output / ("finetuned" if arguments.finetuned else "heads")
+    place.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
+    whole = read_catalogue(data / "data/grocery/grocery.csv")
+    photos = photos_in_protocol(whole, sorted({photo.item_id for photo in whole}), make_evaluation_protocol(whole))
+    recipes = arguments.recipes or list(FINETUNED if arguments.finetuned else RECIPES)
+    results: dict[str, dict[str, Any]] = {}
+    todo = list(itertools.product(range(arguments.seeds), recipes, range(ROTATIONS)))
+    for seed, recipe, rotation in tqdm(todo, desc="rotations"):
+        path = place / f"{recipe.replace(' ', '')}-{rotation}-{seed}.json"
+        if not path.exists():
+            mine = rotated(photos, rotation)
+            splits = make_splits(mine, seed=0)
+            if arguments.finetuned:
+                vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
+            else:
+                views, plain = features_of(photos, arguments.output / "features.npz", data)
+                world = world_of(mine, views, plain, splits)
+                head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
+                vectors = vectors_of(world, head)[0]
+            path.write_text(json.dumps(measured(mine, splits, vectors, pick=True)))
+        results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
+    with Recorder("rotations-finetuned" if arguments.finetuned else "rotations", arguments) as record:
+        report(results, recipes, arguments.seeds, record)
+
+
+if __name__ == "__main__":
+    main()

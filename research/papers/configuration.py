@@ -1,0 +1,77 @@
+"""Configuration of a paper's table or figure, which `runner` trains, measures and prints.
+
+A configuration lists *variants*, the rows of a table or the points of a curve. Each is trained on each data set with
+each seed, and measured on the test photos of that data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retrieval.errors import InvalidParameter
+
+TRAINED, MODERN, COST, STATISTICS, DRAWN = "trained", "modern", "cost", "statistics", "drawn"
+PROTOCOLS = (TRAINED, MODERN, COST, STATISTICS, DRAWN)
+CLASSES, SHARED = "classes", "shared"
+ON_TEST, HELD_OUT, LAST = "test", "held out", "last"
+DATASETS = ("cub", "cars", "sop", "inshop", "inat", "grocery")
+
+Numbers = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of a table or a point of a curve."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)  # `training.config`, overriding the configuration's
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # per data set, overriding both
+    series: str = ""  # name of its curve
+    x: float | None = None  # position on the curve
+    photos: tuple[str, float] | None = None  # transformation of the training photos (`transformations`) and its amount
+    space: Mapping[str, tuple[float, float]] = field(
+        default_factory=dict
+    )  # ranges of tuned parameters (modern), in logarithms
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A table or figure, or several that share the same runs."""
+
+    name: str
+    items: tuple[str, ...]  # "Table 2", "Figure 9"
+    shows: str
+    datasets: tuple[str, ...] = ()
+    variants: Mapping[str, Variant] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()  # names from `measure`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # settings of every variant
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # settings per data set, overriding these
+    protocol: str = TRAINED
+    split: str = CLASSES  # new classes in the test, or "shared": new photos of the same classes
+    selection: str = ON_TEST  # photos that select the checkpoint: the test items, a held-out fifth, or "last" (epoch)
+    seeds: int = 1
+    pictures: tuple[str, ...] = ()  # names from `pictures`
+    published: Mapping[tuple[str, str], Numbers] = field(
+        default_factory=dict
+    )  # (data set, variant): the values of the metrics
+    note: str = ""  # differences from the paper
+    missing: str = ""  # rows of the paper that are omitted, with the reason
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(configuration: Configuration) -> None:
+    known = {"protocol": PROTOCOLS, "split": (CLASSES, SHARED), "selection": (ON_TEST, HELD_OUT, LAST)}
+    for name, allowed in known.items():
+        if getattr(configuration, name) not in allowed:
+            raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(configuration, name))
+    for name in configuration.datasets:
+        if name not in DATASETS:
+            raise InvalidParameter("datasets", f"be among {', '.join(DATASETS)}", name)
+    for (dataset, variant), numbers in configuration.published.items():
+        if dataset not in configuration.datasets or variant not in configuration.variants:
+            raise InvalidParameter("published", "name data sets and variants of the configuration", (dataset, variant))
+        if len(numbers) != len(configuration.metrics):
+            raise InvalidParameter("published", "have one number a metric", (variant, numbers))

@@ -1,0 +1,60 @@
+"""Generator of docs/papers.md: paper item, command, our figure, or the reason why there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from .configuration import DRAWN, Configuration
+from .listing import PAPERS
+from .ours import ours
+
+HEAD = """# The papers' tables and figures
+
+Every table and figure of the four papers that this project builds on has a configuration that `retrieval research run`
+runs from start to end, on the official data sets or on a catalogue of your own. This page is made of those
+configurations (`retrieval research list --markdown`); a test keeps both alike.
+
+    retrieval research show NAME                                 what it trains and measures
+    retrieval research run NAME --data DATA -o papers            the paper's protocol; DATA holds cub, cars, sop, ...
+    retrieval research run NAME --data photos.csv -o papers      the same comparison on your photos
+    retrieval research run NAME --data DATA -o try --smoke-test   minutes: a tiny model, to see that all fits together
+
+`--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
+stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.
+
+*Our figure* is what was measured on the machine of the project, two CPU cores without the benchmark sets. Where it says
+"not run", the reason is the cost: the item needs its data sets and a GPU for hours to weeks.
+"""
+
+
+def render_page() -> str:
+    """Return the page."""
+    lines, figures = [HEAD], ours()
+    for paper in PAPERS.values():
+        lines += [f"## {paper.title}", "", "| item | shows | command | our figure |", "|---|---|---|---|"]
+        rows = [(entry.items, _row(entry, figures)) for entry in paper.configurations]
+        rows += [((item,), f"| {item} | {why} | - | nothing to run |") for item, why in paper.nothing_to_run.items()]
+        lines += [text for _, text in sorted(rows, key=lambda row: _order(row[0]))] + [""]
+        notes: dict[str, list[str]] = {}
+        for entry in paper.configurations:
+            notes.setdefault(_note(entry), []).append(f"`{entry.name}`")
+        told = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
+        lines += ["What differs from the paper:", "", *told, ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(entry: Configuration, figures: Mapping[str, str]) -> str:
+    figure = figures.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
+    data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
+    command = f"`retrieval research run {entry.name}{data} -o papers`"
+    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {figure} |"
+
+
+def _note(entry: Configuration) -> str:
+    return " ".join(text for text in (entry.note, f"Not here: {entry.missing}" if entry.missing else "") if text)
+
+
+def _order(items: Sequence[str]) -> tuple[str, int]:
+    kind, number = re.match(r"(\w+) (\d+)", items[0]).groups()  # type: ignore[union-attr]
+    return ("0" if kind == "Table" else "1", int(number))

@@ -1,0 +1,132 @@
+"""Run a configuration: prepare data, train, measure, and write tables and plots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from retrieval.errors import InvalidParameter
+from training.loop.run import Run
+
+from .configuration import COST, DRAWN, MODERN, STATISTICS, Configuration
+from .cost import cost
+from .drawings import draw
+from .embedding_pictures import Gallery
+from .measure import Embedded, find_metric
+from .modern import CONCATENATED, modern
+from .pictures import picture
+from .results import Results
+from .runs import Job, Options, Worlds, embedded, settings_of, trained
+from .worlds import OWN
+
+EPOCH = "best epoch"
+
+
+def run(configuration: Configuration, options: Options) -> Results:
+    """Run a configuration and write results.json, results.md and plots below OUTPUT/NAME; finished runs are reused.
+
+    Raises
+    ------
+    InvalidParameter
+        If settings, metrics or data sets are unknown; raised before any training.
+    DataError
+        If the data set is not below `options.data`.
+    """
+    folder = options.output / configuration.name
+    datasets = datasets_of(configuration, options)
+    facts = {
+        "datasets": datasets,
+        "changes": dict(options.changes),
+        "seeds": options.seeds_of(configuration),
+        "smoke_test": options.smoke_test,
+    }
+    check(configuration, options, datasets)
+    folder.mkdir(parents=True, exist_ok=True)
+    worlds = Worlds(options)
+    pictures: list[str] = []
+    if configuration.protocol == DRAWN:
+        cells, pictures = draw(configuration.pictures[0], folder)
+    elif configuration.protocol == COST:
+        cells = {"this machine": cost(configuration, options)}
+        pictures = [picture(kind, configuration, cells, {}, folder) for kind in configuration.pictures]
+    elif configuration.protocol == STATISTICS:
+        cells = {name: {v: _counts(worlds, name, configuration) for v in configuration.variants} for name in datasets}
+    elif configuration.protocol == MODERN:
+        cells = {name: modern(configuration, name, worlds, options) for name in datasets}
+    else:
+        jobs = _jobs(configuration, datasets, worlds, options)
+        cells = {name: {} for name in datasets}
+        for (name, variant), some in jobs.items():
+            cells[name][variant] = _measured(configuration, some)
+        first: Gallery = {key: some[0] for key, some in jobs.items()}
+        pictures = [picture(kind, configuration, cells, first, folder) for kind in configuration.pictures]
+    results = Results(configuration, cells, facts, pictures)
+    results.write(folder)
+    return results
+
+
+def datasets_of(configuration: Configuration, options: Options) -> list[str]:
+    """Return the data sets to run; if DATA is a catalogue, it replaces all of them."""
+    known = list(configuration.datasets)
+    if options.data.is_file() and known:
+        return [OWN]
+    for name in options.datasets:
+        if name not in known:
+            raise InvalidParameter("dataset", f"be one of {', '.join(known) or 'none'}", name)
+    return [name for name in known if not options.datasets or name in options.datasets]
+
+
+def check(configuration: Configuration, options: Options, datasets: Iterable[str]) -> None:
+    """Raise InvalidParameter for unknown settings, losses or metrics before any training."""
+    from training.loop.recipe import build_loss
+
+    for variant in configuration.variants.values():
+        for dataset in datasets:
+            build_loss(settings_of(configuration, variant, dataset, options), classes=4)
+    if configuration.protocol not in (STATISTICS, COST):
+        for name in _plain(configuration.metrics):
+            find_metric(name)
+
+
+def _plain(metrics: Iterable[str]) -> Iterator[str]:
+    return (name.removeprefix(CONCATENATED) for name in metrics if name != EPOCH)
+
+
+def _jobs(
+    configuration: Configuration, datasets: list[str], worlds: Worlds, options: Options
+) -> dict[tuple[str, str], list[Job]]:
+    """Return the trained jobs of every cell, one per seed."""
+    jobs: dict[tuple[str, str], list[Job]] = {}
+    for dataset in datasets:
+        for name, variant in configuration.variants.items():
+            seeds = range(options.seeds_of(configuration))
+            jobs[dataset, name] = [_trained(worlds.job(configuration, variant, dataset, seed)) for seed in seeds]
+    return jobs
+
+
+def _trained(job: Job) -> Job:
+    trained(job)
+    return job
+
+
+def _measured(configuration: Configuration, jobs: list[Job]) -> dict[str, list[float]]:
+    """Return the printed values of every metric, one per seed."""
+    row: dict[str, list[float]] = {name: [] for name in configuration.metrics}
+    for job in jobs:
+        parts: dict[bool, Embedded] = {}
+        for name in configuration.metrics:
+            if name == EPOCH:
+                row[name].append(float(Run.open(job.path).progress["best"]["epoch"]))
+                continue
+            metric, numbers = find_metric(name)
+            if metric.train not in parts:
+                parts[metric.train] = embedded(job, train_part=metric.train)
+            row[name].append(metric.scale * metric.measure(parts[metric.train], numbers))
+    return row
+
+
+def _counts(worlds: Worlds, dataset: str, configuration: Configuration) -> dict[str, list[float]]:
+    world = worlds.get(dataset, configuration.split)
+    train = set(world.train)
+    inside = sum(photo.item_id in train for photo in world.photos)
+    numbers = (inside, len(world.train), len(world.photos) - inside, len(world.test))
+    return {name: [float(number)] for name, number in zip(configuration.metrics, numbers, strict=True)}

@@ -1,0 +1,11 @@
+"""Measured figures: one JSON file per benchmark, and the tables in the documentation.
+
+record   tables of a benchmark with its command, date, machine and parameters, as JSON
+render   tables as Markdown, inserted between markers in the documentation
+
+`python -m research.results` renders the documentation again; a test compares both.
+"""
+
+from .record import RESULTS, Record, Table, cell, read_record
+
+__all__ = ["RESULTS", "Record", "Table", "cell", "read_record"]

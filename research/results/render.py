@@ -1,0 +1,66 @@
+"""Render benchmark records as Markdown between markers in the documentation.
+
+Pages are written by hand; the text between two markers is generated:
+
+<!-- table: grocery / unseen -->   the table
+<!-- facts: grocery -->            command, date and machine
+<!-- cell: grocery / unseen / ArcFace / R@1 -->   one figure, within a line
+<!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from retrieval.errors import DataError
+
+from .record import RESULTS, Record, Table, cell, read_record
+
+DOCS = RESULTS.parents[1] / "docs"
+MARKER = re.compile(r"<!-- (table|facts|cell): (.+?) -->(.*?)<!-- end -->", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Return the documentation pages that show measured figures."""
+    return [path for path in sorted(DOCS.rglob("*.md")) if MARKER.search(path.read_text(encoding="utf-8"))]
+
+
+def render(text: str) -> str:
+    """Return a page with every marked part generated from the records."""
+    return MARKER.sub(lambda found: f"<!-- {found[1]}: {found[2]} -->{_part(found[1], found[2])}<!-- end -->", text)
+
+
+def shown(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the record and the table name of each table on a page."""
+    for found in MARKER.finditer(text):
+        if found[1] == "table":
+            record, table = found[2].split(" / ")
+            yield record, table
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table as Markdown."""
+    lines = [table.columns, ("---",) * len(table.columns), *table.rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def facts(record: Record) -> str:
+    """Return the command, date and machine of a record as one paragraph."""
+    machine = f"{record.machine['cores']} cores, {record.machine['kind']}"
+    return f"Measured with `{record.command}` on {record.date} ({machine})."
+
+
+def _part(kind: str, address: str) -> str:
+    words = address.split(" / ")
+    try:
+        if kind == "table":
+            record, table = words
+            return f"\n\n{to_markdown(read_record(record).table(table))}\n\n"
+        if kind == "facts":
+            return f"\n\n{facts(read_record(address))}\n\n"
+        record, table, row, column = words
+        return cell(record, table, row, column)
+    except ValueError as error:
+        raise DataError(f"the marker <!-- {kind}: {address} --> has {len(words)} parts") from error

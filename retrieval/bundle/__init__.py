@@ -1,0 +1,1 @@
+"""The bundle: model, preprocessing, distance form and operating point in one directory."""

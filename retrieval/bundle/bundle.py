@@ -1,0 +1,211 @@
+"""Bundles: immutable directories with the model, preprocessing, threshold, evidence and a hash of every file.
+
+bundle/
+  manifest.json   format version, ids, preprocessing, operating point, evidence, sha256 of every file
+  model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
+  cohort.npz      reference photos for the local-density correction, if the distance uses it
+  calibration.npz the searches that the threshold was chosen on
+  golden.npz      the model's output for a synthetic image on the machine that exported it
+  report.html     plots of the threshold's behaviour and the strength of its evidence
+  signature.json  if signed: the public key and the signature of bundle_id
+
+A bundle has two ids. `embedding_id` is the hash of everything that determines a vector (model, preprocessing,
+precision, dimension, and the provider unless it is the CPU); galleries store it. `bundle_id` is the hash of the whole
+manifest and so determines the answers. Bundles are written to a temporary directory, synced, then renamed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from index.distance import PLAIN, Measure
+from index.shell import command
+from retrieval.errors import BundleCorrupt, BundleError
+from retrieval.images import Preprocessing
+from retrieval.threshold.calibrate import OperatingPoint
+
+from .embedder import Embedder
+from .golden import check_golden
+from .local_density import LocalDensity, pack_cohort, unpack_measure
+from .providers import CPU, FP32
+from .signing import SIGNATURE, check_signature
+
+FORMAT = 2
+MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
+CALIBRATION, REPORT, GOLDEN = "calibration.npz", "report.html", "golden.npz"
+
+
+class Bundle:
+    """An opened, read-only bundle. Use `Bundle.open`, which checks its integrity."""
+
+    def __init__(
+        self,
+        path: Path,
+        manifest: Mapping[str, Any],
+        *,
+        trust: Sequence[str | Path] = (),
+        signed_by: str | None = None,
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.trust = tuple(trust)  # public key files
+        self.signed_by = signed_by  # fingerprint of the trusted key; None if `trust` is empty
+        self.bundle_id = str(manifest["bundle_id"])
+        self.embedding_id = str(manifest["embedding_id"])
+        self.dim = int(manifest["dim"])
+        self.precision = str(manifest.get("precision", FP32))
+        self.provider: str | None = manifest.get("provider")  # None in bundles of versions that did not record it
+        self.preprocessing = Preprocessing.from_dict(manifest["preprocessing"])
+        self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
+        self.threshold = self.operating_point.threshold
+        cohort = self.read(COHORT) if COHORT in manifest["files"] else None
+        self.measure = unpack_measure(manifest["distance"], cohort)
+
+    @classmethod
+    def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
+        """Open a bundle and check the hash of its manifest and, with `verify`, of every file.
+
+        If `trust` lists public key files, one of the keys must have signed the bundle, and every file is checked.
+        Raises BundleError if the path is not a bundle or has another format, BundleCorrupt if a file was changed,
+        and BundleUntrusted if none of the keys signed it.
+        """
+        path = Path(path).resolve()  # a symbolic link may be redirected later
+        manifest = _read_manifest(path)
+        signer = check_signature(path, str(manifest["bundle_id"]), trust) if trust else None
+        bundle = cls(path, manifest, trust=trust, signed_by=None if signer is None else signer.fingerprint)
+        for name in manifest["files"] if verify or trust else ():
+            bundle.read(name)
+        return bundle
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a file in the bundle; raise BundleCorrupt if it was changed."""
+        try:
+            data = (self.path / name).read_bytes()
+        except OSError as error:
+            raise BundleCorrupt(
+                f"{self.path / name} cannot be read: {error.strerror}", remedy="Export it again"
+            ) from error
+        if _hash(data) != self.manifest["files"][name]:
+            raise BundleCorrupt(
+                f"{self.path / name} is not the file that was written", remedy="Export the bundle again"
+            )
+        return data
+
+    @property
+    def further_files(self) -> list[str]:
+        """The names of all files except the manifest, model and cohort."""
+        return [name for name in self.manifest["files"] if name not in (MODEL, COHORT)]
+
+    def embedder(self, *, threads: int = 1) -> Embedder:
+        """Return an embedder that runs the bundle's model.
+
+        Raises MissingDependency if the model's execution provider is not installed, and BundleError if this machine
+        computes different vectors from the one that exported the bundle.
+        """
+        embedder = Embedder(
+            self.read(MODEL),
+            self.preprocessing,
+            threads=threads,
+            provider=self.provider,
+            precision=self.precision,
+        )
+        if GOLDEN in self.manifest["files"]:
+            check_golden(embedder, self.read(GOLDEN))
+        return embedder
+
+
+def write_bundle(
+    path: str | Path,
+    *,
+    model: Path,
+    preprocessing: Preprocessing,
+    dim: int,
+    operating_point: OperatingPoint,
+    measure: Measure = PLAIN,
+    precision: str = FP32,
+    provider: str | None = CPU,
+    evidence: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+) -> Bundle:
+    """Write a new bundle and open it. Raise BundleError if the path exists.
+
+    Parameters
+    ----------
+    precision, provider:
+        Precision and execution provider that the threshold was measured with. If `provider` is None, the bundle
+        records no provider.
+    """
+    path = Path(path)
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    for name in files or {}:
+        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, SIGNATURE):
+            raise BundleError(f"{name!r} is no name for a further file of a bundle")
+    contents = {MODEL: model.read_bytes(), **(files or {})}
+    if isinstance(measure, LocalDensity):
+        contents[COHORT] = pack_cohort(measure.cohort)
+    deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
+    named = {} if provider is None else {"provider": provider}
+    beyond = {} if provider == CPU else named  # the CPU is left out: galleries of older versions stay valid
+    manifest: dict[str, Any] = {
+        "format_version": FORMAT,
+        "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),
+        **deciding,
+        **named,
+        "distance": measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key},
+        "operating_point": operating_point.to_dict(),
+        "evidence": dict(evidence or {}),
+        "files": {name: _hash(data) for name, data in sorted(contents.items())},
+    }
+    manifest["bundle_id"] = _hash(_canonical(manifest))
+    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        aside.mkdir(parents=True)
+        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+        for name, data in {**contents, MANIFEST: text.encode()}.items():
+            with (aside / name).open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        aside.rename(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return Bundle.open(path)
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    if not (path / MANIFEST).is_file():
+        raise BundleError(
+            f"{path} is not a bundle", remedy=f"`{command('export', 'RUN', '-o', path, '--allow-estimate')}` makes one"
+        )
+    try:
+        manifest: dict[str, Any] = json.loads((path / MANIFEST).read_bytes())
+        version, claimed = manifest["format_version"], manifest["bundle_id"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
+    if version != FORMAT:
+        raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
+    rest = {key: value for key, value in manifest.items() if key != "bundle_id"}
+    if _hash(_canonical(rest)) != claimed:
+        raise BundleCorrupt(
+            f"{path / MANIFEST} was changed after it was written",
+            remedy="Export the bundle again: a threshold is measured, never edited",
+        )
+    return manifest
+
+
+def _canonical(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,136 @@
+"""The `Embedder`: runs a bundle's ONNX model without torch.
+
+Shapes: n photos, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.shell import command
+from retrieval.errors import BundleError, InvalidParameter, RetrievalError
+from retrieval.images import Preprocessing, Source, open_image, see, to_tensor
+
+from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+ALONE = "photos_run_alone"  # model metadata: quantization ranges depend on the batch, so each photo runs alone
+NO_FOLDER = "/nonexistent"  # forbids external weights, which the model's hash does not cover
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Unit vectors (n, d) and their certainties (n,), the norms before scaling."""
+
+    vectors: NDArray[np.float32]
+    certainties: NDArray[np.float32]
+
+
+class Embedder:
+    """Runs an ONNX model with the input `pixels` (n, 3, size, size) and the outputs `embedding` and `certainty`.
+
+    Thread-safe: several threads may run the same session at once.
+
+    Parameters
+    ----------
+    provider:
+        Execution provider (`providers`). None, for bundles that record none, selects CUDA if available, else the CPU.
+    precision:
+        Precision of the model; some providers need it as an option.
+    """
+
+    def __init__(
+        self,
+        model: Path | bytes,
+        preprocessing: Preprocessing,
+        *,
+        threads: int = 1,
+        provider: str | None = None,
+        precision: str = FP32,
+    ) -> None:
+        if threads < 1:
+            raise InvalidParameter("threads", "be at least 1", threads)
+        self.preprocessing = preprocessing
+        chosen = None if provider is None else find_provider(provider)
+        self._session = _open_session(model, threads, chosen, precision=precision, size=preprocessing.size)
+        outputs = {output.name: output for output in self._session.get_outputs()}
+        inputs = [entry.name for entry in self._session.get_inputs()]
+        if inputs != ["pixels"] or not {"embedding", "certainty"} <= outputs.keys():
+            raise BundleError(
+                f"the model maps {', '.join(inputs)} to {', '.join(outputs)}",
+                remedy="It needs the input pixels and the outputs embedding and certainty: export it again",
+            )
+        self.dim = int(outputs["embedding"].shape[1])
+        self._alone = ALONE in self._session.get_modelmeta().custom_metadata_map
+
+    @property
+    def providers(self) -> list[str]:
+        """The execution providers in use, first choice first."""
+        return list(self._session.get_providers())
+
+    def embed(self, images: Sequence[Source]) -> Embeddings:
+        """Embed images: encoded bytes, paths, PIL images or arrays. Raises ImageRefused if one cannot be used."""
+        return self.embed_pixels(self.read(images))
+
+    def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
+        """Decode and preprocess images to uint8 (n, size, size, 3)."""
+        size = self.preprocessing.size
+        squares = [see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images]
+        return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
+
+    def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
+        """Embed preprocessed pixels, uint8 (n, size, size, 3)."""
+        if not len(pixels):
+            return Embeddings(np.zeros((0, self.dim), np.float32), np.zeros(0, np.float32))
+        return self.embed_tensor(to_tensor(pixels, self.preprocessing))
+
+    def embed_tensor(self, tensor: NDArray[np.float32]) -> Embeddings:
+        """Run the model on scaled pixels, float32 (n, 3, size, size) with n ≥ 1."""
+        runs = [tensor[i : i + 1] for i in range(len(tensor))] if self._alone else [tensor]
+        made = [self._session.run(["embedding", "certainty"], {"pixels": run}) for run in runs]
+        vectors, certainties = made[0] if len(made) == 1 else (np.concatenate(part) for part in zip(*made, strict=True))
+        if not np.isfinite(vectors).all() or np.abs(np.linalg.norm(vectors, axis=1) - 1).max() > 1e-3:
+            raise RetrievalError(
+                "the model gave a vector that is not finite and of length one",
+                remedy=f"`{command('doctor', 'BUNDLE')}` checks the bundle",
+            )
+        return Embeddings(vectors, certainties)
+
+
+def _open_session(
+    model: Path | bytes, threads: int, provider: Provider | None, *, precision: str, size: int
+) -> onnxruntime.InferenceSession:
+    onnxruntime = import_onnxruntime()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads sleep instead of spinning
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
+    engines: list[tuple[str, dict[str, str]]]
+    if provider is None:
+        known = onnxruntime.get_available_providers()
+        engines = [(PROVIDERS[name].engine, {}) for name in ("cuda", CPU) if PROVIDERS[name].engine in known]
+    else:
+        engines = engines_of(provider, precision=precision, size=size, threads=threads)
+    try:
+        session = onnxruntime.InferenceSession(
+            model if isinstance(model, bytes) else str(model),
+            options,
+            providers=[engine for engine, _ in engines],
+            provider_options=[settings for _, settings in engines],
+            enable_fallback=int(provider is None),
+        )
+    except Exception as error:  # ONNX Runtime raises many types for a bad model
+        raise BundleError(f"the model cannot be loaded: {error}", remedy="Export it again") from error
+    if provider is not None and session.get_providers()[0] != provider.engine:  # ONNX Runtime fell back silently
+        raise missing(provider)
+    return session

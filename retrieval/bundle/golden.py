@@ -1,0 +1,49 @@
+"""Golden vector: the embedding of a synthetic image, recorded where the threshold was measured.
+
+The same model file can silently compute different values on another machine: a processor without the required
+instructions saturates int8 products, and another provider version rounds differently. The threshold is invalid there.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.errors import BundleError
+
+from .embedder import Embedder
+
+AGREES = 0.999  # minimum cosine between the expected and the computed vector
+PATCHES = 8
+
+
+def golden_pixels(size: int) -> NDArray[np.uint8]:
+    """Return the synthetic image, a pattern of coloured patches, uint8 (1, size, size, 3)."""
+    patches = np.random.default_rng(0).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
+    places = np.arange(size) * PATCHES // size
+    return patches[places][:, places][None]
+
+
+def pack_golden(embedder: Embedder) -> bytes:
+    """Return the golden vector of a model as npz."""
+    file = io.BytesIO()
+    vectors = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors
+    np.savez_compressed(file, vector=vectors[0])
+    return file.getvalue()
+
+
+def check_golden(embedder: Embedder, packed: bytes) -> float:
+    """Return the cosine between the expected and the computed golden vector; raise BundleError if they differ."""
+    with np.load(io.BytesIO(packed), allow_pickle=False) as file:
+        expected = file["vector"]
+    found = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors[0]
+    cosine = float(found @ expected)
+    if not cosine >= AGREES:
+        raise BundleError(
+            f"this machine computes otherwise than where the threshold was measured: the golden vector's cosine is "
+            f"{cosine:.4f}, and needs {AGREES:g}",
+            remedy="Export the run on a machine like this one, or in fp32",
+        )
+    return cosine

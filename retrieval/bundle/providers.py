@@ -1,0 +1,106 @@
+"""Execution providers of ONNX Runtime, under the names used in manifests.
+
+Providers compute slightly different values, so a threshold is valid for one provider only: a bundle runs with the
+provider that it was calibrated with, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from retrieval.errors import InvalidParameter, MissingDependency, install_command
+
+CPU = "cpu"
+FP32, FP16, INT8 = PRECISIONS = ("fp32", "fp16", "int8")
+LARGEST_BATCH = 64  # that the TensorRT engine is built for
+
+
+UNINSTALL = "pip uninstall onnxruntime, then "  # two variants of the package overwrite each other
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An execution provider."""
+
+    name: str  # in the manifest and on the command line
+    engine: str  # in ONNX Runtime
+    install: str
+
+
+PROVIDERS: Mapping[str, Provider] = {
+    provider.name: provider
+    for provider in (
+        Provider(CPU, "CPUExecutionProvider", install_command("serve")),
+        Provider(
+            "openvino",
+            "OpenVINOExecutionProvider",
+            f"{UNINSTALL}{install_command('serve-openvino')}",
+        ),
+        Provider("tensorrt", "TensorrtExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')} tensorrt"),
+        Provider("cuda", "CUDAExecutionProvider", f"{UNINSTALL}{install_command('serve-gpu')}"),
+    )
+}
+
+
+def import_onnxruntime() -> Any:
+    """Import ONNX Runtime with telemetry disabled; otherwise it writes files and sends usage data."""
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise MissingDependency.of_extra("onnxruntime", "serve") from error
+    return onnxruntime
+
+
+def find_provider(name: str) -> Provider:
+    """Return the provider with this name; raise MissingDependency if the installed ONNX Runtime lacks it."""
+    if name not in PROVIDERS:
+        raise InvalidParameter("provider", f"be one of {', '.join(PROVIDERS)}", name)
+    provider = PROVIDERS[name]
+    if provider.engine not in import_onnxruntime().get_available_providers():
+        raise missing(provider)
+    return provider
+
+
+def missing(provider: Provider) -> MissingDependency:
+    """Return the error for a provider that is missing or cannot start."""
+    return MissingDependency(
+        f"the model runs by {provider.name}, which this ONNX Runtime has not, or cannot start",
+        remedy=f"{provider.install}; or export the run again with --provider {CPU}, for a threshold belongs to one",
+    )
+
+
+def engines_of(provider: Provider, *, precision: str, size: int, threads: int) -> list[tuple[str, dict[str, str]]]:
+    """Return ONNX Runtime's providers and their options, first choice first.
+
+    Operators that a provider does not support, mostly on shapes, run on the next one.
+
+    Parameters
+    ----------
+    precision, size:
+        Precision of the model and side of its input in pixels.
+    """
+    chosen = (provider.engine, _options(provider.name, precision=precision, size=size, threads=threads))
+    fallback: Sequence[str] = {"tensorrt": ("cuda", CPU), CPU: ()}.get(provider.name, (CPU,))
+    rest = [
+        (PROVIDERS[name].engine, _options(name, precision=precision, size=size, threads=threads)) for name in fallback
+    ]
+    return [chosen, *rest]
+
+
+def _options(name: str, *, precision: str, size: int, threads: int) -> dict[str, str]:
+    if name == "openvino":
+        return {"device_type": "CPU", "num_of_threads": str(threads), "precision": "ACCURACY"}  # as in the model
+    if name == "cuda":
+        return {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}  # reproducible across starts
+    if name == "tensorrt":
+        shapes = {"min": 1, "opt": 8, "max": LARGEST_BATCH}
+        return {
+            "trt_fp16_enable": str(precision == FP16),
+            "trt_int8_enable": str(precision == INT8),
+            **{f"trt_profile_{end}_shapes": f"pixels:{n}x3x{size}x{size}" for end, n in shapes.items()},
+        }
+    return {}

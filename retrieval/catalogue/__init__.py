@@ -1,0 +1,1 @@
+"""Read photos and labels from folders, tables and tar shards."""

@@ -1,0 +1,73 @@
+"""Catalogues from folders: each folder with photos is an item, and the folders above it form its group."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from retrieval.errors import DataError
+
+from .photos import Photo
+
+SHOWN = 3  # names shown in a message
+WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
+
+
+def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
+    """Return the photos below a folder in path order; raise DataError if the items are ambiguous.
+
+    `kiwi/1.jpg` shows the item `kiwi`; `veg/kiwi/1.jpg` shows the item `veg/kiwi` of the group `veg`. Files and folders
+    whose names start with a dot are ignored.
+    """
+    photos = []
+    for files in _leaves(folder, folder, suffixes, ()):
+        item = files[0].parent.relative_to(folder).as_posix()
+        group = item.rpartition("/")[0]
+        photos += [Photo(f"{item}/{file.name}", file, item, group) for file in files]
+    return photos
+
+
+def describe_folders(photos: Sequence[Photo]) -> str:
+    """Describe the depth of the item folders: "one folder per item", "folders two levels deep"."""
+    depths = sorted({photo.item_id.count("/") + 1 for photo in photos})
+    if depths == [1]:
+        return "one folder per item"
+    levels = " to ".join(WORDS.get(depth, str(depth)) for depth in dict.fromkeys((depths[0], depths[-1])))
+    return f"folders {levels} levels deep"
+
+
+def _leaves(
+    folder: Path, root: Path, suffixes: frozenset[str], above: tuple[tuple[int, int], ...]
+) -> Iterator[list[Path]]:
+    """Yield the photos of each folder below `folder` that contains any; `above` identifies its parent folders."""
+    try:
+        state = folder.stat()
+        with os.scandir(folder) as found:
+            entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror}") from error
+    here = (state.st_dev, state.st_ino)
+    if here in above:
+        raise DataError(f"{folder} is a link to a folder around it", remedy="Remove the link")
+    photos = [entry for entry in entries if Path(entry.name).suffix.lower() in suffixes and entry.is_file()]
+    files = [folder / entry.name for entry in photos]
+    folders = [folder / entry.name for entry in entries if entry.is_dir()]
+    leaves = [leaf for below in folders for leaf in _leaves(below, root, suffixes, (*above, here))]
+    if files and (leaves or folder == root):
+        raise _unclear(folder, root, files, leaves)
+    yield from [files] if files else leaves
+
+
+def _unclear(folder: Path, root: Path, files: Sequence[Path], leaves: Sequence[Sequence[Path]]) -> DataError:
+    if not leaves:
+        return DataError(
+            f"{folder} holds photos, but no folder per item", remedy=f"Move {files[0].name} to ITEM/{files[0].name}"
+        )
+    names = [leaf[0].parent.relative_to(root).as_posix() for leaf in leaves]
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return DataError(
+        f"{folder} holds photos ({len(files)}, such as {files[0].name}) beside folders of photos "
+        f"({', '.join(names[:SHOWN])}{more}): what is an item is unclear",
+        remedy="Move these photos into a folder of their own, or list all photos in a CSV with `path` and `item_id`",
+    )

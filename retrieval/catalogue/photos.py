@@ -1,0 +1,132 @@
+"""Photos with their catalogue data, and their construction from rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import DataError, ImageUnreadable
+from retrieval.files import read_stretch
+from retrieval.images import MAX_BYTES
+
+from .shards import SPAN
+
+LABELS = ("item_id", "label")
+OPTIONAL = ("group", "source", "partition", "role")
+ROLES = frozenset(("", "gallery", "query"))
+REPEATING = 100_000  # number of distinct texts cached for reuse
+
+
+@dataclass(frozen=True, slots=True)
+class Photo:
+    """One image of one item; `metadata` holds the other columns of the catalogue."""
+
+    photo_id: str
+    path: Path
+    item_id: str
+    group: str = ""
+    source: str = ""
+    partition: str = ""
+    role: str = ""
+    bbox: tuple[float, float, float, float] | None = None  # left, upper, right, lower in pixels
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    span: tuple[int, int] | None = None  # offset and size of the photo in a file with other content
+
+    def read(self) -> bytes:
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""
+        offset, size = self.span or (0, MAX_BYTES + 1)
+        try:
+            return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
+        except OSError as error:
+            raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
+
+
+class PhotoMaker:
+    """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
+
+    def __init__(self, catalogue: Path, columns: Sequence[str], label: str) -> None:
+        self._catalogue = catalogue
+        self._folder = catalogue.parent
+        self._label_name = label
+        self._width = len(columns)
+        place = {name: number for number, name in enumerate(columns)}
+        none = self._width  # padding for rows without the optional columns
+        self._path, self._label = place["path"], place[label]
+        self._photo_id, self._bbox, self._span = (place.get(name, none) for name in ("photo_id", "bbox", SPAN))
+        self._optional = [place.get(name, none) for name in OPTIONAL]
+        known = {"path", "photo_id", "bbox", SPAN, label, *OPTIONAL}
+        self._others = [(name, number) for name, number in place.items() if name and name not in known]
+        self._texts: dict[str, str] = {}
+        self._one_path: tuple[str, Path] = ("", self._folder)
+        self._metadata: dict[str, Any] = {}
+
+    def photo(self, line: int, row: Sequence[Any]) -> Photo:
+        """Return the photo of a row; raise DataError with its line number if the row is invalid."""
+        cells = [*row[: self._width], *[None] * (max(0, self._width - len(row)) + 1)]
+        name, item = cells[self._path], cells[self._label]
+        if not name or item is None or item == "":
+            raise DataError(
+                f"{self._catalogue}, line {line}: path or {self._label_name} is empty",
+                remedy="Fill it, or drop the line",
+            )
+        group, source, partition, role = (self._once(str(cells[i] or "")) for i in self._optional)
+        if role not in ROLES:
+            raise DataError(f"{self._catalogue}, line {line}: role is {role!r}", remedy="Use gallery or query")
+        bbox, span = cells[self._bbox], cells[self._span]
+        name = str(name)
+        return Photo(
+            str(cells[self._photo_id] or name),
+            self._file(name),
+            self._once(str(item)),
+            group,
+            source,
+            partition,
+            role,
+            None if bbox is None else _bbox(bbox, f"{self._catalogue}, line {line}"),
+            self._rest(cells),
+            None if span is None else (span[0], span[1]),
+        )
+
+    def _once(self, text: str) -> str:
+        if len(self._texts) > REPEATING:
+            self._texts.clear()
+        return self._texts.setdefault(text, text)
+
+    def _file(self, name: str) -> Path:
+        """Return the path of a file; photos of one shard share the object."""
+        if name != self._one_path[0]:
+            self._one_path = (name, self._folder / name)
+        return self._one_path[1]
+
+    def _rest(self, cells: Sequence[Any]) -> dict[str, Any]:
+        """Return the metadata; adjacent photos with equal metadata share the object."""
+        metadata = {name: _plain(cells[i]) for name, i in self._others if _says(cells[i])}
+        if metadata != self._metadata or [*map(type, metadata.values())] != [*map(type, self._metadata.values())]:
+            self._metadata = metadata  # 1 == True, but their JSON differs
+        return self._metadata
+
+
+def _says(value: Any) -> bool:
+    """Return whether a cell has a value other than None, an empty text or NaN."""
+    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as a JSON value, with dates and other types as text."""
+    return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _bbox(value: Any, where: str) -> tuple[float, float, float, float] | None:
+    if value is None or value == "":
+        return None
+    words = value.replace(",", " ").split() if isinstance(value, str) else list(value)
+    try:
+        left, upper, right, lower = (float(word) for word in words)
+    except ValueError as error:
+        raise DataError(f"{where}: bbox is {value!r}", remedy="Write left upper right lower in pixels") from error
+    if not (0 <= left < right and 0 <= upper < lower):
+        raise DataError(f"{where}: bbox {value!r} is empty", remedy="Write left upper right lower in pixels")
+    return (left, upper, right, lower)

@@ -1,0 +1,192 @@
+"""Read and check labelled photos from a folder, a CSV, parquet or JSON-lines file, or tar shards."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from retrieval.errors import DataError, ImageRefused
+from retrieval.images import crop, open_image
+
+from .folders import describe_folders, read_folder
+from .photos import LABELS, Photo, PhotoMaker
+from .shards import read_shard
+from .tables import columns_missing, no_columns, read_header
+
+__all__ = ["CatalogueReport", "Photo", "check_catalogue", "describe_catalogue", "read_catalogue"]
+
+SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
+CSV = (".csv", ".tsv")
+
+
+@dataclass(frozen=True)
+class CatalogueReport:
+    """Problems of a catalogue; every list is empty for a valid one."""
+
+    photos: int
+    items: int
+    unreadable: list[tuple[str, str]]  # photo_id, reason
+    duplicates: list[list[str]]  # photo_ids with the same bytes
+    single_photo_items: list[str]
+    split_items: list[str]  # items in more than one partition
+
+    @property
+    def usable(self) -> bool:
+        """Return whether training can use the catalogue: every photo opens and no item is in two partitions."""
+        return not (self.unreadable or self.split_items)
+
+
+def read_catalogue(path: str | Path) -> list[Photo]:
+    """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
+
+    Each folder with photos is an item, and the folders above it form its group (`folders`). Shards are a .tar file or a
+    folder of them, with labels beside the photos (`shards`). A file needs a column `path` (relative to the file) and
+    `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
+    ("left upper right lower") and any other columns, which become metadata. A CSV may use commas, semicolons, tabs or
+    vertical bars as separators (`tables`).
+    """
+    path = Path(path)
+    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
+        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
+    elif path.is_dir():
+        photos = read_folder(path, SUFFIXES)
+    elif not path.exists():
+        raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
+    elif path.suffix.lower() in CSV:
+        photos = _read_csv(path)
+    elif path.suffix.lower() in (".parquet", ".pq"):
+        photos = _read_parquet(path)
+    elif path.suffix.lower() in (".jsonl", ".ndjson"):
+        photos = _read_json_lines(path)
+    else:
+        raise DataError(f"{path} is no folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
+    if not photos:
+        raise DataError(f"{path} holds no photo", remedy=f"Photos end in {', '.join(sorted(SUFFIXES))}")
+    _refuse_twice([photo.photo_id for photo in photos], path)
+    return photos
+
+
+def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
+    """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
+    path = Path(path)
+    groups = {photo.group for photo in photos} - {""}
+    told = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
+    told += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
+    if path.is_dir() and not any(path.glob("*.tar")):
+        return f"{told}, from {describe_folders(photos)}"
+    return f"{told}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else told
+
+
+def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
+    """Open every photo and report problems that would affect training or a gallery."""
+    unreadable: list[tuple[str, str]] = []
+    by_content: dict[str, list[str]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    partitions: dict[str, set[str]] = defaultdict(set)
+    for photo in tqdm(photos, desc="checking", unit="photo", disable=not progress):
+        counts[photo.item_id] += 1
+        partitions[photo.item_id].add(photo.partition)
+        try:
+            data = photo.read()
+            crop(open_image(data, min_side=64 if photo.bbox is None else 0), photo.bbox)
+            by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
+        except ImageRefused as error:
+            unreadable.append((photo.photo_id, error.message))
+    return CatalogueReport(
+        photos=len(photos),
+        items=len(counts),
+        unreadable=unreadable,
+        duplicates=[ids for ids in by_content.values() if len(ids) > 1],
+        single_photo_items=sorted(item for item, count in counts.items() if count == 1),
+        split_items=sorted(item for item, found in partitions.items() if len(found) > 1),
+    )
+
+
+def _read_csv(path: Path) -> list[Photo]:
+    table = read_header(path)
+    return _photos(path, table.columns, table.rows())
+
+
+def _read_parquet(path: Path) -> list[Photo]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            columns = file.schema_arrow.names
+            blocks = (
+                zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
+            )
+            return _photos(path, columns, (row for block in blocks for row in block))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+
+
+def _read_json_lines(path: Path) -> list[Photo]:
+    columns: dict[str, int] = {}
+    rows: list[list[Any]] = []
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
+                        raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
+                    rows.append(_in_columns(row, columns))
+    except ValueError as error:  # invalid UTF-8 or JSON
+        raise DataError(f"{path}, line {number} is not JSON: {error}") from error
+    return _photos(path, list(columns), rows)
+
+
+def _read_shards(paths: Sequence[Path]) -> list[Photo]:
+    photos = []
+    for path in paths:
+        columns: dict[str, int] = {}
+        rows = [_in_columns(row, columns) for row in read_shard(path, SUFFIXES)]
+        photos += _photos(path, list(columns), rows) if rows else []
+    return photos
+
+
+def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
+    """Return the values of a row in column order, appending its new keys to `columns`."""
+    for name in row:
+        columns.setdefault(name, len(columns))
+    return [row.get(name) for name in columns]
+
+
+def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Photo]:
+    if columns_missing(columns):
+        raise no_columns(path, columns)
+    maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns))
+    with _no_collection():
+        return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Disable the cyclic garbage collector while millions of objects without cycles are created."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _refuse_twice(ids: Sequence[str], path: Path) -> None:
+    seen: set[str] = set()
+    for photo_id in ids:
+        if photo_id in seen:
+            raise DataError(f"{path} names the photo {photo_id} twice", remedy="Give each photo one line")
+        seen.add(photo_id)

@@ -1,0 +1,103 @@
+"""Preview of training on a catalogue: the split, the number of batches, and problems, before training starts.
+
+Training uses the same functions (`splits`, `batches_per_epoch`), which guarantees agreement.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from retrieval.errors import DataError
+from retrieval.threshold.bounds import products_needed
+
+from .photos import Photo
+from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol, require_mates
+
+ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
+TARGET_FPIR = 0.05  # default of `export`
+
+
+def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
+    """Return the number of batches per epoch: `steps`, or as many as the photos fill, at least one."""
+    return steps or max(1, photos // batch_size)
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """Preview of `train`, `evaluate` and `export` on a catalogue with default settings."""
+
+    parts: str  # description of the split; "" if training refuses the catalogue
+    problem: DataError | None  # reason for which training refuses the catalogue
+    warnings: tuple[str, ...]  # properties of the split that the user may not intend
+
+    @property
+    def trainable(self) -> bool:
+        """Return whether training accepts the catalogue."""
+        return self.problem is None
+
+
+def readiness(photos: Sequence[Photo]) -> Readiness:
+    """Return the preview for these photos."""
+    try:
+        splits = make_splits(photos, seed=0)
+        protocol = make_evaluation_protocol(photos)
+        require_mates("validation", photos, splits.validation, protocol)
+    except DataError as error:
+        return Readiness("", error, ())
+    fit = photos_in_protocol(photos, splits.fit, protocol)
+    told = (
+        f"Training fits {len(splits.fit)} items ({len(fit)} photos) and validates on {len(splits.validation)}; "
+        f"{len(splits.calibration)} are left for calibration and {len(splits.test)} for the test"
+    )
+    warnings = [*_few_photos(fit), *_few_batches(fit), *_few_items(splits, _groups(photos))]
+    return Readiness(told, None, tuple(warnings))
+
+
+def _few_photos(fit: Sequence[Photo]) -> list[str]:
+    counts = Counter(photo.item_id for photo in fit)
+    single = sum(count == 1 for count in counts.values())
+    if not single:
+        return []
+    return [
+        f"{single} of the {len(counts)} items to fit have one photo: losses that compare photos of an item learn "
+        "little from them. Bring second photos of these items"
+    ]
+
+
+def _few_batches(fit: Sequence[Photo]) -> list[str]:
+    items = len({photo.item_id for photo in fit})
+    size = min(ITEMS_PER_BATCH, items) * PHOTOS_PER_ITEM
+    if batches_per_epoch(len(fit), size) > 1:
+        return []
+    return [
+        f"{len(fit)} photos to fit fill no more than one batch of {size} ({min(ITEMS_PER_BATCH, items)} items, "
+        f"{PHOTOS_PER_ITEM} photos of each), so that an epoch is a single step. "
+        "Train with `--items-per-batch 4`, or longer epochs with `--epoch-steps 20`"
+    ]
+
+
+def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
+    found = []
+    for part, verbs in (("calibration", "`evaluate` and `export` need"), ("test", "`evaluate` needs")):
+        if len(getattr(splits, part)) < 2:
+            found.append(
+                f"the {part} part has {len(getattr(splits, part))} items, and {verbs} two at least. Bring more "
+                f"items" + (", or more groups" if group_of else "")
+            )
+    grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
+    counted = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
+    needed = products_needed(TARGET_FPIR)
+    if len(splits.calibration) >= 2 and len(counted) < needed:
+        named = "groups" if grouped else "items"
+        found.append(
+            f"{len(counted)} {named} for calibration give an estimated threshold (`export --allow-estimate`): a "
+            f"certificate of FPIR {TARGET_FPIR:g} takes {needed} at least. Bring more {named} for it"
+        )
+    return found
+
+
+def _groups(photos: Sequence[Photo]) -> dict[str, str]:
+    """Return the group of each item that has one."""
+    return {photo.item_id: photo.group for photo in photos if photo.group}

@@ -1,0 +1,94 @@
+"""CSV catalogues as spreadsheets write them: separators, spaces around cells, byte order mark, upper case."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval.errors import DataError
+
+from .photos import LABELS, OPTIONAL
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Header of a CSV file and the format of its lines."""
+
+    path: Path
+    separator: str
+    columns: tuple[str, ...]
+    spaced: bool  # whether names and cells are surrounded by spaces
+
+    def rows(self) -> Iterator[list[str]]:
+        """Yield the cells of each non-empty line below the header; raise DataError for a damaged line."""
+        with _explained(self.path), self.path.open(newline="", encoding="utf-8-sig") as file:
+            lines = csv.reader(file, delimiter=self.separator, strict=True, skipinitialspace=self.spaced)
+            next(lines, None)
+            for line in lines:
+                if line:
+                    yield [cell.strip() for cell in line] if self.spaced else line
+
+    def describe(self) -> str:
+        """Describe the separator: "a CSV with semicolons"."""
+        return f"a CSV with {SEPARATORS[self.separator]}"
+
+
+def read_header(path: Path) -> Table:
+    """Return the header of a CSV file, with the separator that yields columns `path` and `item_id` or `label`.
+
+    Known column names are case-insensitive; others are kept unchanged. Raise DataError, quoting the start of the file,
+    if no separator fits.
+    """
+    headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in SEPARATORS}
+    for separator, header in headers.items():
+        columns = tuple(_name(cell) for cell in header)
+        if not columns_missing(columns):
+            _refuse_repeated(path, columns)
+            cells = [*header, *_first_line(path, separator, skip_spaces=False)]
+            return Table(path, separator, columns, spaced=any(cell != cell.strip() for cell in cells))
+    separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
+    raise no_columns(path, header, between=f", separated by {SEPARATORS[separator]}" if len(header) > 1 else "")
+
+
+def columns_missing(columns: Sequence[str]) -> bool:
+    """Return whether a catalogue's columns lack the path or the label."""
+    return "path" not in columns or not set(LABELS) & set(columns)
+
+
+def no_columns(path: Path, columns: Sequence[str], *, between: str = "") -> DataError:
+    """Return the error for a catalogue whose columns lack the path or the label."""
+    names = ", ".join(repr(name) for name in columns) or "none"
+    return DataError(f"{path} has the columns {names}{between}", remedy="It needs `path`, and `item_id` or `label`")
+
+
+def _first_line(path: Path, separator: str, *, skip_spaces: bool) -> list[str]:
+    with _explained(path), path.open(newline="", encoding="utf-8-sig") as file:
+        return next(csv.reader(file, delimiter=separator, skipinitialspace=skip_spaces), [])
+
+
+def _name(cell: str) -> str:
+    plain = cell.strip()
+    return plain.lower() if plain.lower() in KNOWN else plain
+
+
+def _refuse_repeated(path: Path, columns: Sequence[str]) -> None:
+    repeated = [name for name, count in Counter(columns).items() if name and count > 1]
+    if repeated:
+        raise DataError(f"{path} has several columns {repeated[0]!r}", remedy="Give each column a name of its own")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(
+            f"{path} is not a UTF-8 CSV file: {error}", remedy="Save it as `CSV UTF-8`, cells with separators in quotes"
+        ) from error

@@ -1,0 +1,206 @@
+"""Commands `retrieval index`, `search`, `audit` and `doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from index.ann.kinds import KINDS
+from index.location import open_gallery
+from index.shell import command
+from retrieval.catalogue.read import read_catalogue
+from retrieval.files import check_place, write_file
+
+from .gallery import MEMORY, describe_index, describe_merge
+from .options import Place
+from .signing_options import trust_option
+
+SHOWN = 10  # lines shown before "and N more"
+Folder = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("photos", type=Folder)
+@click.option("-o", "--output", required=True, type=Place(), help="The gallery: a directory, or an address of Milvus.")
+@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default="all cores")
+@click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
+@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
+@click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What embeds.")
+@click.option("--report", type=Folder, help="Write what was refused, and why, as JSON.")
+def index(
+    bundle: Path,
+    photos: Path,
+    output: Path | str,
+    threads: int,
+    batch_size: int,
+    kind: str | None,
+    max_memory: int | None,
+    engine: str,
+    report: Path | None,
+) -> None:
+    """Add photos to a gallery from a folder, a CSV, parquet or JSON-lines file, or tar shards.
+
+    Photos already in the gallery are skipped, so an interrupted run can be continued. Photos that cannot be used are
+    reported and do not stop the run.
+
+    \b
+    Example:
+      retrieval index bundles/shop photos.csv -o galleries/shop
+    """
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.indexing.pipeline import index_catalogue
+    from retrieval.threshold.recalibrate import outlook
+
+    if report is not None:
+        check_place(report)
+    opened = Bundle.open(bundle)
+    done = index_catalogue(
+        opened,
+        read_catalogue(photos),
+        output,
+        threads=threads,
+        batch_size=batch_size,
+        kind=kind,
+        max_memory=max_memory,
+        engine=engine,
+    )
+    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    click.echo(
+        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
+        f"{done.skipped} there already, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} a second."
+    )
+    if report is not None:
+        refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
+        write_file(report, json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+    if done.refused and not done.added and not done.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
+    with open_gallery(output, read_only=True) as gallery:
+        if done.merged is not None:
+            click.echo(describe_merge(done.merged))
+        elif isinstance(gallery, Gallery):
+            click.echo(describe_index(gallery))
+        view = outlook(opened, gallery.items)
+    if view is not None and view.outgrown:
+        click.echo(f"Warning: {view.warning(bundle)}.")
+    click.echo(f"Next: {command('serve', bundle, output)}")
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Place())
+@click.argument("image", type=Folder)
+@click.option("--top-k", type=int, default=10, show_default=True, help="Matches at most.")
+@click.option("--where", help="A filter over metadata, such as \"brand = 'x' and price < 10\".")
+@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
+    """Search for the catalogue item that a photo shows.
+
+    \b
+    Example:
+      retrieval search bundles/shop galleries/shop query.jpg
+    """
+    from retrieval.result import LOW_CERTAINTY
+    from retrieval.retriever import Retriever
+
+    result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    for rank, match in enumerate(result.matches, 1):
+        click.echo(f"{rank:3d}  {match.distance:.4f}  {match.item_id}  ({match.photo_id})")
+    if result.matches:
+        click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
+    elif result.nearest is None:
+        click.echo("no match: the gallery is empty" if where is None else "no match: no photo passes the filter")
+    elif result.reason == LOW_CERTAINTY:
+        click.echo(f"no match: the photo is too ambiguous (certainty {result.certainty:.3g})")
+    else:
+        click.echo(
+            f"no match: the nearest item, {result.nearest.item_id}, is {result.nearest_distance:.4f} away; "
+            f"the threshold is {result.threshold:.4f}"
+        )
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Folder)
+@click.option("-o", "--output", type=Folder, help="Also write the audit with pictures, as one HTML page.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
+    """Find gallery problems: items that collide, photos that miss their own item, near-duplicates.
+
+    \b
+    Example:
+      retrieval audit bundles/shop galleries/shop -o audit.html
+    """
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.inspect.audit import audit as look
+    from retrieval.inspect.audit import audit_page, summary, table
+
+    if output is not None:
+        check_place(output)
+    with Gallery.open(gallery, read_only=True) as opened:
+        found = look(Bundle.open(bundle), opened)
+        if output is not None:
+            write_file(output, audit_page(found, opened.thumbnail))
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    click.echo(summary(found))
+    for title, lines in table(found, limit=SHOWN):
+        if lines:
+            click.echo(f"{title[0].upper()}{title[1:]}:")
+            click.echo("\n".join(f"  {line}" for line in lines))
+    click.echo(f"Wrote {output}." if output else f"Next: {command('audit', bundle, gallery, '-o', 'audit.html')}")
+
+
+@click.command()
+@click.argument("bundle", type=Folder, required=False)
+@click.argument("gallery", type=Folder, required=False)
+@click.option(
+    "--probe", type=Folder, help="Ask these photos (a catalogue) of every kind of index, and list differences."
+)
+@trust_option
+def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
+    """Check the installation, a bundle or a gallery, and suggest how to fix problems.
+
+    A bundle is intact if its files match its manifest, and verified if it is signed by a key given with --trust.
+
+    \b
+    Example:
+      retrieval doctor bundles/shop galleries/shop --trust shop.pub
+    """
+    from retrieval.inspect.doctor import examine
+
+    healthy = True
+    for finding in examine(bundle, gallery, probe, trust=trust):
+        healthy &= finding.good
+        click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
+        if finding.remedy:
+            click.echo(f"     -> {finding.remedy}")
+    click.echo("Nothing is wrong." if healthy else "Something is wrong: see the lines that begin with BAD.")
+    if not healthy:
+        sys.exit(1)
+
+
+def show_lines(title: str, lines: Sequence[str]) -> None:
+    """Print a title with the number of lines, the first lines, and how many more there are."""
+    if not lines:
+        return
+    click.echo(f"{len(lines)} {title}:")
+    for line in lines[:SHOWN]:
+        click.echo(f"  {line}")
+    if len(lines) > SHOWN:
+        click.echo(f"  and {len(lines) - SHOWN} more")

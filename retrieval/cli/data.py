@@ -1,0 +1,96 @@
+"""Command group `retrieval data`: check catalogues and convert benchmark sets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from index.shell import command
+from retrieval.catalogue.read import CatalogueReport, check_catalogue, describe_catalogue, read_catalogue
+from retrieval.catalogue.readiness import readiness
+from retrieval.catalogue.write import write_catalogue
+
+from .commands import show_lines
+from .lazy import Entry, LazyGroup
+
+Folder = click.Path(path_type=Path)
+
+
+COMMANDS = {
+    "check": Entry("retrieval.cli.data", "check", "Report what is wrong with a catalogue."),
+    "table": Entry("retrieval.cli.data", "table", "Write a catalogue as a CSV, one line per photo."),
+    "convert": Entry("training.data.cli", "convert", "Write a benchmark set as a catalogue."),
+}
+
+
+@click.group(cls=LazyGroup, entries=COMMANDS)
+def data() -> None:
+    """Check a catalogue before training, or create one from a benchmark set.
+
+    \b
+    Example:
+      retrieval data check photos.csv
+    """
+
+
+@click.command()
+@click.argument("catalogue", type=Folder)
+@click.option("--report", type=Folder, help="Write everything that is wrong with the photos as JSON.")
+def check(catalogue: Path, report: Path | None) -> None:
+    """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
+
+    Reports unreadable photos, duplicates, items with one photo, items in more than one partition, the number of items
+    per training split, and shortages. Exits with status 1 if training would refuse the catalogue.
+
+    \b
+    Example:
+      retrieval data check photos.csv
+    """
+    photos = read_catalogue(catalogue)
+    click.echo(f"{describe_catalogue(catalogue, photos)}.")
+    checked = check_catalogue(photos)
+    _show(checked)
+    if report is not None:
+        report.write_text(json.dumps(asdict(checked), indent=2) + "\n")
+    if not checked.usable:
+        click.echo("Mend the unreadable photos and the items in several partitions before training.")
+        sys.exit(1)
+    found = readiness(photos)
+    if found.problem is not None:
+        click.echo(f"Training refuses this catalogue: {found.problem}.")
+        click.echo(f"A gallery takes it: {command('index', 'BUNDLE', catalogue, '-o', 'GALLERY')}")
+        sys.exit(1)
+    click.echo(f"{found.parts}.")
+    for warning in found.warnings:
+        click.echo(f"Warning: {warning}.")
+    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
+
+
+@click.command()
+@click.argument("catalogue", type=Folder)
+@click.option("-o", "--output", required=True, type=Folder, help="The CSV to write.")
+@click.option("--no-groups", is_flag=True, help="Leave the groups out: parts of a training may then divide them.")
+def table(catalogue: Path, output: Path, no_groups: bool) -> None:
+    """Write a catalogue as a CSV with one line per photo, to view or edit. The photos are not copied.
+
+    \b
+    Example:
+      retrieval data table PHOTOS -o photos.csv --no-groups
+    """
+    photos = read_catalogue(catalogue)
+    if no_groups:
+        photos = [replace(photo, group="") for photo in photos]
+    write_catalogue(photos, output)
+    click.echo(f"Wrote {output}: {describe_catalogue(output, photos)}.")
+    click.echo(f"Next: {command('data', 'check', output)}")
+
+
+def _show(report: CatalogueReport) -> None:
+    show_lines("unreadable", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
+    show_lines("with the same content", [" = ".join(ids) for ids in report.duplicates])
+    show_lines("items with one photo", report.single_photo_items)
+    show_lines("items in more than one partition", report.split_items)

@@ -1,0 +1,236 @@
+"""Command group `retrieval gallery`: inspect, change, export and import galleries."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from index.ann.kinds import KINDS
+from index.shell import command
+from retrieval.errors import GalleryError, InvalidParameter
+
+if TYPE_CHECKING:
+    from index.gallery import Gallery, Merged
+
+Folder = click.Path(path_type=Path)
+UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+class Memory(click.ParamType[int]):
+    """A number of bytes, with or without a unit."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert to bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
+        unit = (match[2] or "").lower() if match else None
+        if match is None or unit not in UNITS:
+            self.fail(f"{value!r} is no amount of memory such as 2GiB or 500MB", param, ctx)
+        return int(float(match[1]) * UNITS[unit])
+
+
+MEMORY = Memory()
+
+
+def describe_index(gallery: Gallery) -> str:
+    """Return a sentence on the current index: kind, memory and recall."""
+    from index.ann.kinds import choose_kind
+
+    index = gallery.index()
+    choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
+    lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it misses nothing"
+    return (
+        f"Index: {choice.kind}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
+        f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt; {lost}; "
+        f"{index['scanned_photos']:,} photos beside it are scanned."
+    )
+
+
+def describe_merge(merged: Merged) -> str:
+    """Return a sentence on a newly built index: kind, reason, memory and recall."""
+    choice = merged.choice
+    told = (
+        f"Index: {choice.kind}, {choice.why}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
+        f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt"
+    )
+    if merged.recall is None:
+        return f"{told}; it misses nothing."
+    if not merged.recall.expected:
+        return f"{told}; no item lies within the threshold of another photo, so that nothing is known of its recall."
+    return (
+        f"{told}; of the items within the threshold it finds {merged.recall.value:.4f} (at least "
+        f"{merged.recall.lower:.4f}, with 95 % confidence)."
+    )
+
+
+@click.group()
+def gallery() -> None:
+    """Inspect, change, export and import galleries.
+
+    \b
+    Example:
+      retrieval gallery info galleries/shop
+    """
+
+
+def _open(path: Path, *, read_only: bool = False) -> Gallery:
+    from index.gallery import Gallery
+
+    return Gallery.open(path, read_only=read_only)
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+def info(path: Path) -> None:
+    """Show a gallery's size, its index, and the columns available to filters.
+
+    \b
+    Example:
+      retrieval gallery info galleries/shop
+    """
+    with _open(path, read_only=True) as opened:
+        facts = opened.facts()
+        click.echo(
+            f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
+        )
+        click.echo(f"Made {facts['created']} for the model {facts['embedding_id'][:12]}.")
+        click.echo(describe_index(opened))
+        columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
+        declare = command("gallery", "declare", path, "NAME:KIND")
+        click.echo(f"Filters may use: {columns or f'nothing yet; {declare}'}.")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+@click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
+def log(path: Path, limit: int) -> None:
+    """List changes: version, time, user, action and number of photos.
+
+    \b
+    Example:
+      retrieval gallery log galleries/shop --limit 5
+    """
+    with _open(path, read_only=True) as opened:
+        for change in opened.changes(limit):
+            click.echo(f"{change.version:>8}  {change.time}  {change.actor}  {change.action}  {change.photos:,} photos")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+@click.argument("columns", nargs=-1, required=True, metavar="NAME:KIND...")
+def declare(path: Path, columns: tuple[str, ...]) -> None:
+    """Make metadata columns available to filters, as text (the default), number or boolean.
+
+    \b
+    Example:
+      retrieval gallery declare galleries/shop brand price:number
+    """
+    pairs = [column.partition(":") for column in columns]
+    with _open(path) as opened:
+        opened.declare({name: kind or "text" for name, _, kind in pairs})
+        click.echo(f"Filters may use: {', '.join(opened.columns())}.")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+@click.option("--photo", "photos", multiple=True, help="A photo_id; may be repeated.")
+@click.option("--item", "items", multiple=True, help="An item_id, with all its photos; may be repeated.")
+def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
+    """Remove photos or whole items.
+
+    \b
+    Example:
+      retrieval gallery remove galleries/shop --item sku-1234
+    """
+    if not photos and not items:
+        raise InvalidParameter("--photo or --item", "be given", None)
+    with _open(path) as opened:
+        removed = opened.remove(photo_ids=photos, item_ids=items)
+    if not removed:
+        raise GalleryError(f"nothing of that is in {path}", remedy="Nothing was removed: check the ids")
+    click.echo(f"{removed} photos removed.")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+@click.option("--bundle", type=Folder, help="Measure what the index loses at this bundle's threshold.")
+@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: as told before]")
+@click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
+@click.option("--min-recall", type=float, default=0.99, show_default=True, help="Refuse an index that finds less.")
+def merge(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
+    """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
+
+    \b
+    Example:
+      retrieval gallery merge galleries/shop --bundle bundles/shop --max-memory 2GiB
+    """
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.threshold.recalibrate import probe_of
+
+    probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
+    with _open(path) as opened:
+        made = opened.merge(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
+    click.echo(f"{describe_merge(made)} {made.dropped} vectors dropped.")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+def verify(path: Path) -> None:
+    """Read the whole gallery and check its hashes and checksums.
+
+    \b
+    Example:
+      retrieval gallery verify galleries/shop
+    """
+    with _open(path, read_only=True) as opened:
+        problems = opened.verify()
+        for problem in problems:
+            click.echo(f"BAD  {problem}")
+        if problems:
+            click.echo("Restore the gallery from a copy, or index the photos again.")
+            sys.exit(1)
+        click.echo(f"{len(opened):,} photos are what was written.")
+
+
+@gallery.command()
+@click.argument("path", type=Folder)
+@click.argument("output", type=Folder)
+def export(path: Path, output: Path) -> None:
+    """Export all photos to a .parquet or .csv file.
+
+    A .parquet file holds everything (ids, vectors, metadata, thumbnails and the change log) and can be imported with
+    `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets and cannot be imported.
+
+    \b
+    Example:
+      retrieval gallery export galleries/shop shop.parquet
+      retrieval gallery export galleries/shop shop.csv
+    """
+    from index.transfer import export_photos
+
+    with _open(path, read_only=True) as opened:
+        click.echo(f"Wrote {output}: {export_photos(opened, output):,} photos.")
+
+
+@gallery.command("import")
+@click.argument("source", type=Folder)
+@click.argument("path", type=Folder)
+def import_(source: Path, path: Path) -> None:
+    """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
+
+    A new gallery starts with the change log of the exported one; an existing gallery keeps its own.
+
+    \b
+    Example:
+      retrieval gallery import shop.parquet galleries/copy
+    """
+    from index.transfer import import_photos
+
+    click.echo(f"Wrote {path}: {import_photos(source, path):,} photos.")

@@ -1,0 +1,42 @@
+"""Command groups that import their commands on first use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+
+
+class Entry(NamedTuple):
+    """The module and attribute of a command, and its summary in the group's help."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports only the command in use: help is fast, and serving does not import torch."""
+
+    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._entries = entries
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the command names, in the order of the table."""
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command, or None if it does not exist."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])

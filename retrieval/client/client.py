@@ -1,0 +1,292 @@
+"""HTTP clients for `retrieval serve`: `RetrievalClient` and `AsyncRetrievalClient`.
+
+Both send the requests defined in `calls`, with the retries defined in `retries`. Requires the extra `client`.
+"""
+
+from __future__ import annotations
+
+from asyncio import sleep as async_sleep
+from asyncio import to_thread
+from collections.abc import Mapping, Sequence
+from time import sleep
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from retrieval.images import Source
+
+from . import calls
+from .calls import Call, Verdict
+from .connection import address, headers, require_httpx
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
+from .retries import Attempts, check_patience
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["Answer", "ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unreachable"]
+
+T = TypeVar("T")
+
+
+class RetrievalClient:
+    """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
+
+    Parameters
+    ----------
+    base_url:
+        URL of the server, such as "https://search.example.org".
+    key:
+        API key, as printed by `retrieval keys add`.
+    timeout:
+        Time limit of a call in seconds, including retries and pauses. Each network operation is limited to the
+        remaining time.
+    retries:
+        Number of further attempts after a broken connection, status 503 (busy) or 429 (too many requests). `feedback`
+        and `reload` are retried only if no connection could be opened. If the response to a removal is lost, its
+        retry reports that there is nothing to remove.
+    transport:
+        An httpx transport, for tests.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        check_patience(timeout, retries)
+        require_httpx()
+        import httpx
+
+        self._timeout, self._retries = timeout, retries
+        self._http = httpx.Client(base_url=address(base_url), headers=headers(key), transport=transport)
+
+    def __enter__(self) -> RetrievalClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def search(
+        self,
+        image: Source,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> Answer:
+        """Return the catalogue items that match a photo, if any.
+
+        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
+        """
+        return self._send(calls.search(image, top_k=top_k, where=where, fields=fields, explain=explain))
+
+    def search_batch(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> list[Answer | ApiError]:
+        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
+        return self._send(calls.search_batch(images, top_k=top_k, where=where, fields=fields, explain=explain))
+
+    def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
+        """Return a page of item_ids that follow `after`."""
+        return self._send(calls.items(after, limit))
+
+    def item(self, item_id: str) -> Item:
+        """Return an item and its photos."""
+        return self._send(calls.item(item_id))
+
+    def remove_item(self, item_id: str) -> Removed:
+        """Remove an item and its photos."""
+        return self._send(calls.remove_item(item_id))
+
+    def photo(self, photo_id: str) -> Photo:
+        """Return a photo's item and metadata."""
+        return self._send(calls.photo(photo_id))
+
+    def put_photo(
+        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
+    ) -> Stored:
+        """Add a photo to the gallery, or replace it."""
+        return self._send(calls.put_photo(photo_id, image, item_id=item_id, metadata=metadata))
+
+    def remove_photo(self, photo_id: str) -> Removed:
+        """Remove a photo."""
+        return self._send(calls.remove_photo(photo_id))
+
+    def thumbnail(self, photo_id: str) -> bytes:
+        """Return a photo's thumbnail, a JPEG."""
+        return self._send(calls.thumbnail(photo_id))
+
+    def info(self) -> Info:
+        """Return information about the server's bundle, gallery and threshold."""
+        return self._send(calls.info())
+
+    def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
+        """Send feedback on an answer or request_id; return whether the server recorded it."""
+        return self._send(calls.feedback(answer, verdict))
+
+    def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
+        """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
+        return self._send(calls.reload(images, dry_run=dry_run))
+
+    def ready(self) -> bool:
+        """Return whether the server is reachable and ready to answer searches."""
+        try:
+            return self._send(calls.ready())
+        except Unreachable:
+            return False
+
+    def _send(self, call: Call[T]) -> T:
+        import httpx
+
+        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        while True:
+            outcome: httpx.Response | httpx.RequestError
+            try:
+                outcome = self._http.send(attempts.request(self._http))
+            except httpx.RequestError as error:
+                outcome = error
+            if (pause := attempts.pause(outcome)) is None:
+                return call.result(outcome)
+            sleep(pause)
+
+
+class AsyncRetrievalClient:
+    """The asyncio version of `RetrievalClient`, with the same parameters."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        key: str | None = None,
+        timeout: float = 10.0,
+        retries: int = 3,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        check_patience(timeout, retries)
+        require_httpx()
+        import httpx
+
+        self._timeout, self._retries = timeout, retries
+        self._http = httpx.AsyncClient(base_url=address(base_url), headers=headers(key), transport=transport)
+
+    async def __aenter__(self) -> AsyncRetrievalClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def search(
+        self,
+        image: Source,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> Answer:
+        """Return the catalogue items that match a photo, if any.
+
+        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
+        """
+        call = await to_thread(calls.search, image, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
+
+    async def search_batch(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> list[Answer | ApiError]:
+        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
+        call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
+
+    async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
+        """Return a page of item_ids that follow `after`."""
+        return await self._send(calls.items(after, limit))
+
+    async def item(self, item_id: str) -> Item:
+        """Return an item and its photos."""
+        return await self._send(calls.item(item_id))
+
+    async def remove_item(self, item_id: str) -> Removed:
+        """Remove an item and its photos."""
+        return await self._send(calls.remove_item(item_id))
+
+    async def photo(self, photo_id: str) -> Photo:
+        """Return a photo's item and metadata."""
+        return await self._send(calls.photo(photo_id))
+
+    async def put_photo(
+        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
+    ) -> Stored:
+        """Add a photo to the gallery, or replace it."""
+        call = await to_thread(calls.put_photo, photo_id, image, item_id=item_id, metadata=metadata)
+        return await self._send(call)
+
+    async def remove_photo(self, photo_id: str) -> Removed:
+        """Remove a photo."""
+        return await self._send(calls.remove_photo(photo_id))
+
+    async def thumbnail(self, photo_id: str) -> bytes:
+        """Return a photo's thumbnail, a JPEG."""
+        return await self._send(calls.thumbnail(photo_id))
+
+    async def info(self) -> Info:
+        """Return information about the server's bundle, gallery and threshold."""
+        return await self._send(calls.info())
+
+    async def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
+        """Send feedback on an answer or request_id; return whether the server recorded it."""
+        return await self._send(calls.feedback(answer, verdict))
+
+    async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
+        """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
+        return await self._send(await to_thread(calls.reload, images, dry_run=dry_run))
+
+    async def ready(self) -> bool:
+        """Return whether the server is reachable and ready to answer searches."""
+        try:
+            return await self._send(calls.ready())
+        except Unreachable:
+            return False
+
+    async def _send(self, call: Call[T]) -> T:
+        import httpx
+
+        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        while True:
+            outcome: httpx.Response | httpx.RequestError
+            try:
+                outcome = await self._http.send(attempts.request(self._http))
+            except httpx.RequestError as error:
+                outcome = error
+            if (pause := attempts.pause(outcome)) is None:
+                return call.result(outcome)
+            await async_sleep(pause)

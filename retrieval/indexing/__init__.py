@@ -1,0 +1,1 @@
+"""Indexing of catalogues into galleries: decode, embed and write."""

@@ -1,0 +1,135 @@
+"""Embedding of a catalogue on a Ray cluster, with the same results as on one machine.
+
+Every machine must have access to the photos and the bundle under the same paths. On a single machine, the local engine
+is faster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo
+from retrieval.errors import MissingDependency
+
+from .worker import Batch, embed_batch
+
+AHEAD = 2  # batches prefetched for the writer
+
+
+class Embedding:
+    """A Ray actor that opens a bundle's model once and converts catalogue rows to records."""
+
+    def __init__(self, bundle: str) -> None:
+        self._embedder = Bundle.open(bundle).embedder(threads=1)
+
+    def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Return one record per photo: number, hash, vector, thumbnail, and reason if it was refused."""
+        numbers = [int(number) for number in columns["number"]]
+        photos = {number: _photo(line) for number, line in zip(numbers, columns["photo"], strict=True)}
+        known = {
+            photo.photo_id: str(digest)
+            for photo, digest in zip(photos.values(), columns["known"], strict=True)
+            if str(digest)
+        }
+        made = embed_batch(self._embedder, list(photos.values()), known)
+        number_of = {photo.photo_id: number for number, photo in photos.items()}
+        records = {number: _record(number) for number in numbers}
+        for place, photo in enumerate(made.photos):
+            vector = made.vectors[place] if made.vectors is not None else np.zeros(0, np.float32)
+            records[number_of[photo.photo_id]] |= {
+                "vector": vector.tobytes(),
+                "hash": made.hashes[place],
+                "thumbnail": made.thumbnails[place],
+            }
+        for photo_id, reason in made.refused:
+            records[number_of[photo_id]]["refused"] = reason
+        rows = [records[number] for number in numbers]
+        return {
+            name: np.array([row[name] for row in rows], dtype=np.int64 if name == "number" else object)
+            for name in _record(0)
+        }
+
+
+def ray_batches(
+    bundle: Bundle, photos: Sequence[Photo], known: Mapping[str, str], *, batch_size: int, workers: int | None = None
+) -> Iterator[Batch]:
+    """Yield finished batches in the order of the photos, embedded by `workers` actors (default: all CPUs but one)."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependency.of_extra("ray", "ray") from error
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    started = not ray.is_initialized()
+    if started:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        lines = [
+            {"number": number, "photo": _line(photo), "known": known.get(photo.photo_id, "")}
+            for number, photo in enumerate(photos)
+        ]
+        cpus = int(ray.cluster_resources().get("CPU", 2))
+        made = ray.data.from_items(lines).map_batches(
+            Embedding,
+            fn_constructor_args=(str(Path(bundle.path).resolve()),),
+            batch_size=batch_size,
+            concurrency=workers or max(1, cpus - 1),  # reading needs one free CPU, or it deadlocks
+            num_cpus=1,
+        )
+        for columns in made.iter_batches(batch_size=batch_size, prefetch_batches=AHEAD, batch_format="numpy"):
+            yield _batch(columns, photos)
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
+    found, vectors = Batch(), []
+    for place, number in enumerate(columns["number"].tolist()):
+        photo, refused = photos[number], str(columns["refused"][place])
+        if refused:
+            found.refused.append((photo.photo_id, refused))
+        elif not columns["hash"][place]:
+            found.skipped += 1
+        else:
+            found.photos.append(photo)
+            found.hashes.append(str(columns["hash"][place]))
+            found.thumbnails.append(bytes(columns["thumbnail"][place]))
+            vectors.append(np.frombuffer(columns["vector"][place], dtype=np.float32))
+    found.vectors = np.stack(vectors) if vectors else None
+    return found
+
+
+def _record(number: int) -> dict[str, Any]:
+    return {"number": number, "hash": "", "vector": b"", "thumbnail": b"", "refused": ""}
+
+
+def _line(photo: Photo) -> dict[str, Any]:
+    """Return the fields of a photo that an actor needs."""
+    values = asdict(photo)
+    return {
+        "photo_id": photo.photo_id,
+        "path": str(photo.path.resolve()),
+        "bbox": list(values["bbox"] or ()),
+        "span": list(values["span"] or ()),
+    }
+
+
+def _photo(line: Mapping[str, Any]) -> Photo:
+    bbox, span = tuple(float(v) for v in line["bbox"]), tuple(int(v) for v in line["span"])
+    return Photo(
+        photo_id=str(line["photo_id"]),
+        path=Path(str(line["path"])),
+        item_id="",
+        bbox=bbox if len(bbox) == 4 else None,
+        span=span if len(span) == 2 else None,
+    )

@@ -1,0 +1,1 @@
+"""Inspection of galleries and installations: `retrieval audit` and `retrieval doctor`."""

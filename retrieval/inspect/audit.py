@@ -1,0 +1,213 @@
+"""Gallery audit: photos and items that cause wrong or missing search results.
+
+- collisions: items closer to each other than the threshold, whose photos also return the other item;
+- strays: photos farther than the threshold from all other photos of their own item;
+- near-duplicates: photos of different items that show the same thing, or are the same file;
+- crowds: items in the densest regions, closest to their nearest other items.
+
+Shapes: n photos, d = embedding size.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.distance import accepts, plain_distance, squared_distance
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.html import document, picture
+from retrieval.retriever import require_match
+
+NEAR_DUPLICATE = 0.02  # plain distance between copies of the same picture, including re-encoded ones
+CROWD = 4  # nearest other items that measure the density around an item
+BLOCK = 2**22  # distances in memory at once
+SHOWN = 30  # entries per section of the page
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two photos of different items, and their distance."""
+
+    item_id: str
+    other_item_id: str
+    photo_id: str
+    other_photo_id: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A photo and its distance to the nearest other photo of its item."""
+
+    item_id: str
+    photo_id: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """An item and the mean distance of its photos to the nearest other items."""
+
+    item_id: str
+    photo_id: str
+    distance: float
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The results of an audit. Every list is sorted worst first."""
+
+    photos: int
+    items: int
+    threshold: float
+    collisions: list[Pair]  # one per pair of items, by their nearest photos
+    duplicates: list[Pair]  # one per pair of items, by the plain distance
+    strays: list[Stray]
+    single_photo_items: int  # not checked for strays
+    crowds: list[Crowd]  # all items, the most crowded first
+
+
+def audit(bundle: Bundle, gallery: Gallery) -> Audit:
+    """Compare all photos of a gallery with each other, by the bundle's distance and threshold."""
+    require_match(bundle, gallery)
+    photo_ids, item_ids, vectors = gallery.contents()
+    names, items = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
+    if not len(names):
+        return Audit(0, 0, bundle.threshold, [], [], [], 0, [])
+    order = np.argsort(items, kind="stable")
+    photos, items, vectors = np.array(photo_ids, dtype=str)[order], items[order], vectors[order]
+    starts = np.flatnonzero(np.diff(items, prepend=-1))
+    densities = bundle.measure.densities(vectors)
+
+    def exactly(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
+        squared = squared_distance(vectors[first], vectors[second])
+        return bundle.measure.transform(squared, densities[first], densities[second])
+
+    own = np.full(len(photos), np.inf)
+    crowd = np.empty(len(photos))
+    nearest: dict[tuple[int, int], tuple[float, int, int]] = {}
+    rows = max(1, BLOCK // len(photos))
+    for start in range(0, len(photos), rows):
+        block = np.arange(start, min(start + rows, len(photos)))
+        cosines = vectors[block] @ vectors.T
+        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)
+        distances = bundle.measure.transform(squared, densities[block, None], densities[None])
+        distances[np.arange(len(block)), block] = np.inf
+        same = items[block, None] == items[None]
+        own[block] = np.where(same, distances, np.inf).min(axis=1)
+        distances[same] = np.inf
+        by_item = np.minimum.reduceat(distances, starts, axis=1)
+        crowd[block] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, len(names) - 1))].mean(axis=1)
+        row, other = np.nonzero(by_item <= bundle.threshold + 1e-3)
+        for photo, item in zip(block[row].tolist(), other.tolist(), strict=True):
+            inside = np.arange(starts[item], starts[item + 1] if item + 1 < len(starts) else len(photos))
+            place = int(inside[distances[photo - start, inside].argmin()])
+            pair = (min(int(items[photo]), item), max(int(items[photo]), item))
+            distance = float(distances[photo - start, place])
+            if pair not in nearest or distance < nearest[pair][0]:
+                nearest[pair] = (distance, photo, place)
+    first = np.array([photo for _, photo, _ in nearest.values()], dtype=np.int64)
+    second = np.array([photo for _, _, photo in nearest.values()], dtype=np.int64)
+    close, plain = exactly(first, second), plain_distance(vectors[first], vectors[second])
+    counts = np.bincount(items)
+    lonely = counts[items] == 1
+    strays = np.flatnonzero(~accepts(own, bundle.threshold) & ~lonely)
+    middle = np.add.reduceat(crowd, starts) / counts
+
+    def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
+        found = [
+            Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(d))
+            for a, b, d in zip(first[chosen], second[chosen], distances[chosen], strict=True)
+        ]
+        return sorted(found, key=lambda pair: pair.distance)
+
+    return Audit(
+        photos=len(photos),
+        items=len(names),
+        threshold=bundle.threshold,
+        collisions=pairs(accepts(close, bundle.threshold), close),
+        duplicates=pairs(plain <= NEAR_DUPLICATE, plain),
+        strays=sorted(
+            (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance
+        ),
+        single_photo_items=int(lonely.sum()),
+        crowds=sorted(
+            (Crowd(names[i].item(), photos[starts[i]].item(), float(middle[i])) for i in range(len(names))),
+            key=lambda entry: entry.distance,
+        )
+        if len(names) > 1
+        else [],
+    )
+
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1a202c; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h2 { font-size: 1.15rem; margin-top: 2rem; } .row { display: flex; flex-wrap: wrap; gap: .8rem; }
+figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3rem; height: 7.3rem; object-fit: cover; }
+"""
+
+
+def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
+    """Render an audit as one HTML page with pictures."""
+
+    def shown(photo_id: str) -> str:
+        return picture(thumbnail(photo_id) or b"", alt=photo_id)
+
+    def pair(entry: Pair) -> str:
+        names = f"{html.escape(entry.item_id)} and {html.escape(entry.other_item_id)}"
+        return _card(shown(entry.photo_id) + shown(entry.other_photo_id), f"{names}, {entry.distance:.3f} apart")
+
+    def single(entry: Stray | Crowd) -> str:
+        return _card(shown(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
+
+    parts = [
+        ("Items closer than the threshold", found.collisions, [pair(p) for p in found.collisions[:SHOWN]]),
+        ("Near-duplicates in different items", found.duplicates, [pair(p) for p in found.duplicates[:SHOWN]]),
+        ("Photos that do not find their own item", found.strays, [single(s) for s in found.strays[:SHOWN]]),
+        ("The most crowded items, distance to the nearest others", (), [single(c) for c in found.crowds[:SHOWN]]),
+    ]
+    body = "".join(
+        f"<h2>{title}{f': {len(entries)}' if isinstance(entries, list) else ''}</h2>"
+        f'<div class="row">{"".join(cards) or "none"}</div>'
+        for title, entries, cards in parts
+    )
+    head = f"<h1>Gallery audit</h1><p>{html.escape(summary(found))}</p>"
+    return document("Gallery audit", style=STYLE, body=head + body)
+
+
+def summary(found: Audit) -> str:
+    """Return a one-line summary."""
+    return (
+        f"{found.photos} photos of {found.items} items, threshold {found.threshold:.4f}: "
+        f"{len(found.collisions)} pairs of items collide, {len(found.strays)} photos do not find their own item, "
+        f"{len(found.duplicates)} pairs of items share a near-duplicate; {found.single_photo_items} items have one "
+        "photo."
+    )
+
+
+def table(found: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
+    """Return pairs of a title and its lines of text, at most `limit` lines per title."""
+
+    def pairs(entries: Sequence[Pair]) -> list[str]:
+        return [
+            f"{p.distance:.4f}  {p.item_id} ({p.photo_id}) = {p.other_item_id} ({p.other_photo_id})" for p in entries
+        ]
+
+    return [
+        ("pairs of items closer than the threshold", pairs(found.collisions[:limit])),
+        ("pairs of items with a near-duplicate", pairs(found.duplicates[:limit])),
+        (
+            "photos that do not find their own item",
+            [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in found.strays[:limit]],
+        ),
+        ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in found.crowds[:limit]]),
+    ]
+
+
+def _card(pictures: str, caption: str) -> str:
+    return f"<figure>{pictures}<figcaption>{caption}</figcaption></figure>"

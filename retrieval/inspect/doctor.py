@@ -1,0 +1,141 @@
+"""Health checks of the installation, a bundle and a gallery."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+
+from retrieval.errors import RetrievalError, install_command
+
+PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
+OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
+SHOWN = 10  # maximum number of photos listed
+ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu-cu12",)}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report."""
+
+    good: bool
+    text: str
+    remedy: str = ""
+
+
+def examine(
+    bundle: Path | None, gallery: Path | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
+) -> Iterator[Finding]:
+    """Run the checks and yield each finding as it is made.
+
+    Parameters
+    ----------
+    probe:
+        Catalogue whose photos are searched with every kind of index.
+    trust:
+        Public key files. One of the keys must have signed the bundle.
+    """
+    yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
+    for name in PACKAGES:
+        yield _package(name)
+    yield _guarded("execution providers", _providers)
+    if bundle is not None:
+        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle, trust))
+    if gallery is not None:
+        yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
+    if bundle is not None and gallery is not None:
+        yield _guarded("bundle and gallery", lambda: _together(bundle, gallery))
+        if probe is not None:
+            yield from _kinds(bundle, gallery, probe)
+
+
+def _package(name: str) -> Finding:
+    for candidate in (name, *ALTERNATIVES.get(name, ())):
+        try:
+            return Finding(True, f"{candidate} {version(candidate)}")
+        except PackageNotFoundError:
+            continue
+    if name in OPTIONAL:
+        return Finding(True, f"{name} is not installed; only the extra `{OPTIONAL[name]}` needs it")
+    return Finding(False, f"{name} is not installed", install_command("serve"))
+
+
+def _guarded(what: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(True, f"{what}: {look()}")
+    except RetrievalError as error:
+        return Finding(False, f"{what}: {error.message}", error.remedy)
+    except Exception as error:  # report any error as a finding
+        return Finding(False, f"{what}: {type(error).__name__}: {error}", "Install again, or export and index again")
+
+
+def _providers() -> str:
+    from retrieval.bundle.providers import PROVIDERS, import_onnxruntime
+
+    known = import_onnxruntime().get_available_providers()
+    return ", ".join(name for name, provider in PROVIDERS.items() if provider.engine in known)
+
+
+def _bundle(path: Path, trust: Sequence[Path]) -> str:
+    from retrieval.bundle.bundle import Bundle
+
+    bundle = Bundle.open(path, trust=trust)
+    state = "intact" if bundle.signed_by is None else f"verified (signed by {bundle.signed_by})"
+    size = bundle.preprocessing.size
+    made = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
+    point = bundle.operating_point
+    return (
+        f"{state}, the model runs ({made.vectors.shape[1]} values, {bundle.precision}, "
+        f"{bundle.provider or 'any provider'}), threshold {point.threshold:.4f}, "
+        f"FPIR {point.target_fpir:g} {point.status}"
+    )
+
+
+def _gallery(path: Path) -> str:
+    from index.gallery import Gallery
+    from retrieval.errors import GalleryCorrupt
+
+    with Gallery.open(path, read_only=True) as gallery:
+        problems = gallery.verify()
+        if problems:
+            raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
+        return f"intact, {len(gallery)} photos of {gallery.items} items"
+
+
+def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
+    """Yield, for each kind of index, the photos whose results differ from an exhaustive search."""
+    from index.ann.comparison import compare_kinds
+    from index.ann.recall import Probe
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.catalogue.read import read_catalogue
+
+    try:
+        opened, photos = Bundle.open(bundle), read_catalogue(probe)
+        embedder = opened.embedder()
+        vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
+        with Gallery.open(gallery, read_only=True) as held:
+            asked = Probe(opened.threshold, opened.measure, vectors)
+            for kind, differences in compare_kinds(held, asked):
+                lost = [
+                    f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"
+                    for d in differences
+                ]
+                told = f"{len(lost)} of {len(photos)} photos are answered otherwise" if lost else "answers as it should"
+                yield Finding(not lost, f"index {kind}: {told}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
+    except RetrievalError as error:
+        yield Finding(False, f"probe {probe}: {error.message}", error.remedy)
+
+
+def _together(bundle: Path, gallery: Path) -> str:
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.retriever import require_match
+
+    with Gallery.open(gallery, read_only=True) as opened:
+        require_match(Bundle.open(bundle, verify=False), opened)
+    return "belong together"

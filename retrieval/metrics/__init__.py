@@ -1,0 +1,5 @@
+"""Metrics: ranks, identification rates, consistency (OPIS), re-ranking and diversity."""
+
+from .ranks import map_at_r, mean_average_precision, r_precision, recall_at_k
+
+__all__ = ["map_at_r", "mean_average_precision", "r_precision", "recall_at_k"]

@@ -1,0 +1,222 @@
+"""Rank metrics: quality of the order of the gallery, independent of the values of the distances.
+
+Shapes: n queries, m gallery photos, d = embedding size, b queries per block, k ranks evaluated, L levels of labels.
+Queries without a photo of their item in the gallery are left out of every mean. Ties keep the order of the gallery.
+Every metric accepts `scores` to rank by another score than the cosine (`reranking`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from retrieval.errors import InvalidParameter
+
+from .neighbour_order import Scorer, Vectors, cosine_scorer, ranked
+
+Relevance = NDArray[np.bool_]  # (b, k): whether the photo at each rank shows the query's item
+Counts = NDArray[np.int64]  # (b, 1): number of mates, the photos of the query's item in the gallery
+Score = Callable[[Relevance, Counts], NDArray[np.float64]]
+
+
+def recall_at_k(
+    queries: Vectors,
+    query_labels: ArrayLike,
+    gallery: Vectors,
+    gallery_labels: ArrayLike,
+    *,
+    ks: Sequence[int] = (1,),
+    exclude_self: bool = False,
+    scores: Scorer | None = None,
+) -> dict[int, float]:
+    """Return R@k: the share of queries with a photo of their item among the first k.
+
+    `exclude_self` means that queries and gallery are the same list; each query's own photo is left out.
+    """
+    if not ks or min(ks) < 1:
+        raise InvalidParameter("ks", "be ranks of at least 1", tuple(ks))
+
+    def hits(relevant: Relevance, mates: Counts) -> NDArray[np.float64]:  # noqa: ARG001
+        return np.stack([relevant[:, :k].any(axis=1) for k in ks], axis=1).astype(np.float64)
+
+    pair = _Pair(queries, query_labels, gallery, gallery_labels, exclude_self, scores)
+    return {k: float(value) for k, value in zip(ks, pair.mean(hits, depth=max(ks)), strict=True)}
+
+
+def map_at_r(
+    queries: Vectors,
+    query_labels: ArrayLike,
+    gallery: Vectors,
+    gallery_labels: ArrayLike,
+    *,
+    exclude_self: bool = False,
+    scores: Scorer | None = None,
+) -> float:
+    """Return MAP@R (Musgrave et al., ECCV 2020): average precision of the first R ranks, R = mates."""
+
+    def score(relevant: Relevance, mates: Counts) -> NDArray[np.float64]:
+        return _precisions(_first_r(relevant, mates)) / mates
+
+    pair = _Pair(queries, query_labels, gallery, gallery_labels, exclude_self, scores)
+    return float(pair.mean(score, depth=pair.most_mates())[0])
+
+
+def r_precision(
+    queries: Vectors,
+    query_labels: ArrayLike,
+    gallery: Vectors,
+    gallery_labels: ArrayLike,
+    *,
+    exclude_self: bool = False,
+    scores: Scorer | None = None,
+) -> float:
+    """Return R-precision: the share of mates among the first R ranks, R = mates in the gallery."""
+
+    def score(relevant: Relevance, mates: Counts) -> NDArray[np.float64]:
+        return np.asarray(_first_r(relevant, mates).sum(axis=1, keepdims=True) / mates)
+
+    pair = _Pair(queries, query_labels, gallery, gallery_labels, exclude_self, scores)
+    return float(pair.mean(score, depth=pair.most_mates())[0])
+
+
+def mean_average_precision(
+    queries: Vectors,
+    query_labels: ArrayLike,
+    gallery: Vectors,
+    gallery_labels: ArrayLike,
+    *,
+    at: int | None = None,
+    count_query: bool = False,
+    exclude_self: bool = False,
+    scores: Scorer | None = None,
+) -> float:
+    """Return mAP: average precision over the whole gallery, or over the first `at` ranks (mAP@1000).
+
+    The sum of precisions at the ranks of mates is divided by the number of mates, at most `at`; a perfect order gives
+    1. `count_query` adds the query itself to the divisor, as the released code behind the published mAP@1000 does (Roth
+    et al., ICML 2020, and papers that build on it); a perfect order then gives R / (R + 1).
+    """
+    if at is not None and at < 1:
+        raise InvalidParameter("at", "be a rank of at least 1", at)
+
+    def score(relevant: Relevance, mates: Counts) -> NDArray[np.float64]:
+        most = mates + 1 if count_query else mates if at is None else np.minimum(mates, at)
+        return _precisions(relevant) / most
+
+    return float(_Pair(queries, query_labels, gallery, gallery_labels, exclude_self, scores).mean(score, depth=at)[0])
+
+
+def hierarchical_ap(
+    queries: Vectors,
+    query_labels: ArrayLike,
+    gallery: Vectors,
+    gallery_labels: ArrayLike,
+    *,
+    alpha: float = 1.0,
+    count_query: bool = False,
+    exclude_self: bool = False,
+    scores: Scorer | None = None,
+) -> float:
+    """Return H-AP (Ramzi et al., ECCV 2022): average precision with graded relevance.
+
+    H-AP = Σ_k Hrank(k) / rank(k) / Σ_k rel(k) with Hrank(k) = Σ min(rel(j), rel(k)) over the photos j up to k. With one
+    column it is mAP. A query is left out where the gallery has nothing that agrees in any column.
+
+    Parameters
+    ----------
+    query_labels, gallery_labels:
+        Arrays (n, L) and (m, L): the item first, then its super-labels, each coarser than the one before.
+    alpha:
+        Decay of relevance with the level: a photo that first agrees in column c has level l = L - c and relevance
+        (l / L)^alpha / (photos of exactly this level in the gallery).
+    count_query:
+        Count the query itself among the photos of level L, as the released code does.
+    """
+    asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
+    if asked.ndim != 2 or kept.ndim != 2 or asked.shape[1] != kept.shape[1] or not asked.shape[1]:
+        raise InvalidParameter("labels", "be (n, L) and (m, L), the item first", (asked.shape, kept.shape))
+    levels = asked.shape[1]
+    rows = []
+    _check_lists(queries, asked, gallery, kept, exclude_self)
+    scorer = scores or cosine_scorer(queries, gallery)
+    for block, order in ranked(scorer, len(asked), len(kept), exclude_self=exclude_self):
+        level = np.zeros(order.shape, dtype=np.int64)  # (b, m): 0 if no column agrees
+        for column in reversed(range(levels)):
+            level[asked[block, None, column] == kept[order, column]] = levels - column
+        counts = np.stack([(level == x).sum(axis=1) for x in range(1, levels + 1)], axis=1)  # (b, L)
+        counts[:, -1] += count_query
+        degrees = (np.arange(1, levels + 1) / levels) ** alpha / np.maximum(counts, 1)
+        relevance = np.take_along_axis(np.pad(degrees, ((0, 0), (1, 0))), level, axis=1)
+        total = relevance.sum(axis=1)
+        height = np.zeros(order.shape)
+        for x in range(levels):
+            height += np.cumsum(level == x + 1, axis=1) * np.minimum(relevance, degrees[:, x, None])
+        found = total > 0
+        gained = (height / np.arange(1, order.shape[1] + 1)).sum(axis=1)
+        rows.append(gained[found] / total[found])
+    return float(_mean_of(rows, len(asked)))
+
+
+class _Pair:
+    """Queries and their gallery, with one label per photo."""
+
+    def __init__(
+        self,
+        queries: Vectors,
+        query_labels: ArrayLike,
+        gallery: Vectors,
+        gallery_labels: ArrayLike,
+        exclude_self: bool,
+        scores: Scorer | None,
+    ) -> None:
+        asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
+        _check_lists(queries, asked, gallery, kept, exclude_self)
+        self.scorer = scores or cosine_scorer(queries, gallery)
+        self.exclude_self = exclude_self
+        numbers = np.unique(np.concatenate([asked, kept]), return_inverse=True)[1]  # labels as integers 0, 1, …
+        self.asked, self.kept = numbers[: len(asked)], numbers[len(asked) :]
+        counts = np.bincount(self.kept, minlength=int(numbers.max(initial=0)) + 1)
+        self.mates = counts[self.asked] - exclude_self  # (n,)
+
+    def most_mates(self) -> int:
+        """Return the largest number of mates R of any query."""
+        return max(1, int(self.mates.max(initial=0)))
+
+    def mean(self, score: Score, *, depth: int | None) -> NDArray[np.float64]:
+        """Return the mean of score rows over all mated queries, evaluated on the first `depth` ranks."""
+        return np.asarray(_mean_of([score(*block) for block in self._relevance(depth)], len(self.asked)))
+
+    def _relevance(self, depth: int | None) -> Iterator[tuple[Relevance, Counts]]:
+        for block, order in ranked(
+            self.scorer, len(self.asked), len(self.kept), depth=depth, exclude_self=self.exclude_self
+        ):
+            mated = self.mates[block] > 0
+            yield (self.asked[block, None] == self.kept[order])[mated], self.mates[block, None][mated]
+
+
+def _check_lists(
+    queries: Vectors, asked: NDArray[np.generic], gallery: Vectors, kept: NDArray[np.generic], exclude_self: bool
+) -> None:
+    """Raise InvalidParameter if vectors and labels do not match."""
+    if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
+        raise InvalidParameter("labels", "have one value a vector", (queries.shape, gallery.shape))
+    if exclude_self and len(asked) != len(kept):
+        raise InvalidParameter("exclude_self", "be used where queries and gallery are one list", exclude_self)
+
+
+def _mean_of(rows: Sequence[NDArray[np.float64]], queries: int) -> NDArray[np.float64]:
+    if not sum(len(row) for row in rows):
+        raise InvalidParameter("queries", "include one whose item is in the gallery", queries)
+    return np.asarray(np.concatenate(rows).mean(axis=0))
+
+
+def _first_r(relevant: Relevance, mates: Counts) -> Relevance:
+    return np.asarray(relevant & (np.arange(relevant.shape[1]) < mates))
+
+
+def _precisions(relevant: Relevance) -> NDArray[np.float64]:
+    """Return the sum (b, 1) of the precisions at the ranks of mates."""
+    precision = np.cumsum(relevant, axis=1) / np.arange(1, relevant.shape[1] + 1)
+    return np.asarray((precision * relevant).sum(axis=1, keepdims=True))

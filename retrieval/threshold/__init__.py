@@ -1,0 +1,1 @@
+"""Threshold selection: calibration, bounds, targets, feedback and the report."""

@@ -1,0 +1,301 @@
+"""Calibration: choose one threshold from labelled searches, with its evidence.
+
+The rule (docs/architecture.md): among the thresholds with FPIR <= target, find the greatest mean utility over items,
+U_i = harmonic mean of 1 - FPIR_i and TPIR_i. Thresholds within one standard error of it are equivalent; of these, the
+one with the smallest variance across items wins. Ties go to the largest distance.
+
+The target is *certified* if the upper 95 % bound on the FPIR meets it, and *estimated* if only the observed FPIR does.
+The bound (`bounds`) applies to means over independent clusters, because photos of an item and items of a group are not
+independent. Thresholds are tested in ascending order. The observed FPIR grows monotonically with the threshold, so the
+selection does not reduce the coverage of the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from index.distance import accepts
+from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+
+from .bounds import CONFIDENCE, bound_p_value, cluster_means, products_needed, upper_bound
+from .gallery_size import EXTRAPOLATION, GallerySize
+
+CERTIFIED, ESTIMATED = "certified", "estimated"
+CANDIDATES = 2000  # maximum number of thresholds compared
+LOW_TPIR = 0.5  # export warns below this TPIR
+SPLITS = 200  # number of random splits of the clusters into halves
+STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
+REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A threshold, its target FPIR and the evidence for it."""
+
+    threshold: float
+    status: str  # "certified" or "estimated"
+    target_fpir: float
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    min_certainty: float = 0.0  # searches with a lower certainty return no match
+
+    def describe(self) -> str:
+        """Return a one-line description."""
+        size = self.evidence.get("gallery_size")
+        if "far_range" in self.evidence:
+            far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
+            return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
+        return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
+            f" for {size} items." if size else "."
+        )
+
+    def caveats(self) -> list[str]:
+        """Return sentences about the performance to expect on new items."""
+        told, halves = [], self.evidence.get("fpir_on_other_half")
+        if halves:
+            told.append(
+                f"Set on half of the calibration's {self.evidence['clusters']} independent groups of items, such a "
+                f"threshold realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of "
+                "ten splits): items unlike these may differ as much"
+            )
+        if self.evidence.get("tpir", 1.0) < LOW_TPIR:
+            told.append(
+                f"Only {self.evidence['tpir']:.0%} of the photos whose item is in the gallery find it at this "
+                "threshold: more training items, sharper photos or a larger backbone are what raises it"
+            )
+        return told
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the operating point as plain JSON values."""
+        return {
+            "threshold": self.threshold,
+            "status": self.status,
+            "target_fpir": self.target_fpir,
+            "min_certainty": self.min_certainty,
+            "evidence": dict(self.evidence),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
+        """Create an OperatingPoint from the output of `to_dict`."""
+        return cls(
+            float(values["threshold"]),
+            str(values["status"]),
+            float(values["target_fpir"]),
+            dict(values["evidence"]),
+            float(values["min_certainty"]),
+        )
+
+
+def calibrate(
+    scores: SearchScores,
+    *,
+    target_fpir: float = 0.05,
+    allow_estimate: bool = False,
+    groups: ArrayLike | None = None,
+    seen_labels: Iterable[object] = (),
+    gallery_size: int | None = None,
+    cap: float = math.inf,
+    biased: float | None = None,
+) -> OperatingPoint:
+    """Choose a threshold on searches of items that were used for nothing else.
+
+    Parameters
+    ----------
+    scores:
+        Searches (n,) made with the exported model and the production search code.
+    allow_estimate:
+        Accept a threshold whose FPIR meets the target on these searches but cannot be certified.
+    groups:
+        (n,) cluster of each query, if items are not independent of each other. By default, each item is a cluster.
+    seen_labels:
+        Items used in training. Calibrating on any of them is an error.
+    gallery_size:
+        Number of gallery items that the target applies to. Defaults to the number of items searched here.
+    cap:
+        Upper limit of the threshold, even if a larger one meets the target.
+    biased:
+        Upper limit from biased data, used instead of the limit set by the target. The status is then `estimated`.
+
+    Raises
+    ------
+    CalibrationError
+        If no threshold can be certified and estimates are not allowed, if every threshold that meets the target
+        finds nothing (TPIR 0), or if items were seen in training.
+    """
+    if not 0 < target_fpir < 1:
+        raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
+    seen = sorted({str(label) for label in seen_labels} & {str(label) for label in np.unique(scores.labels)})
+    if seen:
+        raise CalibrationError(
+            f"{len(seen)} calibration items were seen in training, {seen[0]} for one",
+            remedy="Calibrate on items that training never saw",
+        )
+    if not scores.mated.any() or scores.gallery_items < 2:
+        raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
+    clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
+    promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
+    limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
+    point = None if limit is None else _choose(scores, min(limit, cap))
+    status = CERTIFIED
+    if point is None:
+        if not allow_estimate and biased is None:
+            raise CalibrationError(promise.why_not(), remedy=REMEDY)
+        limit = promise.limit(certified=False) if biased is None else biased
+        point, status = None if limit is None else _choose(scores, min(limit, cap)), ESTIMATED
+    if point is None:
+        raise CalibrationError(
+            f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
+            remedy="Train a better model, or promise less with a larger --target-fpir",
+        )
+    return OperatingPoint(point, status, target_fpir, _evidence(scores, promise, point))
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """The target FPIR in a gallery of `items` items, evaluated on searches of a gallery of possibly another size."""
+
+    scores: SearchScores
+    clusters: NDArray[np.int64]
+    target: float
+    items: int
+
+    @property
+    def far_out(self) -> bool:
+        """Whether the gallery size is too large to extrapolate to from these searches."""
+        return self.items > EXTRAPOLATION * self.scores.gallery_items
+
+    @cached_property
+    def size(self) -> GallerySize:
+        return size_model(self.scores)
+
+    def means(self, threshold: float) -> Floats:
+        """Return the FPIR per cluster (k,)."""
+        if self.items == self.scores.gallery_items:
+            return cluster_means(accepts(self.scores.impostor, threshold), self.clusters)
+        return cluster_means(self.size.chances(threshold, self.items), self.clusters)
+
+    def rate(self, threshold: float) -> float:
+        """Return the mean FPIR over all searches."""
+        if self.items == self.scores.gallery_items:
+            return float(accepts(self.scores.impostor, threshold).mean())
+        return self.size.fpir(threshold, self.items)
+
+    def limit(self, *, certified: bool) -> float | None:
+        """Return the largest threshold that meets the target, as do all stricter ones; None if there is none.
+
+        The p-value grows monotonically with the threshold, so bisection is equivalent to testing in order.
+        """
+
+        def keeps(threshold: float) -> bool:
+            if certified:
+                return bound_p_value(self.means(threshold), self.target) <= 1 - CONFIDENCE
+            return self.rate(threshold) <= self.target
+
+        errors = np.unique(self.scores.impostor[np.isfinite(self.scores.impostor)])
+        ends = np.append(np.nextafter(errors, -np.inf), errors[-1] if len(errors) else 2.0)  # FPIR changes only here
+        if self.items != self.scores.gallery_items:  # the predicted FPIR also changes in between
+            ends = np.linspace(0, ends[-1], STEPS)
+        passed, failed = -1, len(ends)
+        while failed - passed > 1:
+            middle = (passed + failed) // 2
+            passed, failed = (middle, failed) if keeps(float(ends[middle])) else (passed, middle)
+        return None if passed < 0 else float(ends[passed])
+
+    def on_other_clusters(self) -> list[float]:
+        """Return the 5 % and 95 % quantiles of the FPIR on held-out halves of the clusters.
+
+        Each threshold meets the target on one half of the clusters and is evaluated on the other half. The quantiles
+        show how far the FPIR on new items may be from the target. Empty for fewer than four clusters.
+        """
+        count = int(self.clusters.max()) + 1
+        if count < 4:
+            return []
+        generator, found = np.random.default_rng(0), []
+        for _ in range(SPLITS):
+            first = np.isin(self.clusters, generator.permutation(count)[: count // 2])
+            threshold = threshold_at_fpir(self.scores.where(first), self.target)
+            found.append(float(accepts(self.scores.impostor[~first], threshold).mean()))
+        return [float(end) for end in np.quantile(found, [0.05, 0.95])]
+
+    def why_not(self) -> str:
+        """Return the reason why no threshold can be certified."""
+        if self.far_out:
+            return (
+                f"{self.items} items are more than {EXTRAPOLATION} times the {self.scores.gallery_items} that were "
+                "searched: nothing can be certified so far out"
+            )
+        count = int(self.clusters.max()) + 1
+        return (
+            f"{count} independent products cannot certify an FPIR of {self.target:g}: even without a single error it "
+            f"takes {products_needed(self.target)}"
+        )
+
+
+def size_model(scores: SearchScores) -> GallerySize:
+    """Return a model of the FPIR by gallery size, from searches that include the distances to their nearest items."""
+    if scores.near is None:
+        raise InvalidParameter("scores", "hold the distances to the nearest items", None)
+    near = scores.near[:, : scores.gallery_items - 1]
+    return GallerySize(near, scores.gallery_items - 1)
+
+
+def _choose(scores: SearchScores, limit: float) -> float | None:
+    """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
+
+    Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
+    """
+    below = np.unique(scores.impostor[scores.impostor <= limit])
+    candidates = np.append(np.nextafter(below, -np.inf), limit)
+    if len(candidates) > CANDIDATES:
+        picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
+        candidates = candidates[picked]
+    return best_threshold(search_curves(scores, candidates))
+
+
+def best_threshold(curves: UtilityCurves) -> float | None:
+    """Return the threshold chosen by the rule among the curves' distances, None if none of them finds anything."""
+    found = curves.sensitivity.any(axis=0)
+    if not found.any():
+        return None
+    utility, candidates = curves.utility[:, found], curves.distances[found]
+    means, spread = utility.mean(axis=0), utility.var(axis=0)
+    best = int(means.argmax())
+    error = utility[:, best].std(ddof=1) / math.sqrt(len(utility)) if len(utility) > 1 else 0.0
+    equal = np.flatnonzero(means >= means[best] - error)
+    least = spread[equal].min()
+    return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
+
+
+def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict[str, Any]:
+    rates = identification_rates(scores, threshold)
+    means = promise.means(threshold)
+    halves = promise.on_other_clusters()
+    return {
+        "fpir": rates.fpir
+        if promise.items == scores.gallery_items
+        else float(promise.size.fpir(threshold, promise.items)),
+        "fpir_upper": upper_bound(means),
+        "confidence": CONFIDENCE,
+        "fpir_on_other_half": halves,
+        "tpir": rates.tpir,
+        "fnir_any_rank": rates.fnir_any_rank,
+        "misidentification": rates.misidentification,
+        "search_opis": search_opis(scores, promise.target).value,
+        "queries": rates.queries,
+        "products": len(np.unique(scores.labels)),
+        "clusters": len(means),
+        "products_needed": products_needed(promise.target),
+        "gallery_items": scores.gallery_items,
+        "gallery_size": promise.items,
+    }

@@ -1,0 +1,162 @@
+"""User feedback on answers, stored as JSON lines and appended to while serving.
+
+Anyone who may search may give feedback, so every line names the answer and the key. `verdicts` selects the verdicts
+that count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.errors import DataError, InvalidParameter
+from retrieval.result import MATCH, NO_MATCH, SearchResult
+
+RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
+VERDICTS = (RIGHT, WRONG, UNKNOWN)
+MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
+MAX_LINE = 16 * 1024  # bytes per line
+FARTHEST = 1e6  # upper limit of any distance
+LATER = frozenset({"time", "request_id", "key", "asked_by"})  # fields missing in older files
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """A verdict on an answer."""
+
+    verdict: str  # "right", "wrong" (another item is right), "unknown" (the item is not in the catalogue)
+    decision: str  # of the answer: "match" or "no_match"
+    item_id: str  # nearest item, match or not
+    distance: float  # to the nearest item
+    gallery_items: int
+    embedding_id: str  # of the model; `measure` identifies the distance. Distances compare only if both agree
+    measure: str
+    bundle_id: str
+    time: str = ""  # ISO 8601, UTC
+    request_id: str = ""  # of the answer; empty in older files
+    key: str = ""  # name of the key that gave the verdict; empty on a server without keys
+    asked_by: str = ""  # name of the key that searched
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise InvalidParameter("verdict", f"be one of {', '.join(VERDICTS)}", self.verdict)
+
+    @property
+    def of_unknown_item(self) -> bool:
+        """Whether the verdict says that the photo shows no item of the catalogue."""
+        return self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH)
+
+
+def feedback_on(
+    result: SearchResult,
+    verdict: str,
+    bundle: Bundle,
+    *,
+    gallery_items: int,
+    request_id: str = "",
+    key: str = "",
+    asked_by: str = "",
+) -> Feedback:
+    """Create a verdict on an answer, with the current time."""
+    if result.nearest is None:
+        raise InvalidParameter("feedback", "be about an answer that had a nearest item", None)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Feedback(
+        verdict=verdict,
+        decision=result.decision,
+        item_id=result.nearest.item_id,
+        distance=result.nearest.distance,
+        gallery_items=gallery_items,
+        embedding_id=bundle.embedding_id,
+        measure=bundle.measure.key,
+        bundle_id=bundle.bundle_id,
+        time=now,
+        request_id=request_id,
+        key=key,
+        asked_by=asked_by,
+    )
+
+
+def append_feedback(path: Path, feedback: Feedback) -> None:
+    """Append a line in a single synced write: processes never interleave lines, and a kill loses none."""
+    line = (json.dumps(vars(feedback)) + "\n").encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
+    try:
+        if os.fstat(file).st_size + len(line) > MAX_BYTES:
+            raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
+        os.write(file, line)
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def read_feedback(path: Path) -> list[Feedback]:
+    """Read an untrusted feedback file; raise DataError with the line number if a line is invalid."""
+    found = []
+    for number, line in enumerate(_content(path).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_parsed(line))
+        except (ValueError, RecursionError) as error:  # InvalidParameter is a ValueError
+            raise DataError(
+                f"{path}, line {number} is no feedback: {error}", remedy="Mend the line or take it out"
+            ) from error
+    return found
+
+
+def _content(path: Path) -> bytes:
+    """Read a regular file of at most `MAX_BYTES` bytes."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise DataError(f"{path} is no file", remedy="Name the file that `retrieval serve --feedback` writes")
+            content = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise DataError(f"{path} has more than {MAX_BYTES:,} bytes", remedy="Use a part of it: one verdict is one line")
+    return content
+
+
+def _parsed(line: bytes) -> Feedback:
+    """Parse a line into a verdict; raise ValueError if it is invalid."""
+    if len(line) > MAX_LINE:
+        raise ValueError(f"it has more than {MAX_LINE:,} bytes")
+    values = json.loads(line, parse_constant=_refuse)
+    if not isinstance(values, dict):
+        raise ValueError("it is no JSON object")
+    found: dict[str, Any] = {}
+    for field in fields(Feedback):
+        if field.name not in values:
+            if field.name in LATER:
+                continue
+            raise ValueError(f"it lacks {field.name}")
+        found[field.name] = _checked(field.name, values[field.name])
+    return Feedback(**found)
+
+
+def _checked(name: str, value: object) -> object:
+    if name == "distance":
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FARTHEST:  # or NaN
+            raise InvalidParameter(name, f"be a number of at most {FARTHEST:g}", value)
+        return float(value)
+    if name == "gallery_items":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InvalidParameter(name, "be a whole number from 0", value)
+        return value
+    if not isinstance(value, str):
+        raise InvalidParameter(name, "be text", value)
+    if name == "decision" and value not in (MATCH, NO_MATCH):
+        raise InvalidParameter(name, f"be {MATCH} or {NO_MATCH}", value)
+    return value
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no JSON number")

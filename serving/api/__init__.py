@@ -1,0 +1,1 @@
+"""The HTTP API: routes, schemas, request bodies and problem documents."""

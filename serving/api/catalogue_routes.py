@@ -1,0 +1,131 @@
+"""Routes of gallery items, photos and thumbnails. Reading needs the scope `search`, writing `admin` (see `guard`)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.convertors import Convertor, register_url_convertor
+
+from retrieval.errors import InvalidParameter
+from serving.service import NoSuchThing, Service
+
+from .openapi import IMAGE, LIMITED, answers, body_of, errors
+from .problems import problem
+from .request_body import decoded, image_of, is_json, parsed
+from .result_json import public
+from .schemas import ItemOut, ItemsOut, PhotoOut, PhotoRequest, Removed, Stored
+
+LONGEST_ID = 500
+
+
+class AnyText(Convertor[str]):
+    """Path converter that matches any text, slashes and line ends included."""
+
+    regex = "(?s:.*)"
+
+    def convert(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """Return the text."""
+        return value
+
+
+register_url_convertor("any", AnyText())
+
+
+def item_routes(service: Service) -> APIRouter:
+    """Return the item routes; ids in paths are percent-encoded."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/items", response_model=ItemsOut, responses=errors(*LIMITED, 422))
+    def items(
+        after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
+    ) -> dict[str, Any]:
+        """List item ids in alphabetical order, page by page."""
+        found = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
+        return {"items": found[:limit], "next": found[limit - 1] if len(found) > limit else None}
+
+    @router.get("/items/{item_id:any}", response_model=ItemOut, responses=errors(*LIMITED, 404))
+    def item(item_id: str) -> dict[str, Any]:
+        """Return an item and its photos."""
+        photos = service.retriever.gallery.item(item_id)
+        if not photos:
+            raise NoSuchThing("no such item")
+        return {"item_id": item_id, "photos": [_photo(photo) for photo in photos]}
+
+    @router.delete("/items/{item_id:any}", response_model=Removed, responses=errors(*LIMITED, 404, 422, 503))
+    def remove_item(item_id: str) -> dict[str, int]:
+        """Remove all photos of an item."""
+        photos, version = service.remove(item_ids=[item_id])
+        return {"photos": photos, "gallery_version": version}
+
+    return router
+
+
+def photo_routes(service: Service) -> APIRouter:
+    """Return the photo and thumbnail routes."""
+    router = APIRouter(prefix="/v1", tags=["gallery"])
+
+    @router.get("/photos/{photo_id:any}", response_model=PhotoOut, responses=errors(*LIMITED, 404))
+    def photo(photo_id: str) -> dict[str, Any]:
+        """Return a photo's item and metadata."""
+        found = service.retriever.gallery.photo(photo_id)
+        if found is None:
+            raise NoSuchThing("no such photo")
+        return _photo(found)
+
+    @router.put(
+        "/photos/{photo_id:any}",
+        response_model=Stored,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("PhotoRequest", "image"),
+    )
+    async def put_photo(
+        request: Request, photo_id: str, item_id: Annotated[str, Query(max_length=LONGEST_ID)] = ""
+    ) -> Response:
+        """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
+        metadata: dict[str, Any] = {}
+        if is_json(request):
+            asked = await parsed(request, PhotoRequest)
+            image, item_id, metadata = decoded(asked.image), asked.item_id, asked.metadata
+        else:
+            image = await image_of(request)
+        if not item_id or len(photo_id) > LONGEST_ID:
+            raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
+        if any(key.startswith("_") for key in metadata):
+            raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
+        work = partial(service.put_photo, photo_id, item_id, image, metadata)
+        (replaced, version), _ = await service.pool.run(work)
+        told = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+        return JSONResponse(told)
+
+    @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(*LIMITED, 404, 422, 503))
+    def remove_photo(photo_id: str) -> dict[str, int]:
+        """Remove a photo."""
+        photos, version = service.remove(photo_ids=[photo_id])
+        return {"photos": photos, "gallery_version": version}
+
+    @router.get(
+        "/thumbnails/{photo_id:any}",
+        response_class=Response,
+        responses=answers("image/jpeg") | errors(*LIMITED, 404),
+    )
+    async def thumbnail(photo_id: str) -> Response:
+        """Return a gallery photo's thumbnail, a JPEG of at most 256 pixels per side."""
+        jpeg = await to_thread.run_sync(service.retriever.gallery.thumbnail, photo_id)
+        if jpeg is None:
+            return problem(404, "no such thumbnail")
+        return Response(jpeg, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+    return router
+
+
+def _photo(facts: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    photo_id, item_id, metadata = facts
+    return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata)}

@@ -1,0 +1,89 @@
+"""Parse request bodies: images, forms, JSON and validation errors."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
+
+from retrieval.errors import ImageUnreadable, InvalidParameter
+
+from .schemas import MOST_IMAGES
+
+Model = TypeVar("Model", bound=BaseModel)
+PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
+
+
+def is_json(request: Request) -> bool:
+    """Return whether a request's content type is JSON."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def parsed(request: Request, model: type[Model]) -> Model:
+    """Return a validated JSON body; raise InvalidParameter for the first broken rule."""
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise broken_rule(error.errors(include_url=False)[0]) from None
+
+
+def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
+    """Return a pydantic error as InvalidParameter, with the parameter's name and value."""
+    kind, value = error["type"], error["input"]
+    name = ".".join(str(part) for part in error["loc"] if part not in PLACES)
+    told = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
+    rule = told[1] if told else error["msg"]
+    if kind == "missing":
+        rule, value = "be given", None
+    elif kind == "extra_forbidden":
+        rule = "be left out: the API does not know it"
+    elif kind == "json_invalid":
+        name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
+    return InvalidParameter(name or "body", rule, value)
+
+
+def decoded(text: str) -> bytes:
+    """Decode base64 text; raise ImageUnreadable if it is invalid or empty."""
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ImageUnreadable("the image is no base64", remedy="Encode the file's bytes, without line breaks") from None
+    if not data:
+        raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+    return data
+
+
+async def image_of(request: Request) -> bytes:
+    """Return the image of a request: the raw body or the form field `image`."""
+    if not _is_form(request):
+        data = await request.body()
+        if not data:
+            raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+        return data
+    found = await images_of(request, "image", most=1)
+    if not found:
+        raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
+    return found[0]
+
+
+async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
+    """Return the files of a form field; empty if the request is not a form."""
+    await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
+    if not _is_form(request):
+        return []
+    async with request.form(max_files=most, max_fields=4) as form:
+        parts = form.getlist(field)
+        found = [await part.read() for part in parts if isinstance(part, UploadFile)]
+    if not all(found) or len(found) < len(parts):
+        raise ImageUnreadable(f"the field `{field}` holds something that is no file, or an empty one")
+    return found
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().startswith("multipart/form-data")

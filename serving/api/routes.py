@@ -1,0 +1,254 @@
+"""HTTP endpoint: search, feedback, state, reload, probes and API documentation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from retrieval.bundle.bundle import REPORT
+from retrieval.errors import RetrievalError
+from serving.http.guard import DOCS_PATH, REPORT_PATH
+from serving.service import Service, Swap
+
+from .catalogue_routes import item_routes, photo_routes
+from .docs_page import docs_page
+from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
+from .problems import STATUS, problem, problem_response
+from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
+from .result_json import answer_of
+from .schemas import (
+    Alive,
+    Answer,
+    BatchAnswer,
+    BatchRequest,
+    FeedbackRequest,
+    Info,
+    Ready,
+    Reloaded,
+    SearchRequest,
+    Verdicted,
+)
+
+log = logging.getLogger("retrieval.serving")
+TopK = Annotated[int, Query(ge=1, le=100, description="Matches at most.")]
+Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
+Fields = Annotated[
+    list[Annotated[str, Query(max_length=200)]] | None,
+    Query(
+        max_length=64,
+        description="A metadata key that comes back with each match, once for each key; all where none is named.",
+    ),
+]
+
+
+def create_api(service: Service) -> FastAPI:
+    """Return the FastAPI application of a service."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await to_thread.run_sync(service.start)
+        yield
+        await to_thread.run_sync(service.stop)
+
+    app = FastAPI(
+        title="Retrieval",
+        summary="Which catalogue item is this, if any?",
+        version="1",
+        lifespan=lifespan,
+        description=DESCRIPTION,
+        docs_url=None,  # would load scripts from another host; see docs_routes
+        redoc_url=None,
+    )
+    _handle_errors(app)
+    app.include_router(search_routes(service))
+    app.include_router(item_routes(service))
+    app.include_router(photo_routes(service))
+    app.include_router(state_routes(service))
+    app.include_router(probe_routes(service))
+    app.include_router(docs_routes(app))
+    app.openapi = lambda: document(app)  # type: ignore[method-assign]
+    return app
+
+
+def search_routes(service: Service) -> APIRouter:
+    """Return the search and feedback routes."""
+    router = APIRouter(prefix="/v1", tags=["search"])
+
+    @router.post(
+        "/search",
+        response_model=Answer,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("SearchRequest", "image"),
+    )
+    async def search(
+        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
+    ) -> Response:
+        """Search with one photo: send the raw image, a form with the file `image`, or JSON with base64."""
+        if is_json(request):
+            asked = await parsed(request, SearchRequest)
+            image, fields = decoded(asked.image), asked.fields
+            top_k, where, explain = asked.top_k, asked.where, asked.explain
+        else:
+            image = await image_of(request)
+        request_id = request.state.request_id
+        result = await service.search(image, top_k=top_k, where=where, explain=explain, request_id=request_id)
+        return JSONResponse(answer_of(result, request_id, fields))
+
+    @router.post(
+        "/search/batch",
+        response_model=BatchAnswer,
+        responses=errors(*LIMITED, *BODY, 400, 503),
+        openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
+    )
+    async def batch(
+        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
+    ) -> Response:
+        """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
+        images: list[bytes | str]
+        if is_json(request):
+            asked = await parsed(request, BatchRequest)
+            images, fields = list(asked.images), asked.fields
+            top_k, where, explain = asked.top_k, asked.where, asked.explain
+        else:
+            images = list(await images_of(request, "images"))
+        if not images:
+            return problem(400, "the request holds no image", "Send files in the field `images`, or JSON.")
+        answers: list[dict[str, Any]] = []
+        for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
+            request_id = f"{request.state.request_id}-{number}"
+            try:
+                data = decoded(image) if isinstance(image, str) else image
+                result = await service.search(data, top_k=top_k, where=where, explain=explain, request_id=request_id)
+                answers.append(answer_of(result, request_id, fields))
+            except RetrievalError as error:
+                told = problem_response(error)
+                if told.status_code not in (400, 413, 415):
+                    raise
+                answers.append(told.content)
+        return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+
+    @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
+    def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
+        """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
+        service.feedback(verdict.request_id, verdict.verdict)
+        return {"recorded": True}
+
+    return router
+
+
+def state_routes(service: Service) -> APIRouter:
+    """Return the info, reload, report and metrics routes."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/v1/info", response_model=Info, responses=errors(*LIMITED))
+    def info() -> dict[str, Any]:
+        """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
+        return service.info()
+
+    @router.post(
+        "/v1/admin/reload",
+        response_model=Reloaded,
+        responses=errors(*LIMITED, *IMAGE, 409, 503),
+        openapi_extra=body_of("", "images", several=True, raw=False),
+    )
+    async def reload(request: Request, dry_run: bool = False) -> Response:
+        """Reopen bundle and gallery and switch to them; files in `images` are first searched with both."""
+        images = await images_of(request, "images")
+        try:
+            swap = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
+        except RetrievalError as error:
+            if STATUS.get(type(error).__name__, 500) < 500 or problem_response(error).status_code == 503:
+                raise
+            log.error("the reload was refused", exc_info=error)
+            return problem(409, "the reload was refused", "What serves now serves on; the server's log says why.")
+        return JSONResponse(_swapped(swap))
+
+    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
+    def report() -> Response:
+        """Return the bundle's report on its threshold."""
+        bundle = service.retriever.bundle
+        if REPORT not in bundle.manifest["files"]:
+            return problem(404, "the bundle has no report")
+        return Response(bundle.read(REPORT), media_type="text/html; charset=utf-8")
+
+    @router.get("/metrics", response_class=Response, responses=answers("text/plain") | errors(*GUARDED))
+    def metrics() -> Response:
+        """Return the metrics in Prometheus text format."""
+        return Response(service.telemetry.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return router
+
+
+def probe_routes(service: Service) -> APIRouter:
+    """Return the liveness and readiness probes."""
+    router = APIRouter(tags=["state"])
+
+    @router.get("/healthz", response_model=Alive)
+    async def healthz() -> dict[str, str]:
+        """Report that the process is alive."""
+        return {"status": "alive"}
+
+    @router.get("/readyz", response_model=Ready, responses={503: error(503, *NOT_READY)})
+    async def readyz() -> Response:
+        """Report whether searches are served: the model has run, threads are available, and the gallery is intact."""
+        if why_not := await service.readiness.problem():
+            return problem(503, "not ready", why_not)
+        return JSONResponse({"status": "ready"})
+
+    return router
+
+
+def docs_routes(app: FastAPI) -> APIRouter:
+    """Return the API documentation route."""
+    router = APIRouter(include_in_schema=False)
+
+    @router.get(DOCS_PATH, response_class=Response)
+    def docs() -> Response:
+        """Return the API documentation as HTML."""
+        return Response(docs_page(app.openapi()), media_type="text/html; charset=utf-8")
+
+    return router
+
+
+def _swapped(swap: Swap) -> dict[str, Any]:
+    before, after = swap.before, swap.after
+    return {
+        "swapped": swap.swapped,
+        "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
+        "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
+        "threshold": {"before": before.bundle.threshold, "after": after.bundle.threshold},
+        "asked": swap.asked,
+        "changed": [{"query": n, "before": one, "after": other} for n, one, other in swap.changed],
+    }
+
+
+def _handle_errors(app: FastAPI) -> None:
+    @app.exception_handler(RetrievalError)
+    async def refused(_: Request, error: RetrievalError) -> Response:
+        response = problem_response(error)
+        if response.status_code >= 500 and response.status_code != 503:
+            log.error("the request failed", exc_info=error)
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return problem_response(broken_rule(error.errors()[0]))
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> Response:
+        told = problem(error.status_code, str(error.detail))
+        told.headers.update(error.headers or {})
+        return told
+
+    @app.exception_handler(Exception)
+    async def unexpected(_: Request, error: Exception) -> Response:
+        log.error("unexpected error", exc_info=error)
+        return problem(500, "the request failed", "The server's log says why.")

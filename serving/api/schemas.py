@@ -1,0 +1,257 @@
+"""Request and response models of the endpoint."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Verdict = Literal["right", "wrong", "unknown"]
+TopK = Annotated[int, Field(ge=1, le=100, description="Matches at most.")]
+Where = Annotated[
+    str | None,
+    Field(max_length=2000, description="A filter over declared columns, such as \"brand = 'x' and price < 10\"."),
+]
+Fields = Annotated[
+    list[Annotated[str, Field(max_length=200)]] | None,
+    Field(max_length=64, description="Metadata keys that come back with each match; all where none is named."),
+]
+Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
+MOST_IMAGES = 64  # per batch
+
+
+class Strict(BaseModel):
+    """Base of request models; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class SearchRequest(Strict):
+    """A search request."""
+
+    image: Base64
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
+    explain: bool = False
+
+
+class BatchRequest(Strict):
+    """A search request with several photos."""
+
+    images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
+    explain: bool = False
+
+
+class PhotoRequest(Strict):
+    """A photo to add to the gallery."""
+
+    image: Base64
+    item_id: Annotated[str, Field(min_length=1, max_length=500)]
+    metadata: dict[str, Any] = {}
+
+
+class FeedbackRequest(Strict):
+    """A verdict on an answer."""
+
+    request_id: Annotated[
+        str, Field(max_length=100, description="Of an answer to the same key, one of its last 4,096.")
+    ]
+    verdict: Annotated[
+        Verdict, Field(description="right; wrong: another item is right; unknown: it is not in the catalogue.")
+    ]
+
+
+class MatchOut(BaseModel):
+    """A matched item with its nearest photo."""
+
+    item_id: str
+    photo_id: str
+    distance: float
+    metadata: dict[str, Any]
+
+
+class Explanation(BaseModel):
+    """Details behind an answer."""
+
+    distance_form: str = Field(description="plain, or how density corrects it.")
+    density: float = Field(description="How crowded it is around the query; 0 where the distance is plain.")
+    plain_nearest: MatchOut | None = Field(description="The nearest item by the plain distance.")
+    min_certainty: float = Field(description="Certainty below which nothing is returned.")
+    photos: int
+    items: int
+    index: str = Field(description="Kind of candidate index in force.")
+
+
+class Answer(BaseModel):
+    """The answer to one photo."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "decision": "match",
+                    "reason": "",
+                    "matches": [
+                        {
+                            "item_id": "mug-12",
+                            "photo_id": "mugs/12-a.jpg",
+                            "distance": 0.41,
+                            "metadata": {"brand": "Arzberg"},
+                        }
+                    ],
+                    "nearest": {
+                        "item_id": "mug-12",
+                        "photo_id": "mugs/12-a.jpg",
+                        "distance": 0.41,
+                        "metadata": {"brand": "Arzberg"},
+                    },
+                    "threshold": 0.55,
+                    "nearest_distance": 0.41,
+                    "margin": 0.14,
+                    "certainty": 21.4,
+                    "request_id": "4c1d5a0e",
+                    "timings_ms": {"queue": 0.1, "decode": 2.3, "embed": 7.9, "search": 0.4},
+                    "bundle_id": "9f0a…",
+                    "gallery_version": 12,
+                    "explanation": None,
+                }
+            ]
+        }
+    )
+
+    decision: Literal["match", "no_match"]
+    reason: Literal["", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
+        description="Why nothing is returned; empty for a match."
+    )
+    matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")
+    nearest: MatchOut | None = Field(description="The closest item, match or not.")
+    threshold: float = Field(description="The bundle's; a distance up to it is a match.")
+    nearest_distance: float | None
+    margin: float | None = Field(description="Threshold minus nearest distance: negative for a no-match by distance.")
+    certainty: float = Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
+    request_id: str
+    timings_ms: dict[str, float] = Field(description="queue, decode, embed, search.")
+    bundle_id: str
+    gallery_version: int
+    explanation: Explanation | None = None
+
+
+class Problem(BaseModel):
+    """An RFC 9457 problem document."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+class BatchAnswer(BaseModel):
+    """Answers in the order of the images; a refused photo has a problem document in its place."""
+
+    answers: list[Answer | Problem]
+    request_id: str
+
+
+class PhotoOut(BaseModel):
+    """A photo of the gallery."""
+
+    photo_id: str
+    item_id: str
+    metadata: dict[str, Any]
+
+
+class ItemOut(BaseModel):
+    """An item and its photos."""
+
+    item_id: str
+    photos: list[PhotoOut]
+
+
+class ItemsOut(BaseModel):
+    """Items in alphabetical order; `next` continues with ?after=."""
+
+    items: list[str]
+    next: str | None
+
+
+class Removed(BaseModel):
+    """Number of photos removed."""
+
+    photos: int
+    gallery_version: int
+
+
+class Stored(BaseModel):
+    """A photo that was added or replaced."""
+
+    photo_id: str
+    item_id: str
+    replaced: bool
+    gallery_version: int
+
+
+class GalleryOut(BaseModel):
+    """Current state of the gallery."""
+
+    version: int
+    photos: int
+    items: int
+    index: dict[str, Any]
+    columns: dict[str, str]
+
+
+class Info(BaseModel):
+    """The bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
+
+    bundle_id: str
+    embedding_id: str
+    threshold: float
+    status: Literal["certified", "estimated"] = Field(description="Of the promise.")
+    target_fpir: float
+    distance: str
+    min_certainty: float
+    evidence: dict[str, Any]
+    outlook: dict[str, Any] | None = Field(description="What the threshold does in a gallery of this size.")
+    gallery: GalleryOut
+    drift: dict[str, Any]
+
+
+class Change(BaseModel):
+    """A query whose answer changes."""
+
+    query: int
+    before: list[str] = Field(description="item_ids matched, best first; empty: no match.")
+    after: list[str]
+
+
+class Reloaded(BaseModel):
+    """The outcome of a reload or of its dry run."""
+
+    swapped: bool
+    bundle_id: dict[str, str] = Field(description="before, after.")
+    gallery_version: dict[str, int]
+    threshold: dict[str, float]
+    asked: int = Field(description="Queries that were replayed.")
+    changed: list[Change]
+
+
+class Verdicted(BaseModel):
+    """Confirmation that feedback was recorded."""
+
+    recorded: bool
+
+
+class Ready(BaseModel):
+    """Searches are served."""
+
+    status: Literal["ready"]
+
+
+class Alive(BaseModel):
+    """The process is alive."""
+
+    status: Literal["alive"]

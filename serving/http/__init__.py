@@ -1,0 +1,1 @@
+"""Access control and limits for every request: keys, rates, sizes and slow clients."""

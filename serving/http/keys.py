@@ -1,0 +1,153 @@
+"""API keys and request rates.
+
+The key file holds hashes and is read again when it changes: keys are added and removed without a restart. A key is 256
+random bits, so an unsalted SHA-256 hash is enough. The scope `search` allows searching and reading; `admin` also
+allows gallery changes and reloads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Lock
+
+from index.checks import check_actor
+from index.shell import command
+from retrieval.errors import InvalidParameter, RetrievalError
+from retrieval.files import write_file
+
+CLIENTS = 4096  # clients tracked per rate limit; beyond, those with a full allowance are dropped
+SEARCH, ADMIN = SCOPES = ("search", "admin")
+PREFIX = "rk_"  # makes leaked keys recognizable
+
+
+class KeyFileError(RetrievalError):
+    """The key file is missing or damaged."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """An API key, stored as a hash, with its scope."""
+
+    name: str
+    scope: str
+    sha256: str
+    created: str
+
+    def may(self, scope: str) -> bool:
+        """Return whether the key covers a scope; `admin` covers all."""
+        return self.scope in (scope, ADMIN)
+
+
+class KeyRing:
+    """The current keys of a key file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._guard = Lock()
+        self._stamp: tuple[int, int] | None = None
+        self._keys: list[Key] = []
+        self._current()
+
+    def __len__(self) -> int:
+        return len(self._current())
+
+    def find(self, secret: str) -> Key | None:
+        """Return the key of a secret, or None. Hashes are compared in constant time."""
+        digest, found = _digest(secret), None
+        for key in self._current():
+            if hmac.compare_digest(digest, key.sha256):
+                found = key
+        return found
+
+    def _current(self) -> list[Key]:
+        with self._guard:
+            try:
+                status = self.path.stat()
+                stamp = (status.st_mtime_ns, status.st_ino)
+                if stamp != self._stamp:
+                    self._keys, self._stamp = read_keys(self.path), stamp
+            except (OSError, KeyFileError):
+                if self._stamp is None:
+                    raise KeyFileError(
+                        f"{self.path} holds no keys",
+                        remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
+                    ) from None
+                # the file is being replaced: keep the keys read before
+            return self._keys
+
+
+class Rate:
+    """Token-bucket limit on the requests per second of each client, with bursts of twice the rate."""
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._guard = Lock()
+        self._left: dict[str, tuple[float, float]] = {}
+
+    def wait(self, name: str) -> float:
+        """Count a request; return 0 if it is allowed, else the seconds until the next one is."""
+        if self._rate == float("inf"):
+            return 0.0
+        now, most = time.monotonic(), max(1.0, 2 * self._rate)
+        with self._guard:
+            left, last = self._left.get(name, (most, now))
+            left = min(most, left + (now - last) * self._rate)
+            allowed = left >= 1
+            self._left[name] = (left - allowed, now)
+            if len(self._left) > CLIENTS:
+                self._left = {
+                    client: (left, last)
+                    for client, (left, last) in self._left.items()
+                    if left + (now - last) * self._rate < most
+                }
+        return 0.0 if allowed else (1 - left) / self._rate
+
+
+def add_key(path: Path, name: str, scope: str) -> str:
+    """Add a key and return its secret, which is not stored. Keys may share a name for rotation."""
+    if scope not in SCOPES:
+        raise InvalidParameter("scope", f"be one of {', '.join(SCOPES)}", scope)
+    check_actor(name, parameter="name")  # the name goes into the change log
+    secret = PREFIX + secrets.token_urlsafe(32)
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    _write(path, [*(read_keys(path) if path.exists() else []), Key(name, scope, _digest(secret), created)])
+    return secret
+
+
+def remove_keys(path: Path, name: str, *, keep_newest: bool = False) -> int:
+    """Remove the keys of a name, or all but the newest; return the number removed."""
+    keys = read_keys(path)
+    mine = [key for key in keys if key.name == name]
+    gone = mine[:-1] if keep_newest else mine
+    if gone:
+        _write(path, [key for key in keys if key not in gone])
+    return len(gone)
+
+
+def read_keys(path: Path) -> list[Key]:
+    """Return the keys of a file; raise KeyFileError if it is missing or damaged."""
+    try:
+        keys = [Key(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["keys"]]
+        if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):
+            raise ValueError("an entry has no scope or no hash")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise KeyFileError(
+            f"{path} is no file of keys: {error}", remedy=f"`{command('keys', 'add', 'FILE', 'NAME')}` makes one"
+        ) from error
+    return keys
+
+
+def _write(path: Path, keys: Sequence[Key]) -> None:
+    write_file(path, json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n", mode=0o600)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

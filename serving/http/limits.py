@@ -1,0 +1,99 @@
+"""Limits on requests: size and arrival time of bodies, rates per client, and the Busy error."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from retrieval.errors import ImageTooLarge, RetrievalError
+from serving.api.problems import ProblemResponse, problem, problem_response
+
+from .keys import Rate
+
+THUMBNAILS = 12  # per search on the page
+OVERHEAD = 64 * 1024  # allowance for multipart framing
+BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
+AGAIN = "Try again in a second"
+CLOSE = {"Connection": "close"}  # the rest of the body is not read
+
+
+class Busy(RetrievalError):
+    """The queue or the upload store is full, or a search passed its deadline."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Rate limits by kind of request. A client is a key, or an address on a server without keys."""
+
+    requests: Rate  # endpoint requests; searches and verdicts of the page
+    uploads: Rate  # uploads to the page, each followed by a search
+    thumbnails: Rate
+
+    @classmethod
+    def of(cls, rate: float) -> Rates:
+        """Return the limits for `rate` requests per second."""
+        return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
+
+
+def too_often(wait: float) -> ProblemResponse:
+    """Return a 429 response that asks the client to wait `wait` seconds."""
+    told = problem(429, "this client asks too often", f"Wait {wait:.1f} seconds.")
+    told.headers["Retry-After"] = str(math.ceil(wait))
+    return told
+
+
+class BodyLimit:
+    """Middleware that refuses bodies that are too large, declared or not, or arrive too slowly."""
+
+    def __init__(self, app: ASGIApp, *, max_bytes: int, max_batch_bytes: int, seconds: float) -> None:
+        self._app = app
+        self._limit, self._batch_limit, self._seconds = max_bytes, max_batch_bytes, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and enforce the limits while its body arrives."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        limit = self._batch_limit if scope["path"] in BATCH_PATHS else self._limit
+        if b"json" in headers.get(b"content-type", b""):
+            limit = limit * 4 // 3  # base64
+        limit += OVERHEAD
+        declared = headers.get(b"content-length", b"0")
+        if not LENGTH.fullmatch(declared):
+            await problem(400, "the header Content-Length is no number of bytes")(scope, receive, send)
+            return
+        if int(declared) > limit:
+            await problem_response(_too_large(limit))(scope, receive, send)
+            return
+        seen, whole, end = 0, False, time.monotonic() + self._seconds
+
+        async def counted() -> Message:
+            nonlocal seen, whole
+            if whole:  # the next message is the disconnect
+                return await receive()
+            try:
+                async with asyncio.timeout(end - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body did not arrive in time", CLOSE) from None
+            seen += len(message.get("body", b""))
+            whole = not message.get("more_body", False)
+            if seen > limit:
+                raise HTTPException(
+                    413, _too_large(limit).message, CLOSE
+                )  # the only exception that every parser lets through
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _too_large(limit: int) -> ImageTooLarge:
+    return ImageTooLarge(f"the request has more than {limit:,} bytes", remedy="Send a smaller image")

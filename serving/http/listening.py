@@ -1,0 +1,54 @@
+"""Bind listening sockets before the server announces its address."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from retrieval.errors import InvalidParameter
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Return a bound socket for each address of a host, not listening yet. Port 0 picks a free port.
+
+    Raises InvalidParameter if the port is taken or the host is not an address of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (socket.gaierror, UnicodeError) as error:
+        raise InvalidParameter("--host", "be an address of this machine", host) from error
+    bound: list[socket.socket] = []
+    try:
+        for family, _, _, _, address in dict.fromkeys(found):
+            here = (address[0], port_of(bound) if bound else port, *address[2:])
+            bound.append(_bound(family, here, host))
+    except BaseException:
+        for listener in bound:
+            listener.close()
+        raise
+    return bound
+
+
+def port_of(listeners: list[socket.socket]) -> int:
+    """Return the port of bound sockets."""
+    return int(listeners[0].getsockname()[1])
+
+
+def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise InvalidParameter("--host", "be an address of this machine", host) from error
+        rule = "be free" if error.errno == errno.EADDRINUSE else f"be one to listen on ({error.strerror})"
+        raise InvalidParameter(
+            "--port", rule, address[1], remedy="Choose another, or --port 0 for a free one"
+        ) from error
+    return listener

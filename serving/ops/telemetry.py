@@ -1,0 +1,128 @@
+"""Prometheus metrics: counters and histograms, and gauges read at scrape time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from retrieval.result import SearchResult
+
+if TYPE_CHECKING:
+    from serving.service import Service
+
+METRICS = (  # names without the suffixes that Prometheus appends
+    "retrieval_requests",
+    "retrieval_request_seconds",
+    "retrieval_stage_seconds",
+    "retrieval_decisions",
+    "retrieval_certainty",
+    "retrieval_nearest_distance",
+    "retrieval_busy",
+    "retrieval_reloads",
+    "retrieval_queue_depth",
+    "retrieval_overdue_threads",
+    "retrieval_gallery_photos",
+    "retrieval_gallery_items",
+    "retrieval_gallery_version",
+    "retrieval_threshold",
+    "retrieval_target_fpir",
+    "retrieval_expected_fpir",
+    "retrieval_gallery_outgrown",
+    "retrieval_drift_effect",
+    "retrieval_drift_alarm",
+    "retrieval_bundle_info",
+)
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+CERTAINTIES = tuple(float(2 ** (i / 2)) for i in range(-4, 17))  # 0.25 to 256
+DISTANCES = tuple(i / 20 for i in range(1, 41))  # up to 2
+
+
+class Telemetry:
+    """Metrics of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        made: dict[str, Any] = {"registry": self.registry}
+        self._requests = Counter("retrieval_requests", "Requests answered.", ["route", "status"], **made)
+        self._seconds = Histogram("retrieval_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, **made)
+        self._stages = Histogram(
+            "retrieval_stage_seconds", "Time of a search's stages.", ["stage"], buckets=SECONDS, **made
+        )
+        self._decisions = Counter("retrieval_decisions", "Answers by decision.", ["decision", "reason"], **made)
+        self._certainty = Histogram("retrieval_certainty", "Of the photos.", buckets=CERTAINTIES, **made)
+        self._nearest = Histogram("retrieval_nearest_distance", "To the nearest item.", buckets=DISTANCES, **made)
+        self.busy = Counter("retrieval_busy", "Searches that found no place or no time.", **made)
+        self.reloads = Counter("retrieval_reloads", "Reloads by outcome.", ["outcome"], **made)
+
+        self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+
+    def watch(self, service: Service) -> None:
+        """Register gauges that are read from a service at each scrape."""
+        self.registry.register(_State(service))
+
+    def request(self, route: str, status: int, seconds: float) -> None:
+        """Record a request: count and duration."""
+        known = self._by_route.get((route, status))
+        if known is None:  # bounded: routes and statuses are few
+            known = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._by_route[route, status] = known
+        known[0].inc()
+        known[1].observe(seconds)
+
+    def answer(self, result: SearchResult) -> None:
+        """Record a search result: stage times, decision, certainty and nearest distance."""
+        for stage, milliseconds in result.timings_ms.items():
+            self._stages.labels(stage).observe(milliseconds / 1e3)
+        self._decisions.labels(result.decision, result.reason).inc()
+        self._certainty.observe(result.certainty)
+        if result.nearest_distance is not None:
+            self._nearest.observe(result.nearest_distance)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus text format."""
+        return generate_latest(self.registry)
+
+
+class _State(Collector):
+    """Collector of gauges that are read from a service."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not read the gallery."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges."""
+        retriever = self._service.retriever
+        point, view = retriever.bundle.operating_point, retriever.outlook()
+        numbers = {
+            "queue_depth": ("Searches that wait.", self._service.pool.waiting),
+            "overdue_threads": ("Threads at one search for longer than the deadline.", self._service.pool.overdue),
+            "gallery_photos": ("Photos in the gallery.", len(retriever.gallery)),
+            "gallery_items": ("Items in the gallery.", retriever.gallery.items),
+            "gallery_version": ("Changes so far.", retriever.gallery.version),
+            "threshold": ("Distance up to which an item matches.", point.threshold),
+            "target_fpir": ("FPIR promised.", point.target_fpir),
+        }
+        if view is not None:
+            numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", view.fpir)
+            numbers["gallery_outgrown"] = ("1 where there are more items than the promise is for.", view.outgrown)
+        for name, (told, number) in numbers.items():
+            yield GaugeMetricFamily(f"retrieval_{name}", told, value=float(number))
+        effect = GaugeMetricFamily("retrieval_drift_effect", "How far live photos differ.", labels=["statistic"])
+        alarm = GaugeMetricFamily("retrieval_drift_alarm", "1 where that is too far.", labels=["statistic"])
+        for drift in self._service.monitor.state():
+            if drift.effect is not None:
+                effect.add_metric([drift.statistic], drift.effect)
+            alarm.add_metric([drift.statistic], float(drift.alarm))
+        yield effect
+        yield alarm
+        known = GaugeMetricFamily("retrieval_bundle_info", "Which bundle answers.", labels=["bundle_id", "status"])
+        known.add_metric([retriever.bundle.bundle_id, point.status], 1)
+        yield known

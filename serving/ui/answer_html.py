@@ -1,0 +1,144 @@
+"""Render the search page's HTML: header, answers, threshold preview and drift table.
+
+All catalogue text is escaped in this module.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from retrieval.bundle.bundle import REPORT
+from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
+from retrieval.retriever import Retriever
+from serving.ops.drift_monitor import Drift
+
+from .threshold_preview import WhatIf
+
+WAITING = (
+    '<div class="r-empty"><p><b>Upload, paste or take a photo of one product.</b></p>'
+    "<p>You get the catalogue items it shows, or a plain <em>not in the catalogue</em>.</p></div>"
+)
+LEGEND = (
+    '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
+    "distance to your photo; the line is the threshold {threshold:.3f}</p>"
+)
+
+
+def header_html(retriever: Retriever, drift: str = "") -> str:
+    """Return the page header: gallery size, threshold with its FPIR, and warnings."""
+    point, view = retriever.bundle.operating_point, retriever.outlook()
+    warnings = ["" if view is None else view.warning(), drift]
+    report = REPORT in retriever.bundle.manifest["files"]
+    link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
+    return (
+        '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
+        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
+        f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of the photos "
+        f"of unknown items still return something (<b>{html.escape(point.status)}</b>).{link}</p>"
+        + "".join(f'<p class="r-warning" role="alert">{html.escape(told)}.</p>' for told in warnings if told)
+        + "</header>"
+    )
+
+
+def answer_html(result: SearchResult) -> str:
+    """Return the answer to one photo: match cards, or a no-match with the closest item greyed out."""
+    if result.nearest is None:
+        told = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
+        return banner("none", "Not in the catalogue", told)
+    scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
+    legend = LEGEND.format(threshold=result.threshold)
+    if not result.matches:
+        told = _why_not(result, result.nearest)
+        card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
+        return banner("none", "Not in the catalogue", told) + f'<div class="r-cards r-grey">{card}</div>{legend}'
+    count = len(result.matches)
+    told = (
+        "One item within the threshold."
+        if count == 1
+        else f"The nearest {count} items within the threshold, best first."
+    )
+    cards = "".join(_card(match, result.threshold, scale) for match in result.matches)
+    title = f"This is {title_of(result.matches[0])}"
+    return banner("match", title, told) + f'<div class="r-cards">{cards}</div>{legend}'
+
+
+def _why_not(result: SearchResult, nearest: Match) -> str:
+    away = f"The closest item is {nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
+    if result.reason == LOW_CERTAINTY:
+        return "The photo is too ambiguous for an answer: another one, sharper or of one product alone, may get one."
+    if result.reason == OUT_OF_DOMAIN:
+        return f"It looks like nothing that this catalogue is about. {away}"
+    return away
+
+
+def what_if_html(threshold: float, served: float, curves: WhatIf) -> str:
+    """Return the error rates of another threshold beside those of the served one."""
+    rows = []
+    for name, value in (("this threshold", threshold), ("the served one", served)):
+        fpir, fnir = curves.at(value)
+        rows.append(f"<tr><th scope='row'>{name}, {value:.3f}</th><td>{fpir:.1%}</td><td>{fnir:.1%}</td></tr>")
+    return (
+        "<table class='r-table'><thead><tr><td></td>"
+        "<th scope='col'>unknown items that return something (FPIR)</th>"
+        "<th scope='col'>known items that are missed (FNIR)</th></tr></thead><tbody>"
+        + "".join(rows)
+        + f"</tbody></table><p class='r-small'>On the calibration's photos, {curves.items:,} items. The served one "
+        "does not move: <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
+    )
+
+
+def drift_html(drifts: Sequence[Drift], warning: str) -> str:
+    """Return the drift statistics as a table."""
+
+    def number(value: float | None) -> str:
+        return "–" if value is None else f"{value:.3g}"
+
+    def told(drift: Drift) -> str:
+        if drift.effect is None:
+            return "too few to tell" if drift.reference else "nothing to compare with"
+        return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as it should be'}"
+
+    rows = "".join(
+        f"<tr><th scope='row'>{drift.statistic.replace('_', ' ')}</th><td>{number(drift.median)}</td>"
+        f"<td>{number(drift.reference_median)}</td><td>{told(drift)}</td></tr>"
+        for drift in drifts
+    )
+    searches = max((drift.searches for drift in drifts), default=0)
+    return (
+        f"<p class='r-small'>{html.escape(warning) or 'Nothing speaks against the promise'}. "
+        f"Searches looked at: {searches:,}.</p>"
+        "<table class='r-table'><thead><tr><td></td><th scope='col'>median now</th><th scope='col'>as it was</th>"
+        f"<th scope='col'>difference</th></tr></thead><tbody>{rows}</tbody></table>"
+    )
+
+
+def banner(kind: str, title: str, text: str) -> str:
+    """Return the decision banner; `kind` is match, none or refused."""
+    return f'<div class="r-banner r-{kind}" role="status"><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p></div>'
+
+
+def title_of(match: Match) -> str:
+    """Return an item's display name: its metadata `name`, or its id."""
+    name = match.metadata.get("name")
+    return name if isinstance(name, str) and name.strip() else match.item_id
+
+
+def thumbnail_url(photo_id: str) -> str:
+    """Return the URL of a thumbnail, relative to the page."""
+    return f"v1/thumbnails/{quote(photo_id, safe='')}"  # quotes slashes too: a browser would resolve `..`
+
+
+def _card(match: Match, threshold: float, scale: float, *, note: str = "") -> str:
+    title, item = html.escape(title_of(match)), html.escape(match.item_id)
+    width, line = 100 * match.distance / scale, 100 * threshold / scale
+    return (
+        f'<figure class="r-card"><img src="{html.escape(thumbnail_url(match.photo_id))}" alt="{title}">'
+        f"<figcaption><b>{title}</b>"
+        + (f'<span class="r-id">{item}</span>' if item != title else "")
+        + (f'<span class="r-note">{html.escape(note)}</span>' if note else "")
+        + f'<span>distance <strong>{match.distance:.3f}</strong></span><span class="r-bar" '
+        f'title="distance {match.distance:.4f}, threshold {threshold:.4f}">'
+        f'<i style="width:{width:.1f}%"></i><u style="left:{line:.1f}%"></u></span></figcaption></figure>'
+    )

@@ -1,0 +1,282 @@
+"""Search page at /: upload, paste or webcam photo, region selection, answer, feedback and threshold preview.
+
+Gradio renders the page and runs its events. It handles photos as tokens and never reads the files; `retrieval.images`
+opens their bytes like those of HTTP requests.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyio import to_thread
+from fastapi import FastAPI
+from starlette.applications import Starlette
+
+from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency, RetrievalError
+from retrieval.images import Source, crop, open_image, read_file
+from retrieval.retriever import Retriever
+from serving.api.problems import problem_response
+from serving.http.limits import Busy, Rates
+from serving.service import NoSuchThing, Service
+
+from .answer_html import WAITING, answer_html, banner, drift_html, header_html, what_if_html
+from .page_events import ASKED, Answered, events_of
+from .page_routes import page_routes
+from .threshold_preview import WhatIf
+from .uploads import Uploads
+
+if TYPE_CHECKING:
+    import gradio
+
+log = logging.getLogger("retrieval.serving")
+TITLE = "Which catalogue item is this?"
+STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
+TOP_K = 12
+OWN_EXAMPLES = 6  # gallery thumbnails shown when no examples are given
+MOST_EXAMPLES = 12
+CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size on disk, per client and in total
+DIRECT = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
+WHOLE = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
+SIDES = ("left", "right", "top", "bottom")
+JUDGE = "<p>Is that so?</p>"
+VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "It is not in the catalogue"}
+
+
+def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
+    """Return the page as an ASGI application."""
+    most = service.settings.max_bytes
+    uploads = Uploads(client_bytes=CLIENT_PHOTOS * most, total_bytes=PHOTOS * most)
+    os.environ["GRADIO_TEMP_DIR"] = str(uploads.folder / "gradio")  # read at import; the default is shared
+    gradio = _gradio()
+    blocks = build_page(service, uploads, examples)
+    gradio_app: FastAPI = gradio.mount_gradio_app(
+        FastAPI(openapi_url=None),
+        blocks,
+        path="/",
+        show_error=False,
+        allowed_paths=[],
+        run_history=False,  # no photos in browser storage
+        ssr_mode=False,
+        css_paths=[STYLE],
+        head=f"<script>{SCRIPT.read_text()}</script>",
+        theme=_theme(),
+        footer_links=[],
+    )
+    return page_routes(gradio_app, events_of(blocks, uploads), uploads, rates=rates, max_bytes=most)
+
+
+def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
+    """Return the page of a service; its searches run in the service's pool."""
+    gradio, answered = _gradio(), Answered()
+    with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
+        head = gradio.HTML()
+        with gradio.Row(equal_height=False, elem_classes="r-main"):
+            with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
+                photo = _photo()
+                with gradio.Accordion("Search a part of it", open=False, elem_id="part"):
+                    gradio.HTML("<p class='r-small'>Draw a box on the photo, or move the sides (percent).</p>")
+                    sides = [
+                        gradio.Slider(0, 100, value, step=1, label=side, elem_id=f"part-{side}", buttons=[])
+                        for side, value in zip(SIDES, WHOLE, strict=True)
+                    ]
+                    part = gradio.Button("Search this part", size="sm")
+                _examples(photo, [uploads.store(None, image) for image in example_images(service.retriever, examples)])
+            with gradio.Column(scale=3, min_width=280):
+                answer = gradio.HTML(WAITING, elem_id="answer")
+                verdicts, noted = _verdicts(service, answered)
+                _what_if(service)
+                _drift(service)
+
+        def header() -> str:
+            return header_html(service.retriever, service.monitor.warning())
+
+        async def search(token: str | None, *box: float) -> tuple[Any, ...]:
+            asked = ASKED.get()
+            if token is None:
+                uploads.forget(asked.client, asked.session)
+            told, request_id = await _search(service, uploads, token, box)
+            answered.note(asked, request_id)
+            can_judge = bool(request_id) and service.settings.feedback is not None
+            return told, gradio.Row(visible=can_judge), JUDGE, header()
+
+        async def search_whole(token: str | None) -> tuple[Any, ...]:
+            return (*await search(token, *WHOLE), *WHOLE)
+
+        page.load(header, None, head, show_progress="hidden", api_name="header", **DIRECT)
+        shown_then = [answer, verdicts, noted, head]
+        photo.change(
+            search_whole, photo, [*shown_then, *sides], show_progress="minimal", api_name="search_whole", **DIRECT
+        )
+        part.click(search, [photo, *sides], shown_then, show_progress="minimal", api_name="search_part", **DIRECT)
+    return page
+
+
+async def _search(service: Service, uploads: Uploads, token: str | None, box: Sequence[float]) -> tuple[str, str]:
+    """Return the answer's HTML and its request id for feedback, empty if there is nothing to judge."""
+    if token is None:
+        return WAITING, ""
+    asked = ASKED.get()
+    try:
+        image: Source = await to_thread.run_sync(uploads.read, token, asked.client)
+        if tuple(box) != WHOLE:
+            image, _ = await service.pool.run(partial(_part_of, image, box))
+        result = await service.search(image, top_k=TOP_K, request_id=asked.request_id)
+    except (ImageRefused, NoSuchThing, Busy) as error:
+        asked.status = problem_response(error).status_code
+        return banner("refused", "This photo cannot be searched", str(error)), ""
+    return answer_html(result), asked.request_id if result.nearest is not None else ""
+
+
+def _part_of(source: Source, box: Sequence[float]) -> Source:
+    left, right, top, bottom = box
+    image = open_image(source)
+    if not (0 <= left < right <= 100 and 0 <= top < bottom <= 100):
+        raise ImageUnreadable("the part is empty", remedy="Left lies before right, top above bottom")
+    width, height = image.width / 100, image.height / 100
+    return crop(image, (left * width, top * height, right * width, bottom * height))
+
+
+def _photo() -> gradio.Image:
+    photo = _gradio().Image(
+        type="filepath",
+        image_mode=None,
+        sources=["upload", "clipboard", "webcam"],
+        label="Your photo",
+        height=340,
+        buttons=[],
+        elem_id="photo",
+    )
+    photo.preprocess = _token_of  # Gradio's default would open, decode and re-save the photo
+    photo.postprocess = _shown
+    return photo
+
+
+def _token_of(payload: Any) -> str | None:
+    return None if payload is None else str(payload.path)
+
+
+def _shown(token: str | None) -> Any:
+    """Return the image data of a stored photo. The empty `meta` keeps Gradio from copying the file to its cache."""
+    if token is None:
+        return None
+    return _gradio().data_classes.ImageData(path=token, url=f"gradio_api/file={token}", meta={})
+
+
+def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
+    """Add clickable example photos, selected by number."""
+    if not tokens:
+        return
+    shown = _gradio().Dataset(
+        components=[photo],
+        samples=[[token] for token in tokens],
+        type="index",
+        label="Or try one of these",
+        samples_per_page=MOST_EXAMPLES,
+    )
+
+    def pick(number: int) -> str:
+        return tokens[number]
+
+    shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **DIRECT)
+
+
+def _verdicts(service: Service, answered: Answered) -> tuple[gradio.Row, gradio.HTML]:
+    """Return the row of feedback buttons and its status line."""
+    gradio = _gradio()
+
+    def judge(verdict: str) -> str:
+        asked = ASKED.get()
+        try:
+            service.feedback(answered.of(asked), verdict)
+        except (RetrievalError, OSError) as error:
+            asked.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
+            return f"<p role='status'>It could not be noted: {type(error).__name__}.</p>"
+        return "<p role='status'>Noted, thank you.</p>"
+
+    with gradio.Row(visible=False, elem_classes="r-verdicts") as row:
+        noted = gradio.HTML(JUDGE, elem_id="noted")
+        for verdict, label in VERDICTS.items():
+            button = gradio.Button(label, size="sm", elem_id=f"verdict-{verdict}", min_width=60)
+            said = partial(judge, verdict)
+            button.click(said, None, noted, show_progress="hidden", api_name=f"verdict_{verdict}", **DIRECT)
+    return row, noted
+
+
+def _what_if(service: Service) -> None:
+    """Add the threshold preview: a slider with error rates."""
+    gradio, curves = _gradio(), WhatIf.of(service.retriever.bundle)
+    if curves is None:
+        return
+    served = service.retriever.bundle.threshold
+    most = math.ceil(100 * float(curves.thresholds[-1])) / 100
+    with gradio.Accordion("What if the threshold were another one?", open=False, elem_id="what-if"):
+        slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold, to look at only", buttons=[])
+        shown = gradio.HTML(what_if_html(served, served, curves), elem_id="what-if-rates")
+
+    def rates(value: float) -> str:
+        bundle = service.retriever.bundle  # a reload may have swapped it
+        now = WhatIf.of(bundle)
+        return "" if now is None else what_if_html(float(value), bundle.threshold, now)
+
+    slider.input(
+        rates,
+        slider,
+        shown,
+        show_progress="hidden",
+        trigger_mode="always_last",
+        api_name="rates",
+        **DIRECT,
+    )
+
+
+def _drift(service: Service) -> None:
+    """Add the drift table, refreshed when it is opened."""
+    gradio = _gradio()
+
+    def now() -> str:
+        return drift_html(service.monitor.state(), service.monitor.warning())
+
+    with gradio.Accordion("Do live photos look as they should?", open=False, elem_id="drift") as drift:
+        shown = gradio.HTML(now(), elem_id="drift-state")
+    drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **DIRECT)
+
+
+def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
+    """Return the readable files as bytes, or gallery thumbnails if there are none."""
+    found = []
+    for file in files:
+        try:
+            found.append(read_file(file))
+        except ImageRefused as error:
+            log.warning("an example is left out: %s", error)
+    return found or gallery_examples(retriever)
+
+
+def gallery_examples(retriever: Retriever) -> list[bytes]:
+    """Return a few thumbnails, evenly spaced over the gallery."""
+    photo_ids = sorted(retriever.gallery.photo_ids())
+    count = min(OWN_EXAMPLES, len(photo_ids))
+    chosen = [photo_ids[(2 * i + 1) * len(photo_ids) // (2 * count)] for i in range(count)]
+    return [jpeg for photo_id in chosen if (jpeg := retriever.gallery.thumbnail(photo_id))]
+
+
+def _theme() -> gradio.themes.Base:
+    gradio = _gradio()
+    system = ["ui-sans-serif", "system-ui", "sans-serif"]  # no web fonts
+    mono = ["ui-monospace", "monospace"]
+    return gradio.themes.Soft(primary_hue="teal", neutral_hue="slate", font=system, font_mono=mono)
+
+
+def _gradio() -> Any:
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    try:
+        import gradio
+    except ImportError as error:
+        raise MissingDependency.of_extra("gradio", "serve") from error
+    return gradio

@@ -1,0 +1,322 @@
+"""Every kind of index under changes, filters and merges; and the traps that faiss lays."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import merging, snapshot
+from index.ann import recall
+from index.ann.candidates import Candidates
+from index.ann.kinds import APPROXIMATE, FLAT, KINDS, choose_kind, lists_of, memory_of, subvectors_of
+from index.ann.recall import Probe, Recall
+from index.distance import plain_distance
+from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
+from index.gallery import Gallery
+
+from ..vectors import unit
+
+DIM = 16
+COUNT = 3000
+
+
+def products(count: int, seed: int = 0, photos: int = 6) -> tuple[np.ndarray, list[str]]:
+    """Return unit vectors (count, DIM) in clusters of `photos`, and the item of each."""
+    generator = np.random.default_rng(seed)
+    centres = generator.normal(size=(-(-count // photos), DIM))
+    rows = centres.repeat(photos, axis=0)[:count] + 0.35 * generator.normal(size=(count, DIM))
+    items = [f"i{i // photos}" for i in range(count)]
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), items
+
+
+def gallery_of(path: Path, kind: str, count: int = COUNT) -> tuple[Gallery, np.ndarray, list[str]]:
+    vectors, items = products(count)
+    gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"half": "text", "number": "number"})
+    half = [{"half": "ab"[i % 2], "number": i} for i in range(count)]
+    gallery.add([f"p{i}" for i in range(count)], items, vectors, metadata=half)
+    gallery.merge(kind=kind, probe=Probe(0.6))
+    return gallery, vectors, items
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_accept_and_reject_are_those_of_brute_force(kind: str, tmp_path: Path) -> None:
+    gallery, vectors, items = gallery_of(tmp_path / "g", kind)
+    gallery.remove(photo_ids=[f"p{i}" for i in range(0, COUNT, 7)])
+    new = unit(40, 9, DIM)
+    gallery.add([f"n{i}" for i in range(40)], [f"x{i}" for i in range(40)], new)
+    gallery.close()
+    gallery = Gallery.open(tmp_path / "g")
+    kept = [i for i in range(COUNT) if i % 7]
+    whole = np.concatenate([vectors[kept], new])
+    names = [items[i] for i in kept] + [f"x{i}" for i in range(40)]
+    found = expected = 0
+    for query in products(200, seed=5)[0].tolist() + new[:20].tolist():
+        distances = plain_distance(np.array(query), whole)
+        want = {name for name, distance in zip(names, distances, strict=True) if distance <= 0.6}
+        answer = gallery.search([query], 50, within=0.6)[0]
+        got = {n.item_id for n in answer if n.distance <= 0.6}
+        assert got <= want
+        found, expected = found + len(got), expected + len(want)
+        if kind not in APPROXIMATE:
+            assert got == want
+            assert answer[0].distance == distances.min()
+    assert expected > 20
+    assert found >= 0.99 * expected
+    assert gallery.verify() == []
+    gallery.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery, vectors, items = gallery_of(tmp_path / "g", kind)
+    gallery.add(["late"], ["late"], vectors[:1], metadata=[{"half": "b", "number": -1}])
+    for scanned in (20_000, 10):  # by looking at all that pass, and through the index
+        monkeypatch.setattr(snapshot, "SCANNED", scanned)
+        gallery._current()._filters.clear()
+        for query in vectors[:20]:
+            answer = gallery.search([query], 3, where="half = 'b' and number < 2000")[0]
+            assert len(answer) == 3
+            assert all(n.metadata["half"] == "b" and n.metadata["number"] < 2000 for n in answer)
+        assert gallery.search(vectors[:1], 1, where="number < 0")[0][0].photo_id == "late"
+        assert gallery.search(vectors[:1], 1, where="half = 'c'") == [[]]
+    rows = list(range(1, 2000, 2))
+    best = rows[int(plain_distance(vectors[100], vectors[rows]).argmin())]
+    (answer,) = gallery.search(vectors[100:101], 1, where="half = 'b' and number < 2000 and number > 0")
+    assert answer[0].item_id == items[best]
+    gallery.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 40, 300])
+def test_every_kind_holds_few_photos(kind: str, count: int, tmp_path: Path) -> None:
+    gallery, vectors, _ = gallery_of(tmp_path / "g", kind, count)
+    assert gallery.index()["kind"] == kind
+    assert [gallery.search(vector[None], 1)[0][0].distance for vector in vectors] == [0.0] * count
+    gallery.close()
+
+
+def test_a_filter_follows_the_version(tmp_path: Path) -> None:
+    gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT, 100)
+    assert gallery.search(vectors[:1], 1, where="number = 0")[0][0].photo_id == "p0"
+    gallery.remove(photo_ids=["p0"])
+    assert gallery.search(vectors[:1], 1, where="number = 0") == [[]]
+    gallery.declare({"shop": "text"})
+    gallery.add(["new"], ["new"], vectors[:1], metadata=[{"shop": "it's"}])
+    assert gallery.search(vectors[:1], 1, where="shop = 'it''s'")[0][0].photo_id == "new"
+    with pytest.raises(InvalidParameter, match="declared columns"):
+        gallery.search(vectors[:1], 1, where="size = 1")
+    with pytest.raises(InvalidParameter, match="be a number, as the column is declared"):
+        gallery.add(["odd"], ["odd"], vectors[:1], metadata=[{"number": "three"}])
+    with pytest.raises(InvalidParameter, match="stay number"):
+        gallery.declare({"number": "text"})
+    gallery.add(["flag"], ["flag"], vectors[:1], metadata=[{"flag": True, "note": "text"}])
+    gallery.declare({"flag": "boolean"})
+    with pytest.raises(InvalidParameter, match="be a boolean in every photo, got 'flag'"):
+        gallery.declare({"note": "boolean"})
+    gallery.close()
+
+
+def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery, _, _ = gallery_of(tmp_path / "g", "ivf")
+    kept = gallery.index()
+    assert kept["kind"] == "ivf"
+    assert kept["recall"]["value"] >= 0.999
+    assert kept["recall"]["threshold"] == 0.6
+    assert kept["recall"]["expected"] > 2000
+    before = gallery.version
+    monkeypatch.setattr(recall, "ENOUGH", 0.0)  # look at eight lists and be content
+    monkeypatch.setattr(recall, "LEAST", 0.0)
+    with pytest.raises(GalleryError, match=r"less than 0\.9999"):
+        gallery.merge(kind="ivf", probe=Probe(1.2), min_recall=0.9999)
+    assert gallery.version == before
+    assert gallery.index()["kind"] == "ivf"
+    gallery.close()
+
+
+def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
+    gallery, _, _ = gallery_of(tmp_path / "g", FLAT)
+    now = gallery._current()
+    densities = now.densities(Probe().measure, gallery._densities)
+    asked = recall.ask(now, Probe(0.6), densities)
+    assert recall.recall_of(now, asked).value == 1.0
+    half = Candidates.flat(now.vectors(np.arange(COUNT // 2)))
+    _, lost = recall.tune(now, half, np.arange(COUNT // 2), asked)
+    assert 0.4 < lost.value < 0.6
+    assert lost.lower < lost.value
+    assert Recall(0, 0).value == 1.0
+    assert Recall(2000, 2000).lower > 0.998 > Recall(1000, 1000).lower
+    gallery.close()
+
+
+def test_the_kind_fits_size_and_memory() -> None:
+    assert [choose_kind(n, 128).kind for n in (10, 100_000, 100_001, 1_000_000, 1_000_001)] == [
+        "flat",
+        "flat",
+        "fp16",
+        "fp16",
+        "ivf",
+    ]
+    sizes = {kind: memory_of(kind, 1_000_000, 128) for kind in KINDS}
+    assert sizes["disk"] < sizes["ivfpq"] < sizes["fp16"] <= sizes["ivf"] < sizes["flat"] < sizes["hnsw"]
+    assert choose_kind(5_000_000, 128, max_memory=2 * 2**30).kind == "ivfpq"
+    small = choose_kind(1_000_000, 128, max_memory=300 * 2**20)
+    assert small.rebuild_bytes <= 300 * 2**20
+    with pytest.raises(InvalidParameter, match="max_memory must be at least"):
+        choose_kind(1_000_000, 128, max_memory=2**20)
+    with pytest.raises(InvalidParameter, match="for the kind flat"):
+        choose_kind(1_000_000, 128, kind="flat", max_memory=2**28)
+    assert [subvectors_of(dim) for dim in (128, 16, 7, 1)] == [64, 8, 1, 1]
+    assert lists_of(1_000_000) == 2048
+
+
+def test_a_merge_is_due_when_the_size_asks_for_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from index.ann import kinds
+
+    vectors, items = products(COUNT)
+    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
+    gallery.add([f"p{i}" for i in range(COUNT)], items, vectors)
+    assert gallery.merge_if_due() is None
+    monkeypatch.setattr(kinds, "FLAT_UP_TO", 2000)
+    assert gallery.merge_if_due().choice.kind == "fp16"
+    assert gallery.merge_if_due() is None
+    assert gallery.index()["scanned_photos"] == 0
+    gallery.close()
+
+
+def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
+    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
+    vectors = unit(600, 1, DIM)
+    for i in range(300):
+        gallery.add([f"p{i}", f"q{i}"], [f"i{i}"] * 2, vectors[2 * i : 2 * i + 2])
+        if i % 5 == 0:
+            gallery.remove(photo_ids=[f"p{i}"])
+    segments = gallery._store.segments()
+    assert len(segments) <= 2 * merging.FANOUT
+    assert {file.stem for file in (tmp_path / "g" / "segments").iterdir()} == {segment.name for segment in segments}
+    assert gallery.verify() == []
+    assert len(gallery) == 540
+    assert [n.photo_id for n in gallery.search(vectors[2:3], 1)[0]] == ["p1"]
+    assert gallery.search(vectors[:1], 1)[0][0].photo_id != "p0"
+    assert [change.action for change in gallery.changes(2)] == ["add", "add"]
+    gallery.close()
+
+
+def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT)
+    started, release = threading.Event(), threading.Event()
+    build = merging.build_index
+
+    def slow(*arguments: object, **named: object) -> object:
+        started.set()
+        assert release.wait(30)
+        return build(*arguments, **named)
+
+    monkeypatch.setattr("index.gallery.build_index", slow)
+    thread = threading.Thread(target=lambda: gallery.merge(kind="ivf", probe=Probe(0.6)))
+    thread.start()
+    assert started.wait(30)
+    for i in range(40):  # more than are written as one outside of a merge
+        gallery.add([f"n{i}"], [f"n{i}"], unit(1, 50 + i, DIM))
+    gallery.remove(photo_ids=["p1", "n3"])
+    assert gallery.search(unit(1, 50, DIM), 1)[0][0].photo_id == "n0"
+    release.set()
+    thread.join()
+    assert gallery.index()["kind"] == "ivf"
+    assert len(gallery) == COUNT + 38
+    assert gallery.verify() == []
+    assert gallery.search(unit(1, 50, DIM), 1)[0][0].photo_id == "n0"
+    assert gallery.search(vectors[1:2], 1)[0][0].photo_id != "p1"
+    gallery.add(["z"], ["z"], unit(1, 99, DIM))
+    assert len(gallery._store.segments()) < 20
+    gallery.close()
+
+
+@pytest.mark.parametrize("ending", [".faiss", ".npy"])
+def test_a_damaged_index_is_found(tmp_path: Path, ending: str) -> None:
+    gallery_of(tmp_path / "g", "fp16")[0].close()
+    (file,) = (tmp_path / "g" / "indexes").glob(f"*{ending}")
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert "sha256" in gallery.verify()[0]
+        file.write_bytes(data[: len(data) // 2])
+    with Gallery.open(tmp_path / "g") as gallery:
+        with pytest.raises(GalleryCorrupt, match="sha256 differs"):
+            gallery.search(unit(1, 0, DIM), 1)
+        file.unlink()
+        with pytest.raises(GalleryCorrupt, match="cannot be read"):
+            gallery.search(unit(1, 0, DIM), 1)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FLAT])
+def test_a_damaged_row_is_found_when_it_is_answered(tmp_path: Path, kind: str) -> None:
+    gallery, vectors, _ = gallery_of(tmp_path / "g", kind, 400)
+    gallery.close()
+    (file,) = (tmp_path / "g" / "segments").glob("*.rows")
+    file.write_bytes(file.read_bytes().replace(b'["p7"', b'["p9"'))
+    with Gallery.open(tmp_path / "g", read_only=True) as reader:
+        far = int(plain_distance(vectors[7], vectors).argmax())
+        assert reader.search(vectors[far : far + 1], 1)[0][0].photo_id == f"p{far}"
+        with pytest.raises(GalleryCorrupt, match="photo number 7 is not what was written"):
+            reader.search(vectors[7:8], 1)
+
+
+class TestTraps:
+    """What faiss does, so that nobody relies on the opposite (and a new version of it is noticed)."""
+
+    def test_a_range_is_strict_and_squared(self) -> None:
+        import faiss
+
+        vectors = np.array([[1, 0], [0, 1]], dtype=np.float32)
+        inner, euclidean = faiss.IndexFlatIP(2), faiss.IndexFlatL2(2)
+        for index in (inner, euclidean):
+            index.add(vectors)
+        assert len(inner.range_search(vectors[:1], 1.0)[2]) == 0  # its own cosine is 1, not more
+        assert len(euclidean.range_search(vectors[:1], 2.0)[2]) == 1  # sqrt(2) squared is 2, not less
+        assert euclidean.search(vectors[:1], 2)[0][0, 1] == 2.0
+
+    def test_missing_neighbours_are_minus_one(self) -> None:
+        import faiss
+
+        index = faiss.IndexFlatIP(2)
+        index.add(np.eye(2, dtype=np.float32))
+        assert index.search(np.eye(2, dtype=np.float32)[:1], 4)[1].tolist() == [[0, 1, -1, -1]]
+
+    def test_a_graph_cannot_forget(self) -> None:
+        import faiss
+
+        index = faiss.IndexHNSWFlat(4, 8, faiss.METRIC_INNER_PRODUCT)
+        index.add(unit(10, 0, 4))
+        with pytest.raises(RuntimeError, match="not implemented"):
+            index.remove_ids(np.array([1], dtype=np.int64))
+
+    def test_fast_scan_cannot_be_asked_for_distances(self) -> None:
+        """Its scores are so coarse that a threshold on them rejects or accepts at random."""
+        import faiss
+
+        vectors = products(COUNT)[0]
+        index = faiss.index_factory(DIM, "IVF8,PQ8x4fs", faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.add(vectors)
+        index.nprobe = 8
+        scores, rows = index.search(vectors[:200], 1)
+        exact = np.einsum("nd,nd->n", vectors[:200], vectors[rows[:, 0]])
+        assert np.abs(scores[:, 0] - exact).max() > 0.05
+
+    def test_what_is_searched_is_never_added_to(self, tmp_path: Path) -> None:
+        """Adding during a search crashes faiss: a change makes a new index beside the one that is being searched."""
+        gallery, vectors, _ = gallery_of(tmp_path / "g", "fp16", 200)
+        before = gallery._current()
+        gallery.add(["new"], ["new"], vectors[:1])
+        after = gallery._current()
+        assert after.base.candidates is before.base.candidates
+        assert after.tail is not before.tail
+        assert len(before.tail) == 0
+        assert len(after.tail) == 1
+        gallery.close()

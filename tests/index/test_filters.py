@@ -1,0 +1,147 @@
+import sqlite3
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from index.errors import InvalidParameter
+from index.filters import Among, Compare, Missing, Negation, Several, Where, parse_where, to_sql
+
+COLUMNS = {"brand": "text", "price": "number", "sale": "boolean"}
+
+
+@pytest.mark.parametrize(
+    ("text", "tree"),
+    [
+        ("brand = 'x'", Compare("brand", "=", "x")),
+        ("brand = 'it''s'", Compare("brand", "=", "it's")),
+        (" price>=-1.5e2 ", Compare("price", ">=", -150.0)),
+        ("sale != TRUE", Compare("sale", "!=", True)),
+        ("brand in ('a', 'b')", Among("brand", ("a", "b"))),
+        ("price not in (1)", Negation(Among("price", (1,)))),
+        ("brand is null", Missing("brand")),
+        ("brand IS NOT NULL", Negation(Missing("brand"))),
+        ("not not sale = true", Compare("sale", "=", True)),
+        (
+            "brand = 'a' or price < 2 and not sale = false",
+            Several(
+                "or",
+                (
+                    Compare("brand", "=", "a"),
+                    Several("and", (Compare("price", "<", 2), Negation(Compare("sale", "=", False)))),
+                ),
+            ),
+        ),
+        (
+            "(brand = 'a' or price < 2) and sale = true",
+            Several(
+                "and",
+                (
+                    Several("or", (Compare("brand", "=", "a"), Compare("price", "<", 2))),
+                    Compare("sale", "=", True),
+                ),
+            ),
+        ),
+    ],
+)
+def test_a_filter_is_a_tree(text: str, tree: Where) -> None:
+    assert parse_where(text, COLUMNS) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "be a filter"),
+        ("brand", "a comparison, 'in' or 'is' at character 6"),
+        ("brand = ", "a value"),
+        ("brand = 'x", "character 9 begins nothing known"),
+        ("brand = 'x' price = 1", "'and', 'or' or the end at character 13"),
+        ("color = 'x'", "name declared columns \\(brand, price, sale\\), got 'color'"),
+        ("brand = 1", "compare brand with a text"),
+        ("price = 'x'", "compare price with a number"),
+        ("price = true", "compare price with a number"),
+        ("brand in ()", "a value"),
+        ("(brand = 'x'", "'\\)'"),
+        ("brand = 'x'; DROP TABLE photos", "begins nothing known"),
+        ("brand = 'x' -- comment", "begins nothing known"),
+        ("and = 1", "a column"),
+        ("(" * 100 + "brand = 'x'" + ")" * 100, "at most 40 deep"),
+        ("brand = '" + "x" * 20_000 + "'", "at most 10000 characters"),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(InvalidParameter, match=words):
+        parse_where(text, COLUMNS)
+
+
+def holds(where: Where, row: dict) -> bool | None:
+    """Return what SQL would: None where a value is missing."""
+    if isinstance(where, Missing):
+        return row.get(where.column) is None
+    if isinstance(where, Compare):
+        value = row.get(where.column)
+        if value is None:
+            return None
+        return {
+            "=": value == where.value,
+            "!=": value != where.value,
+            "<": value < where.value,
+            "<=": value <= where.value,
+            ">": value > where.value,
+            ">=": value >= where.value,
+        }[where.operator]
+    if isinstance(where, Among):
+        return None if row.get(where.column) is None else row[where.column] in where.values
+    if isinstance(where, Negation):
+        inner = holds(where.inner, row)
+        return None if inner is None else not inner
+    parts = [holds(part, row) for part in where.parts]
+    decisive = where.word == "or"
+    return decisive if decisive in parts else None if None in parts else not decisive
+
+
+tests = st.one_of(
+    st.builds(Compare, st.just("brand"), st.sampled_from(["=", "!=", "<", ">="]), st.sampled_from(["a", "b", "it's"])),
+    st.builds(Compare, st.just("price"), st.sampled_from(["=", "!=", "<", "<=", ">", ">="]), st.sampled_from([1, 2.5])),
+    st.builds(Compare, st.just("sale"), st.sampled_from(["=", "!="]), st.booleans()),
+    st.builds(Among, st.just("brand"), st.lists(st.sampled_from(["a", "b"]), min_size=1).map(tuple)),
+    st.builds(Missing, st.sampled_from(list(COLUMNS))),
+)
+trees = st.recursive(
+    tests,
+    lambda inner: st.one_of(
+        st.builds(Negation, inner),
+        st.builds(Several, st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3).map(tuple)),
+    ),
+    max_leaves=6,
+)
+rows = st.fixed_dictionaries(
+    {},
+    optional={
+        "brand": st.sampled_from(["a", "b", "it's"]),
+        "price": st.sampled_from([1, 2, 2.5]),
+        "sale": st.booleans(),
+    },
+)
+
+
+@given(trees, rows)
+def test_sql_means_what_the_tree_means(tree: Where, row: dict) -> None:
+    import json
+
+    condition, values = to_sql(tree)
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE photos (metadata TEXT)")
+    connection.execute("INSERT INTO photos VALUES (?)", (json.dumps(row),))
+    found = connection.execute(f"SELECT count(*) FROM photos WHERE {condition}", values).fetchone()[0]  # noqa: S608
+    connection.close()
+    assert found == (holds(tree, row) is True)
+
+
+@given(st.text(max_size=60))
+def test_no_text_does_more_than_be_refused(text: str) -> None:
+    try:
+        parse_where(text, COLUMNS)
+    except InvalidParameter:
+        assert np.iterable(text)

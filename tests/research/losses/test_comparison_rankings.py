@@ -1,0 +1,124 @@
+"""Average precision as a loss in four ways, against exact ones, loops and numbers by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from research.losses import BlackboxAP, Roadmap, RoadmapAP, RoadmapCalibration, SoftbinAP
+from training.losses import ThresholdConsistentMargin
+
+from ...training.losses.golden import batch, cosines_of
+
+
+def ordered(n: int = 12) -> tuple[Tensor, Tensor]:
+    """Return a batch in which every photo has its own class first."""
+    labels = torch.arange(n) // 4
+    return torch.nn.functional.one_hot(labels).double() + 0.01 * batch(n=n, d=int(labels.max()) + 1)[0], labels
+
+
+def test_calibration_divides_by_all_pairs() -> None:
+    embeddings, labels = batch()
+    s, y = cosines_of(embeddings), labels.numpy()
+    pull = np.mean([max(0, 0.9 - s[i, j]) for i in range(12) for j in range(12) if i != j and y[i] == y[j]])
+    push = np.mean([max(0, s[i, j] - 0.6) for i in range(12) for j in range(12) if y[i] != y[j]])
+    assert float(RoadmapCalibration()(embeddings, labels)) == pytest.approx(pull + push)
+    hard = ThresholdConsistentMargin(positive_margin=0.9, negative_margin=0.6)
+    assert float(hard(embeddings, labels)) > pull + push
+
+
+def slow_ap(s: np.ndarray, y: np.ndarray) -> float:
+    scores = []
+    for q in range(len(y)):
+        others = [j for j in np.argsort(-s[q]) if j != q]
+        hits = np.array([y[j] == y[q] for j in others])
+        scores.append((hits.cumsum() / np.arange(1, len(hits) + 1))[hits].mean())
+    return float(np.mean(scores))
+
+
+def test_blackbox_is_the_exact_average_precision() -> None:
+    embeddings, labels = batch()
+    value = float(BlackboxAP(margin=0.0)(embeddings, labels))
+    assert value == pytest.approx(1 - slow_ap(cosines_of(embeddings), labels.numpy()))
+    assert float(BlackboxAP(margin=0.0)(*ordered())) == pytest.approx(0)
+
+
+def rank_of(scores: np.ndarray) -> np.ndarray:
+    return np.array([1 + np.sum(scores > score) for score in scores], dtype=float)
+
+
+@pytest.mark.parametrize("strength", [4.0, 500.0])
+@pytest.mark.parametrize("n", [3, 12])
+def test_blackbox_gradient_is_a_difference_of_ranks(n: int, strength: float) -> None:
+    """Of each query's ranking of all photos, and of that of its positives, both moved against the gradient."""
+    embeddings, labels = batch(5, n=n)
+    labels = labels if n == 12 else torch.tensor([0, 0, 1])
+    s, y = cosines_of(embeddings), labels.numpy()
+    queries = [q for q in range(n) if (y == y[q]).sum() > 1]
+    moved = np.zeros((n, n))
+    for q in queries:
+        others = np.array([j for j in range(n) if j != q])
+        mates = np.flatnonzero(y[others] == y[q])
+        scores = s[q, others] + 0.1 * np.where(y[others] == y[q], -1, 1)
+        ranks, within = rank_of(scores), rank_of(scores[mates])
+        weight = 1 / (len(mates) * len(queries))
+        slope = np.zeros(len(others))  # of 1 - AP with the ranks among all
+        slope[mates] = weight * within / ranks[mates] ** 2
+        moved[q, others] = (rank_of(scores + strength * slope) - ranks) / strength
+        slope = -weight / ranks[mates]
+        moved[q, others[mates]] += (rank_of(scores[mates] + strength * slope) - within) / strength
+    leaf = embeddings.clone().requires_grad_()
+    unit = torch.nn.functional.normalize(leaf, dim=1)
+    (want,) = torch.autograd.grad(unit @ unit.T, leaf, grad_outputs=torch.from_numpy(moved))
+    leaf = embeddings.clone().requires_grad_()
+    (got,) = torch.autograd.grad(BlackboxAP(strength=strength, margin=0.2)(leaf, labels), leaf)
+    assert want.abs().max() > 0
+    assert torch.allclose(got, want, atol=1e-12)
+
+
+def test_softbin_is_its_sum_over_bins() -> None:
+    embeddings, labels = batch()
+    s, y, bins = cosines_of(embeddings), labels.numpy(), 5
+    scores = []
+    for q in range(12):
+        near = total = score = 0.0
+        for centre in (1.0, 0.5, 0.0, -0.5, -1.0):
+            shares = {j: max(0.0, 1 - abs(s[q, j] - centre) / 0.5) for j in range(12) if j != q}
+            here = sum(share for j, share in shares.items() if y[j] == y[q])
+            near, total = near + here, total + sum(shares.values())
+            score += here * near / max(total, 1e-12) / 3
+        scores.append(score)
+    assert float(SoftbinAP(bins=bins)(embeddings, labels)) == pytest.approx(1 - np.mean(scores))
+
+
+def test_softbin_by_hand() -> None:
+    two = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+    assert float(SoftbinAP(bins=2)(two, torch.tensor([0, 0, 1, 1]))) == pytest.approx(0)
+    assert float(SoftbinAP(bins=2)(two, torch.tensor([0, 1, 0, 1]))) == pytest.approx(1 - 1 / 3)
+
+
+def test_roadmap_bounds_the_exact_one_from_above() -> None:
+    for seed in range(5):
+        embeddings, labels = batch(seed)
+        exact = 1 - slow_ap(cosines_of(embeddings), labels.numpy())
+        assert float(RoadmapAP()(embeddings, labels)) >= exact - 1e-9
+    assert float(RoadmapAP()(*ordered())) == pytest.approx(0, abs=1e-9)
+    embeddings, labels = batch()
+    halves = (float(RoadmapAP()(embeddings, labels)) + float(RoadmapCalibration()(embeddings, labels))) / 2
+    assert float(Roadmap()(embeddings, labels)) == pytest.approx(halves)
+
+
+def test_roadmaps_step_by_hand() -> None:
+    """Three photos, one positive at 0.6 and one negative t before it: 1 - AP = 1 - 1 / (1 + H(t))."""
+    angle = torch.tensor([0.0, np.arccos(0.6), -np.arccos(0.62)], dtype=torch.float64)
+    embeddings = torch.stack([angle.cos(), angle.sin()], dim=1)
+    labels = torch.tensor([0, 0, 1])
+    s = cosines_of(embeddings)
+    scores = []
+    for q, p in ((0, 1), (1, 0)):
+        t = s[q, 2] - s[q, p]
+        step = 1 / (1 + np.exp(-t / 0.01))
+        scores.append(1 / (1 + (step + 0.5 if 0 < t <= 0.05 else step)))
+    assert float(RoadmapAP()(embeddings, labels)) == pytest.approx(1 - np.mean(scores))

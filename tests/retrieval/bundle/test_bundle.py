@@ -1,0 +1,86 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.errors import BundleCorrupt, BundleError
+from retrieval.threshold.calibrate import OperatingPoint
+
+from ...world import DIM, make_bundle
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return make_bundle(tmp_path)
+
+
+def test_a_bundle_opens_as_it_was_written(bundle: Bundle) -> None:
+    again = Bundle.open(bundle.path)
+    assert again.manifest == bundle.manifest
+    assert again.threshold == 0.5
+    assert again.operating_point == OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
+    made = again.embedder().embed_pixels(np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8))
+    assert made.vectors.shape == (3, DIM)
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "notes.txt"])
+def test_one_flipped_bit_anywhere_is_found(bundle: Bundle, name: str) -> None:
+    data = bytearray((bundle.path / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (bundle.path / name).write_bytes(data)
+    with pytest.raises(BundleCorrupt, match=name.replace(".", r"\.")):
+        Bundle.open(bundle.path)
+
+
+def test_a_missing_file_is_found(bundle: Bundle) -> None:
+    (bundle.path / "notes.txt").unlink()
+    with pytest.raises(BundleCorrupt, match=r"notes\.txt"):
+        Bundle.open(bundle.path)
+
+
+def test_an_edited_threshold_is_refused(bundle: Bundle) -> None:
+    path = bundle.path / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["operating_point"]["threshold"] = 1.9
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(BundleCorrupt, match="was changed"):
+        Bundle.open(bundle.path)
+    with pytest.raises(BundleCorrupt):
+        Bundle.open(bundle.path, verify=False)
+
+
+def test_the_threshold_moves_the_bundle_id_only(tmp_path: Path) -> None:
+    one = make_bundle(tmp_path, name="a")
+    other = make_bundle(tmp_path, name="b", threshold=0.6)
+    assert one.embedding_id == other.embedding_id
+    assert one.bundle_id != other.bundle_id
+    assert make_bundle(tmp_path, name="c").bundle_id == one.bundle_id
+
+
+def test_what_exists_is_never_overwritten_and_nothing_is_left_behind(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="immutable"):
+        make_bundle(tmp_path)
+    with pytest.raises(BundleError, match="no name"):
+        write_bundle(
+            tmp_path / "new",
+            model=bundle.path / "model.onnx",
+            preprocessing=bundle.preprocessing,
+            dim=DIM,
+            operating_point=bundle.operating_point,
+            files={"../escape": b""},
+        )
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bundle", "tiny.onnx"]
+
+
+def test_no_bundle_and_another_format_are_told_apart(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="not a bundle"):
+        Bundle.open(tmp_path)
+    path = bundle.path / "manifest.json"
+    path.write_text(path.read_text().replace('"format_version": 2', '"format_version": 3'))
+    with pytest.raises(BundleError, match="format 3"):
+        Bundle.open(bundle.path)
+    path.write_text("{")
+    with pytest.raises(BundleCorrupt, match="damaged"):
+        Bundle.open(bundle.path)

@@ -1,0 +1,138 @@
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from retrieval.bundle.bundle import CALIBRATION, Bundle, write_bundle
+from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.golden import check_golden, golden_pixels, pack_golden
+from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, find_provider
+from retrieval.errors import BundleError, InvalidParameter, MissingDependency
+from retrieval.images import Preprocessing
+from retrieval.inspect.doctor import examine
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.recalibrate import Searches, pack_searches, recalibrate
+
+from ...world import DIM, SIZE, make_bundle, write_model
+from ..threshold.test_gallery_size import searches, simulated
+
+ABSENT = [name for name, p in PROVIDERS.items() if p.engine not in onnxruntime.get_available_providers()]
+
+
+def remade(bundle: Bundle, path: Path, **changes: Any) -> Bundle:
+    """Return the same bundle in another precision or by another provider."""
+    values = {
+        "model": bundle.path / "model.onnx",
+        "preprocessing": bundle.preprocessing,
+        "dim": bundle.dim,
+        "operating_point": bundle.operating_point,
+    }
+    return write_bundle(path, **(values | changes))
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Bundle:
+    return make_bundle(tmp_path)
+
+
+def test_precision_and_provider_make_another_embedding(bundle: Bundle, tmp_path: Path) -> None:
+    one = remade(bundle, tmp_path / "one", precision="int8")
+    other = remade(bundle, tmp_path / "other", provider="openvino")
+    assert len({made.embedding_id for made in (bundle, one, other)}) == 3
+    assert (one.precision, one.provider) == ("int8", "cpu")
+    assert (other.precision, other.provider) == ("fp32", "openvino")
+
+
+def test_a_bundle_that_names_no_provider_keeps_its_embedding_and_runs(bundle: Bundle, tmp_path: Path) -> None:
+    old = remade(bundle, tmp_path / "old", provider=None)
+    model = hashlib.sha256((old.path / "model.onnx").read_bytes()).hexdigest()
+    deciding = {"model": model, "preprocessing": old.preprocessing.to_dict(), "precision": "fp32", "dim": DIM}
+    text = json.dumps(deciding, sort_keys=True, separators=(",", ":"))
+    assert "provider" not in old.manifest
+    assert old.embedding_id == bundle.embedding_id == hashlib.sha256(text.encode()).hexdigest()
+    assert old.provider is None
+    assert old.embedder().embed_pixels(golden_pixels(SIZE)).vectors.shape == (1, DIM)
+
+
+def test_recalibration_keeps_precision_and_provider(tmp_path: Path) -> None:
+    vectors, labels = simulated(60, 4, seed=0)
+    scores = searches(vectors, labels, np.arange(60), 4)
+    asked = len(scores.own)
+    packed = pack_searches(Searches(scores, None, np.arange(asked).astype(str), np.ones(asked, np.float32)))
+    point = calibrate(scores, target_fpir=0.1, allow_estimate=True)
+    plain = make_bundle(tmp_path, point=point, files={CALIBRATION: packed})
+    for number, form in enumerate(({"precision": "int8", "provider": "openvino"}, {"provider": None})):
+        made = remade(plain, tmp_path / f"made-{number}", files={CALIBRATION: packed}, **form)
+        again = recalibrate(made, tmp_path / f"again-{number}", allow_estimate=True)
+        told = (again.precision, again.provider, again.embedding_id, again.threshold)
+        assert told == (made.precision, made.provider, made.embedding_id, made.threshold)
+
+
+@pytest.mark.skipif(not ABSENT, reason="every provider is installed")
+def test_a_provider_that_is_not_installed_is_refused_with_the_way_out(bundle: Bundle, tmp_path: Path) -> None:
+    absent = remade(bundle, tmp_path / "absent", provider=ABSENT[0])
+    with pytest.raises(MissingDependency, match=f"runs by {ABSENT[0]}") as caught:
+        absent.embedder()
+    assert "--provider cpu" in caught.value.remedy
+    assert PROVIDERS[ABSENT[0]].install in caught.value.remedy
+    told = [finding for finding in examine(absent.path, None) if "absent" in finding.text]
+    assert [finding.good for finding in told] == [False]
+    assert "--provider cpu" in told[0].remedy
+
+
+def test_an_unknown_provider_is_refused(bundle: Bundle) -> None:
+    with pytest.raises(InvalidParameter, match="cpu, openvino, tensorrt, cuda"):
+        find_provider("abacus")
+
+
+def test_a_provider_that_gives_way_without_a_word_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class GaveWay:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def get_providers(self) -> list[str]:
+            return ["CPUExecutionProvider"]
+
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [p.engine for p in PROVIDERS.values()])
+    monkeypatch.setattr(onnxruntime, "InferenceSession", GaveWay)
+    with pytest.raises(MissingDependency, match="runs by cuda"):
+        Embedder(write_model(tmp_path / "m.onnx"), Preprocessing(size=SIZE), provider="cuda")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_tensorrt_is_told_precision_and_shapes(precision: str) -> None:
+    engines = engines_of(PROVIDERS["tensorrt"], precision=precision, size=96, threads=2)
+    assert [name for name, _ in engines] == [PROVIDERS[name].engine for name in ("tensorrt", "cuda", "cpu")]
+    options = engines[0][1]
+    assert options["trt_fp16_enable"] == str(precision == "fp16")
+    assert options["trt_int8_enable"] == str(precision == "int8")
+    assert options["trt_profile_max_shapes"] == f"pixels:{LARGEST_BATCH}x3x96x96"
+
+
+@pytest.mark.parametrize("name", PROVIDERS)
+def test_every_provider_that_is_here_gives_the_cpu_s_vectors(name: str, tmp_path: Path) -> None:
+    if name in ABSENT:
+        pytest.skip(f"this ONNX Runtime has no {name}")
+    model, preprocessing = write_model(tmp_path / "m.onnx"), Preprocessing(size=SIZE)
+    pixels = np.random.default_rng(0).integers(0, 255, (5, SIZE, SIZE, 3), dtype=np.uint8)
+    made = Embedder(model, preprocessing, provider=name, threads=2)
+    assert made.providers[0] == PROVIDERS[name].engine
+    expected = Embedder(model, preprocessing).embed_pixels(pixels).vectors
+    for batch in (1, 5):
+        assert np.abs(made.embed_pixels(pixels[:batch]).vectors - expected[:batch]).max() < 1e-4
+
+
+def test_a_machine_that_computes_otherwise_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    packed = pack_golden(bundle.embedder())
+    assert check_golden(bundle.embedder(), packed) == pytest.approx(1)
+    good = remade(bundle, tmp_path / "good", files={"golden.npz": packed})
+    assert good.embedder().dim == DIM
+    moved = golden_pixels(SIZE)[:, ::-1]
+    elsewhere = bundle.embedder().embed_pixels(moved).vectors[0]
+    np.savez_compressed(tmp_path / "golden.npz", vector=elsewhere)
+    bad = remade(bundle, tmp_path / "bad", files={"golden.npz": (tmp_path / "golden.npz").read_bytes()})
+    with pytest.raises(BundleError, match="computes otherwise"):
+        bad.embedder()

@@ -1,0 +1,239 @@
+import datetime
+import io
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrieval.catalogue.read import check_catalogue, read_catalogue
+from retrieval.catalogue.shards import INDEXED
+from retrieval.errors import DataError
+
+from ...world import draw, encode, write_folder
+
+
+def test_a_folder_holds_one_folder_an_item(tmp_path: Path) -> None:
+    photos = read_catalogue(write_folder(tmp_path / "c", items=range(2)))
+    assert [(p.photo_id, p.item_id) for p in photos[:2]] == [("item-00/0.png", "item-00"), ("item-00/1.png", "item-00")]
+    assert all(p.path.exists() for p in photos)
+
+
+def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
+    rows = [
+        {"path": "a.jpg", "label": "x", "group": "g", "source": "s", "bbox": "1 2 30 40", "brand": "b"},
+        {"path": "b.jpg", "label": "y", "group": "", "source": "", "bbox": "", "brand": ""},
+    ]
+    header = ",".join(rows[0])
+    (tmp_path / "c.csv").write_text("\n".join([header, *(",".join(r.values()) for r in rows)]), encoding="utf-8-sig")
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
+    one, other = read_catalogue(tmp_path / "c.csv"), read_catalogue(tmp_path / "c.parquet")
+    assert one == other
+    assert one[0].path == tmp_path / "a.jpg"
+    assert (one[0].item_id, one[0].group, one[0].bbox) == ("x", "g", (1.0, 2.0, 30.0, 40.0))
+    assert one[0].metadata == {"brand": "b"}
+    assert one[1].metadata == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("path,name\na.jpg,x\n", "`item_id` or `label`"),
+        ("label\nx\n", "It needs `path`"),
+        ("path,label\na.jpg,\n", "line 2"),
+        ("path,label\na.jpg,x\na.jpg,y\n", "twice"),
+        ("path,label,role\na.jpg,x,judge\n", "gallery or query"),
+        ("path,label,bbox\na.jpg,x,1 2 3\n", "left upper right lower"),
+        ("path,label\n", "holds no photo"),
+    ],
+)
+def test_a_bad_csv_is_refused_with_the_way_out(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.csv").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_catalogue(tmp_path / "c.csv")
+
+
+def test_dates_become_text_and_empty_cells_nothing(tmp_path: Path) -> None:
+    rows = [{"path": "a.jpg", "label": "x", "since": datetime.date(2026, 1, 2), "price": float("nan"), "stock": 3}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "c.parquet")
+    assert read_catalogue(tmp_path / "c.parquet")[0].metadata == {"since": "2026-01-02", "stock": 3}
+
+
+def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        read_catalogue(tmp_path / "none.csv")
+    (tmp_path / "x.txt").write_text("hello")
+    with pytest.raises(DataError, match="no folder, CSV, parquet"):
+        read_catalogue(tmp_path / "x.txt")
+    (tmp_path / "x.parquet").write_text("hello")
+    with pytest.raises(DataError, match="not a parquet"):
+        read_catalogue(tmp_path / "x.parquet")
+    draw(0, 0).save(tmp_path / "loose.png")
+    with pytest.raises(DataError, match="folder per item"):
+        read_catalogue(tmp_path)
+
+
+def test_check_finds_what_would_spoil_training(tmp_path: Path) -> None:
+    write_folder(tmp_path / "c", items=range(3))
+    (tmp_path / "c/item-00/bad.jpg").write_bytes(b"no image")
+    (tmp_path / "c/item-01/copy.png").write_bytes((tmp_path / "c/item-01/0.png").read_bytes())
+    (tmp_path / "c/lonely").mkdir()
+    draw(9, 0).save(tmp_path / "c/lonely/only.png")
+    photos = read_catalogue(tmp_path / "c")
+    moved = [replace(p, partition="test" if p.photo_id.endswith("2.png") else "train") for p in photos]
+    report = check_catalogue(moved, progress=False)
+    assert [photo_id for photo_id, _ in report.unreadable] == ["item-00/bad.jpg"]
+    assert report.duplicates == [["item-01/0.png", "item-01/copy.png"]]
+    assert report.single_photo_items == ["lonely"]
+    assert report.split_items == ["item-00", "item-01", "item-02"]
+    assert not report.usable
+
+
+def test_json_lines_say_the_same_as_csv(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(
+        '{"path": "a.jpg", "item_id": "x", "bbox": [1, 2, 30, 40], "price": 3.5, "new": true}\n'
+        '\n{"path": "b.jpg", "item_id": "y", "brand": "b"}\n'
+    )
+    photos = read_catalogue(tmp_path / "c.jsonl")
+    assert [(p.photo_id, p.item_id, p.bbox) for p in photos] == [
+        ("a.jpg", "x", (1.0, 2.0, 30.0, 40.0)),
+        ("b.jpg", "y", None),
+    ]
+    assert [dict(p.metadata) for p in photos] == [{"price": 3.5, "new": True}, {"brand": "b"}]
+    (tmp_path / "bad.jsonl").write_text('{"path": "a.jpg", "item_id": "x"}\n{"path"\n')
+    with pytest.raises(DataError, match="line 2 is not JSON"):
+        read_catalogue(tmp_path / "bad.jsonl")
+    (tmp_path / "list.jsonl").write_text("[1]\n")
+    with pytest.raises(DataError, match="holds no object"):
+        read_catalogue(tmp_path / "list.jsonl")
+
+
+def shard(path: Path, files: dict[str, bytes], *, mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
+    pictures = [encode(draw(item, 0)) for item in range(3)]
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    shard(
+        folder / "a.tar",
+        {
+            "d/0001.jpg": pictures[0],
+            "d/0001.json": b'{"item_id": "x", "brand": "b", "path": "/etc/passwd"}',
+            "0002.side.png": pictures[1],
+            "0002.cls": b"y\n",
+            "0003.json": b'{"item_id": "z"}',
+        },
+    )
+    shard(folder / "b.tar", {"0001.cls": b"x", "0001.png": pictures[2]})
+    photos = read_catalogue(folder)
+    assert [(p.photo_id, p.item_id) for p in photos] == [("a/d/0001.jpg", "x"), ("b/0001.png", "x")]
+    photos = read_catalogue(folder / "b.tar")
+    assert photos[0].read() == pictures[2]
+    first = read_catalogue(folder / "a.tar")[0]
+    assert first.read() == pictures[0]
+    assert first.path == folder / "a.tar"
+    assert first.metadata == {"brand": "b"}
+    assert check_catalogue(photos, progress=False).usable
+
+
+def large_shard(folder: Path, *, brand: str = "b") -> Path:
+    files: dict[str, bytes] = {}
+    for number in range(INDEXED):
+        files[f"{number:04d}.jpg"] = b"photo %04d" % number
+        files[f"{number:04d}.json"] = b'{"item_id": "x", "brand": "%s"}' % brand.encode()
+    return shard(folder / "large.tar", files)
+
+
+def test_a_large_shard_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = large_shard(tmp_path)
+    searched = read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    assert index.exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["large.tar", "large.tar.index"]
+    with monkeypatch.context() as patch:
+        patch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("searched again"))
+        assert read_catalogue(path) == searched
+    assert searched[7].read() == b"photo 0007"
+
+
+@pytest.mark.parametrize("change", ["shard", "time", "short", "foreign", "span", "text"])
+def test_an_index_that_does_not_hold_is_made_again(tmp_path: Path, change: str) -> None:
+    path = large_shard(tmp_path)
+    searched = read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    good = index.read_text()
+    head, *lines = good.splitlines(keepends=True)
+    if change == "shard":
+        now = path.stat()
+        path = large_shard(tmp_path, brand="c")
+        os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))  # of the same size and time, yet other bytes
+        assert path.stat().st_size == now.st_size
+        assert {photo.metadata["brand"] for photo in read_catalogue(path)} == {"c"}
+        return
+    spoilt = {
+        "time": head.replace('"changed": ', '"changed": 1') + "".join(lines),
+        "short": head + "".join(lines[:-1]),
+        "foreign": "[]\n",
+        "span": head + "".join([*lines[:-1], lines[-1].replace("[", "[9")]),
+        "text": "\x00",
+    }[change]
+    index.write_text(spoilt)
+    assert read_catalogue(path) == searched
+    assert index.read_text() == good
+
+
+def test_an_index_names_no_other_file(tmp_path: Path) -> None:
+    path = large_shard(tmp_path)
+    read_catalogue(path)
+    index = tmp_path / "large.tar.index"
+    index.write_text(index.read_text().replace('"item_id"', '"path": "/etc/passwd", "item_id"'))
+    assert {photo.path for photo in read_catalogue(path)} == {path}
+
+
+def test_shards_in_a_folder_that_cannot_be_written_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = large_shard(tmp_path)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "read-only")
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    assert len(read_catalogue(path)) == INDEXED
+    assert [file.name for file in tmp_path.iterdir()] == ["large.tar"]
+
+
+def test_short_and_long_rows_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("path,label,group,brand\na.jpg,x\n\nb.jpg,y,g,b,more,cells\n")
+    photos = read_catalogue(tmp_path / "c.csv")
+    assert [(p.photo_id, p.item_id, p.group, dict(p.metadata)) for p in photos] == [
+        ("a.jpg", "x", "", {}),
+        ("b.jpg", "y", "g", {"brand": "b"}),
+    ]
+
+
+def test_photos_that_say_the_same_share_it_and_no_others(tmp_path: Path) -> None:
+    lines = ['{"path": "a.jpg", "label": "x", "n": 1}', '{"path": "b.jpg", "label": "x", "n": 1}']
+    lines += ['{"path": "c.jpg", "label": "x", "n": true}', '{"path": "d.jpg", "label": "x"}']
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    one, other, third, fourth = read_catalogue(tmp_path / "c.jsonl")
+    assert one.metadata is other.metadata
+    assert one.item_id is third.item_id
+    assert [repr(dict(p.metadata)) for p in (one, third, fourth)] == ["{'n': 1}", "{'n': True}", "{}"]
+
+
+def test_what_is_no_shard_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="uncompressed tar"):
+        read_catalogue(shard(tmp_path / "packed.tar", {"0.png": b"x", "0.cls": b"y"}, mode="w:gz"))
+    with pytest.raises(DataError, match="is not JSON"):
+        read_catalogue(shard(tmp_path / "bad.tar", {"0.png": b"x", "0.json": b"{"}))
+    with pytest.raises(DataError, match="`item_id` or `label`"):
+        read_catalogue(shard(tmp_path / "none.tar", {"0.png": b"x"}))

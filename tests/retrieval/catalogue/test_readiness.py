@@ -1,0 +1,118 @@
+"""What `retrieval data check` says before a training is what the training then does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.catalogue.readiness import batches_per_epoch, readiness
+from retrieval.cli.data import data
+
+from ...world import draw, write_folder
+
+
+def photos_of(counts: Iterable[int], *, groups: int = 0) -> list[Photo]:
+    """Return photos of items, so many of each; with groups, the items take turns in them."""
+    return [
+        Photo(f"{item:03d}/{n}", Path("x.jpg"), f"item-{item:03d}", f"group-{item % groups}" if groups else "")
+        for item, count in enumerate(counts)
+        for n in range(count)
+    ]
+
+
+def test_a_large_catalogue_is_ready_without_a_warning() -> None:
+    found = readiness(photos_of([8] * 400))
+    assert found.trainable
+    assert found.warnings == ()
+    assert found.parts == (
+        "Training fits 192 items (1536 photos) and validates on 48; 80 are left for calibration and 80 for the test"
+    )
+
+
+@pytest.mark.parametrize(
+    ("counts", "groups", "told"),
+    [
+        ([3] * 5, 0, "3 of the 5 items are for training, too few"),
+        ([3] * 15, 3, "`retrieval data table CATALOGUE -o photos.csv --no-groups`"),
+        ([1] * 400, 0, "no photo of the 48 validation items has another photo of its item to match"),
+    ],
+)
+def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told: str) -> None:
+    found = readiness(photos_of(counts, groups=groups))
+    assert not found.trainable
+    assert told in str(found.problem)
+
+
+@pytest.mark.parametrize(
+    ("counts", "groups", "told"),
+    [
+        ([4, 4, 4, 1] * 100, 0, "of the 192 items to fit have one photo"),
+        ([2] * 40, 0, "38 photos to fit fill no more than one batch of 64 (16 items, 4 photos of each)"),
+        ([8] * 40, 0, "8 items for calibration give an estimated threshold"),
+        ([8] * 400, 40, "8 groups for calibration give an estimated threshold"),
+        ([8] * 400, 40, "takes 59 at least. Bring more groups"),
+    ],
+)
+def test_what_there_is_too_little_of_is_a_warning_with_numbers(counts: list[int], groups: int, told: str) -> None:
+    found = readiness(photos_of(counts, groups=groups))
+    assert found.trainable
+    assert told in " ".join(found.warnings)
+
+
+def test_a_catalogue_without_calibration_items_is_told_who_needs_them() -> None:
+    photos = [
+        Photo(f"{n}/{item}", Path("x.jpg"), f"item-{item}", partition="train") for item in range(100) for n in range(8)
+    ]
+    (calibration, test) = readiness(photos).warnings
+    assert calibration.startswith("the calibration part has 0 items, and `evaluate` and `export` need two at least")
+    assert test.startswith("the test part has 0 items, and `evaluate` needs two at least")
+
+
+def test_batches_of_an_epoch() -> None:
+    assert [batches_per_epoch(photos, 64) for photos in (3, 127, 128, 640)] == [1, 1, 2, 10]
+    assert batches_per_epoch(640, 64, steps=3) == 3
+
+
+def test_data_check_says_how_it_read_the_folders_and_the_remedy_it_prints_works(tmp_path: Path) -> None:
+    for item in range(15):
+        folder = tmp_path / "photos" / f"group {item % 3}" / f"item-{item:02d}"
+        folder.mkdir(parents=True)
+        for number in range(3):
+            draw(item, number).save(folder / f"{number}.png")
+    told = CliRunner().invoke(data, ["check", str(tmp_path / "photos")])
+    assert told.exit_code == 1
+    assert "45 photos of 15 items in 3 groups, from folders two levels deep." in told.output
+    assert "--no-groups" in told.output
+    assert "Next: retrieval train" not in told.output
+
+    made = CliRunner().invoke(data, ["table", str(tmp_path / "photos"), "-o", str(tmp_path / "p.csv"), "--no-groups"])
+    assert made.exit_code == 0
+    assert f"Next: retrieval data check {tmp_path / 'p.csv'}" in made.output
+    again = CliRunner().invoke(data, ["check", str(tmp_path / "p.csv")])
+    assert again.exit_code == 0
+    assert "45 photos of 15 items, from a CSV with commas." in again.output
+    assert "Warning: " in again.output
+
+
+def test_a_table_keeps_all_that_was_read(tmp_path: Path) -> None:
+    write_folder(tmp_path / "photos" / "veg", items=range(2))
+    (tmp_path / "photos.csv").write_text(
+        "path,item_id,group,source,bbox,price\nphotos/veg/item-00/0.png,kiwi,green,shop,1 2 30 40,3\n"
+    )
+    for place in (tmp_path / "photos", tmp_path / "photos.csv"):
+        out = tmp_path / "out" / f"{place.stem}.csv"
+        assert CliRunner().invoke(data, ["table", str(place), "-o", str(out)]).exit_code == 0
+        read, before = read_catalogue(out), read_catalogue(place)
+        assert [(p.photo_id, p.item_id, p.group, p.source, p.bbox, p.metadata, p.read()) for p in read] == [
+            (p.photo_id, p.item_id, p.group, p.source, p.bbox, p.metadata, p.read()) for p in before
+        ]
+
+
+def test_paths_in_printed_commands_are_quoted(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "my photos", items=range(20))
+    told = CliRunner().invoke(data, ["check", str(folder)])
+    assert f"Next: retrieval train '{folder}' -o 'runs/my photos'" in told.output

@@ -1,0 +1,269 @@
+"""`retrieval gallery ...` and `retrieval index` with filters, kinds and shards, as a user meets them."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from index import snapshot
+from index.ann.kinds import KINDS
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import DataError, GalleryError, InvalidParameter
+from retrieval.indexing.pipeline import columns_of, index_catalogue
+from retrieval.retriever import Retriever
+
+from ...world import draw, make_bundle
+
+
+def call(*words: object) -> Result:
+    result = CliRunner().invoke(group, [str(word) for word in words])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """Return a folder with a bundle, and a gallery of a CSV with brands and prices."""
+    make_bundle(tmp_path)
+    lines = ["path,item_id,brand,price,mixed"]
+    for item in range(6):
+        for number in range(2):
+            draw(item, number).save(tmp_path / f"{item}-{number}.png")
+            lines.append(f"{item}-{number}.png,item-{item},{'ab'[item % 2]},{item},{item}")
+    (tmp_path / "photos.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    with (tmp_path / "photos.csv").open("a") as file:
+        file.write("broken.png,item-9,a,9,9\n")
+    result = call(
+        "index", tmp_path / "bundle", tmp_path / "photos.csv", "-o", tmp_path / "g", "--report", tmp_path / "r.json"
+    )
+    assert "12 photos added (0 of them replaced), 0 there already, 1 refused" in result.output
+    return tmp_path
+
+
+def test_indexing_reports_and_declares(shop: Path) -> None:
+    report = json.loads((shop / "r.json").read_text())
+    assert report["added"] == 12
+    assert report["refused"][0]["photo_id"] == "broken.png"
+    assert "not a" in report["refused"][0]["reason"]
+    told = call("gallery", "info", shop / "g").output
+    assert "12 photos of 6 items" in told
+    assert "Index: flat; about 0 MiB in memory" in told
+    assert "it misses nothing; 12 photos beside it are scanned." in told
+    assert "brand (text)" in told
+    again = call("index", shop / "bundle", shop / "photos.csv", "-o", shop / "g").output
+    assert "0 photos added (0 of them replaced), 12 there already" in again
+    assert "Index: flat; about 0 MiB in memory" in again
+
+
+def test_a_filter_narrows_the_answer(shop: Path) -> None:
+    words = ("search", shop / "bundle", shop / "g", shop / "3-0.png", "--json")
+    assert json.loads(call(*words).output)["matches"][0]["item_id"] == "item-3"
+    matches = json.loads(call(*words, "--where", "brand = 'a'").output)["matches"]
+    assert "item-3" not in {match["item_id"] for match in matches}
+    assert "no photo passes the filter" in call(*words[:-1], "--where", "brand = 'c'").output
+    with pytest.raises(InvalidParameter, match="declared columns"):
+        call(*words, "--where", "size = 1")
+
+
+def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
+    assert "1 photos removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
+    assert "2 photos removed" in call("gallery", "remove", shop / "g", "--item", "item-3").output
+    merged = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "fp16").output
+    assert "Index: fp16, chosen by hand" in merged
+    assert "it misses nothing" in merged
+    assert "3 vectors dropped" in merged
+    log = call("gallery", "log", shop / "g", "--limit", 3).output.splitlines()
+    assert [" ".join(line.split()[3:]) for line in log] == [
+        "merge as fp16 9 photos",
+        "remove 2 photos",
+        "remove 1 photos",
+    ]
+    assert "9 photos are what was written" in call("gallery", "verify", shop / "g").output
+    with pytest.raises(InvalidParameter, match="--photo or --item"):
+        call("gallery", "remove", shop / "g")
+
+
+def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
+    told = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
+    assert "of the items within the threshold it finds 1.0000 (at least 0." in told.output
+    assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
+
+
+def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("doctor", shop / "bundle", shop / "g", "--probe", shop / "probe.csv")
+    draw(3, 5).save(shop / "query.png")
+    (shop / "probe.csv").write_text("path,item_id\n3-0.png,item-3\nquery.png,item-3\n")
+    told = call(*words).output
+    assert all(f"index {kind}: answers as it should" in told for kind in KINDS)
+    monkeypatch.setattr(snapshot.Snapshot, "nearest", _blind(snapshot.Snapshot.nearest))
+    told = call(*words)
+    assert told.exit_code == 1
+    assert "index hnsw: 2 of 2 photos are answered otherwise" in told.output
+    assert "3-0.png misses item-3" in told.output
+    assert "index flat: answers as it should" in told.output
+
+
+def _blind(nearest: Any) -> Any:
+    def found(self: Any, vectors: Any, *arguments: Any, **named: Any) -> Any:
+        blind = self.base and self.base.candidates.kind == "hnsw"
+        return [[] for _ in vectors] if blind else nearest(self, vectors, *arguments, **named)
+
+    return found
+
+
+def test_verify_fails_loudly(shop: Path) -> None:
+    file = next((shop / "g" / "segments").glob("*.npy"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    result = call("gallery", "verify", shop / "g")
+    assert result.exit_code == 1
+    assert "BAD  segment" in result.output
+
+
+def test_export_and_import_keep_everything(shop: Path) -> None:
+    call("gallery", "remove", shop / "g", "--photo", "0-0.png")
+    assert "11 photos" in call("gallery", "export", shop / "g", shop / "g.parquet").output
+    assert "11 photos" in call("gallery", "import", shop / "g.parquet", shop / "copy").output
+    with Gallery.open(shop / "g") as one, Gallery.open(shop / "copy") as other:
+        for mine, theirs in zip(one.contents(), other.contents(), strict=True):
+            assert np.array_equal(mine, theirs)
+        assert one.columns() == other.columns()
+        assert [p.metadata for b in one.walk(4) for p in b] == [p.metadata for b in other.walk(4) for p in b]
+        assert all(one.thumbnail(p) == other.thumbnail(p) for p in one.photo_ids())
+    assert Retriever.open(shop / "bundle", shop / "copy").search(shop / "3-0.png").matches[0].item_id == "item-3"
+    with pytest.raises(GalleryError, match="exists"):
+        call("gallery", "export", shop / "g", shop / "g.parquet")
+    Gallery.create(shop / "other", dim=3, embedding_id="another").close()
+    with pytest.raises(GalleryError, match="another model"):
+        call("gallery", "import", shop / "g.parquet", shop / "other")
+    with pytest.raises(DataError, match="not an exported gallery"):
+        call("gallery", "import", shop / "r.json", shop / "never")
+
+
+def test_export_and_import_keep_the_log(shop: Path) -> None:
+    call("gallery", "remove", shop / "g", "--photo", "0-0.png")
+    call("gallery", "export", shop / "g", shop / "g.parquet")
+    call("gallery", "import", shop / "g.parquet", shop / "copy")
+    with Gallery.open(shop / "g") as one, Gallery.open(shop / "copy") as other:
+        log, copied = one.changes(-1)[::-1], other.changes(-1)[::-1]
+        assert len(log) >= 3
+        assert copied[: len(log)] == log
+        assert [change.action for change in copied[len(log) :]] == ["declare brand, mixed, price", "add"]
+        assert [change.version for change in copied] == list(range(1, len(copied) + 1))
+        assert other.version == len(copied)
+        assert other.verify() == []
+    call("gallery", "import", shop / "g.parquet", shop / "copy")  # a gallery that exists keeps its own
+    with Gallery.open(shop / "copy") as other:
+        assert other.changes(-1)[1:] == copied[::-1]
+        with pytest.raises(GalleryError, match="has a log of its own"):
+            other.restore_log(log)
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        b"no base64!",
+        b"bm90IHpsaWI=",
+        base64.b64encode(zlib.compress(b"[[1, 2]]")),
+        base64.b64encode(zlib.compress(b'[[1, "now", "me", "add", 1e300]]')),
+        base64.b64encode(zlib.compress(b'[["1", "now", "me", "add", 3]]')),
+        base64.b64encode(zlib.compress(b'[[2, "now", "me", "add", 3], [2, "now", "me", "add", 3]]')),
+    ],
+)
+def test_a_log_that_makes_no_sense_is_refused(shop: Path, log: bytes) -> None:
+    call("gallery", "export", shop / "g", shop / "g.parquet")
+    table = pq.read_table(shop / "g.parquet")
+    metadata = {**table.schema.metadata, b"retrieval.gallery.changes": log}
+    pq.write_table(table.replace_schema_metadata(metadata), shop / "odd.parquet")
+    with pytest.raises(DataError, match="not an exported gallery"):
+        call("gallery", "import", shop / "odd.parquet", shop / "copy")
+    assert not (shop / "copy").exists()
+
+
+def test_a_csv_export_is_a_table_for_spreadsheets(shop: Path) -> None:
+    with Gallery.open(shop / "g") as gallery:
+        odd = {"note": "=1+1", "sizes": [1, "ü"], "new": True, "photo_id": 'with "quotes", and\nlines', "none": None}
+        gallery.add(["-x"], ["y"], np.eye(1, gallery.dim), metadata=[odd])
+    assert "13 photos" in call("gallery", "export", shop / "g", shop / "g.csv").output
+    with (shop / "g.csv").open(newline="", encoding="utf-8-sig") as file:
+        lines = list(csv.DictReader(file))
+    columns = ["brand", "mixed", "new", "none", "note", "metadata.photo_id", "price", "sizes"]
+    assert list(lines[0]) == ["photo_id", "item_id", *columns]
+    assert {"photo_id": "3-1.png", "item_id": "item-3", "brand": "b", "price": "3"}.items() <= lines[7].items()
+    assert lines[-1] == {
+        "photo_id": "'-x",
+        "item_id": "y",
+        "brand": "",
+        "metadata.photo_id": odd["photo_id"],
+        "mixed": "",
+        "new": "true",
+        "none": "",
+        "note": "'=1+1",
+        "price": "",
+        "sizes": '[1, "ü"]',
+    }
+    with pytest.raises(DataError, match=r"table without vectors.* index the photos again"):
+        call("gallery", "import", shop / "g.csv", shop / "copy")
+    with pytest.raises(GalleryError, match="exists"):
+        call("gallery", "export", shop / "g", shop / "g.csv")
+
+
+@pytest.mark.parametrize("name", ["g.xlsx", "g", "g.CSV.gz"])
+def test_an_export_of_another_kind_is_refused(shop: Path, name: str) -> None:
+    with pytest.raises(InvalidParameter, match=r"end in \.parquet or \.csv"):
+        call("gallery", "export", shop / "g", shop / name)
+
+
+@pytest.mark.parametrize("name", ["none/g.parquet", "photos.csv/g.csv"])
+def test_an_export_to_where_nothing_can_be_written_is_an_error_of_ours(shop: Path, name: str) -> None:
+    with pytest.raises(GalleryError, match="cannot be written"):
+        call("gallery", "export", shop / "g", shop / name)
+
+
+def test_columns_are_declared_by_hand(shop: Path) -> None:
+    with Gallery.open(shop / "g") as gallery:
+        gallery.add(["x"], ["x"], np.eye(1, gallery.dim), metadata=[{"size": 3}])
+    assert "size" in call("gallery", "declare", shop / "g", "size:number", "colour").output
+    with pytest.raises(InvalidParameter, match="be one of text, number, boolean"):
+        call("gallery", "declare", shop / "g", "depth:metres")
+
+
+@pytest.mark.parametrize(("text", "bytes_"), [("2GiB", 2 * 2**30), ("500 mb", 500 * 10**6), ("1024", 1024)])
+def test_memory_has_units(text: str, bytes_: int) -> None:
+    from retrieval.cli.gallery import MEMORY
+
+    assert MEMORY.convert(text, None, None) == bytes_
+
+
+def test_columns_of_one_kind_are_offered() -> None:
+    photos = [
+        Photo("a", Path("a"), "x", group="g", metadata={"price": 1, "mixed": 1, "and": "x", "x y": "z"}),
+        Photo("b", Path("b"), "y", metadata={"price": 2.5, "mixed": "one", "sale": True}),
+    ]
+    assert columns_of(photos) == {"group": "text", "price": "number", "sale": "boolean"}
+
+
+def test_two_galleries_of_the_same_photos_are_equal_whatever_the_batches(shop: Path) -> None:
+    bundle, photos = Bundle.open(shop / "bundle"), read_catalogue(shop / "photos.csv")
+    found = []
+    for size in (1, 5, 64):
+        index_catalogue(bundle, photos, shop / f"g{size}", batch_size=size, progress=False)
+        with Gallery.open(shop / f"g{size}") as gallery:
+            ids, items, vectors = gallery.contents()
+            found.append((ids, items, vectors.tobytes()))
+    assert found[0] == found[1] == found[2]

@@ -1,0 +1,87 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from index.gallery import Gallery
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from retrieval.cli.main import group
+from retrieval.inspect.audit import audit, audit_page, summary
+from retrieval.retriever import Retriever
+
+from ...world import DIM, draw, encode, make_bundle
+
+OFTEN = 4  # photos of an item
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a bundle and a gallery with one collision, one stray and one duplicate, all planted."""
+    folder = tmp_path_factory.mktemp("audit")
+    bundle = make_bundle(folder, threshold=0.3)
+    pictures = {f"item-{i}": [encode(draw(i, shot)) for shot in range(0, 3 * OFTEN, 3)] for i in range(6)}
+    pictures["item-0"].append(encode(draw(50, 0)))  # a stray: it shows something else
+    pictures["twin-of-1"] = [encode(draw(1, 30)), encode(draw(1, 33))]  # collides with item-1
+    pictures["copy-of-2"] = [pictures["item-2"][0]]  # the very file
+    with Gallery.create(folder / "gallery", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+        for item, files in pictures.items():
+            ids = [f"{item}/{number}" for number in range(len(files))]
+            vectors = bundle.embedder().embed(files).vectors
+            gallery.add(ids, [item] * len(ids), vectors, thumbnails=files)
+    return folder
+
+
+def test_it_finds_what_was_planted_and_nothing_else(folder: Path) -> None:
+    with Gallery.open(folder / "gallery", read_only=True) as gallery:
+        found = audit(Bundle.open(folder / "bundle"), gallery)
+    assert {(p.item_id, p.other_item_id) for p in found.collisions} == {
+        ("item-1", "twin-of-1"),
+        ("copy-of-2", "item-2"),
+    }
+    assert [(p.item_id, p.other_item_id, p.distance) for p in found.duplicates] == [("copy-of-2", "item-2", 0.0)]
+    assert [s.photo_id for s in found.strays] == [f"item-0/{OFTEN}"]
+    assert (found.items, found.single_photo_items) == (8, 1)
+    assert {c.item_id for c in found.crowds[:4]} == {"item-1", "twin-of-1", "item-2", "copy-of-2"}
+
+
+def test_it_agrees_with_the_searches(folder: Path) -> None:
+    retriever = Retriever.open(folder / "bundle", folder / "gallery")
+    found = audit(retriever.bundle, retriever.gallery)
+    together = {frozenset((p.item_id, p.other_item_id)) for p in found.collisions}
+    photo_ids, item_ids, _ = retriever.gallery.contents()
+    for photo_id, item_id in zip(photo_ids, item_ids, strict=True):
+        matches = retriever.search(retriever.gallery.thumbnail(photo_id)).matches  # the files themselves
+        others = {match.item_id for match in matches} - {item_id}
+        assert all(frozenset((item_id, other)) in together for other in others)
+
+
+def test_a_corrected_distance_is_used(folder: Path, tmp_path: Path) -> None:
+    with Gallery.open(folder / "gallery", read_only=True) as gallery:
+        plain = Bundle.open(folder / "bundle")
+        _, item_ids, vectors = gallery.contents()
+        plain.measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, item_ids))
+        corrected = audit(plain, gallery)
+        plain = audit(Bundle.open(folder / "bundle"), gallery)
+    assert np.mean([c.distance for c in corrected.crowds]) > np.mean([c.distance for c in plain.crowds])
+    assert corrected.duplicates == plain.duplicates
+
+
+def test_an_empty_gallery_is_fine(folder: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(folder / "bundle")
+    with Gallery.create(tmp_path / "empty", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+        found = audit(bundle, gallery)
+    assert "0 photos of 0 items" in summary(found)
+    assert "none" in audit_page(found, lambda _: None)
+
+
+def test_the_command_line(folder: Path, tmp_path: Path) -> None:
+    arguments = ["audit", str(folder / "bundle"), str(folder / "gallery")]
+    shown = CliRunner().invoke(group, [*arguments, "-o", str(tmp_path / "audit.html")])
+    assert shown.exit_code == 0, shown.output
+    assert "2 pairs of items collide, 1 photos do not find their own item" in shown.output
+    assert (tmp_path / "audit.html").read_text().count("data:image/jpeg") > 4
+    found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
+    assert len(found["collisions"]) == 2

@@ -1,0 +1,216 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retrieval.errors import InvalidParameter
+from retrieval.metrics import pairs
+from retrieval.metrics.consistency import f_score, opis, opis_of_ranges, search_curves, utility_curves
+from retrieval.metrics.identification import SearchScores
+from retrieval.metrics.pairs import Pairs
+
+CASES = (
+    "hand",
+    "medium_explicit_range",
+    "small",
+    "small_N10",
+    "small_N1000",
+    "small_c2",
+    "small_explicit_range",
+    "with_singleton_class",
+)
+
+
+def golden(folder: Path, case: str) -> dict[str, np.ndarray]:
+    with np.load(folder / "golden" / "opis.npz", allow_pickle=False) as file:
+        return {key.split("__")[1]: file[key] for key in file.files if key.startswith(f"{case}__")}
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("case", CASES)
+def test_golden_values(test_data: Path, case: str) -> None:
+    want = golden(test_data, case)
+    given = case == "hand" or "explicit" in case
+    for name, epsilon in (("010", 0.1), ("025", 0.25), ("033", 0.33), ("050", 0.5), ("100", 1.0)):
+        got = opis(
+            want["emb"],
+            want["labels"],
+            grid=len(want["grid"]),
+            epsilon=epsilon,
+            distance_range=(float(want["d_min"]), float(want["d_max"])) if given else None,
+            c=float(want.get("c", 1.0)),
+        )
+        assert got.value == pytest.approx(float(want["opis"]), rel=1e-9)
+        assert got.d_min == pytest.approx(float(want["d_min"]), rel=1e-12)
+        assert got.d_max == pytest.approx(float(want["d_max"]), rel=1e-12)
+        if f"eps{name}_opis" in want:
+            assert got.epsilon_value == pytest.approx(float(want[f"eps{name}_opis"]), rel=1e-9, abs=1e-15)
+    curves = utility_curves(want["emb"], want["labels"], want["grid"], c=float(want.get("c", 1.0)))
+    assert np.allclose(curves.specificity, want["specificity"], atol=1e-12)
+    assert np.allclose(curves.sensitivity, want["sensitivity"], atol=1e-12)
+    assert np.allclose(curves.utility, want["utility"], atol=1e-12)
+
+
+def slow_opis(vectors: np.ndarray, labels: np.ndarray, far_range: tuple[float, float], grid: int) -> float:
+    """Return OPIS in float64 from all distances at once, class by class, straight from the definition."""
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    distances = np.linalg.norm(unit[:, None] - unit[None], axis=2)
+    a, b = np.triu_indices(len(labels), 1)
+    apart, same = distances[a, b], labels[a] == labels[b]
+    low, high = np.quantile(apart[~same], far_range)
+    rows = []
+    for c in np.unique(labels):
+        if (labels == c).sum() < 2:
+            continue
+        inside = (labels[a] == c).astype(int) + (labels[b] == c)
+        points = low + (high - low) * np.arange(1, grid + 1) / grid
+        psi = np.array([(apart[inside == 2] <= d).mean() for d in points])
+        phi = np.array([(apart[inside == 1] > d).mean() for d in points])
+        rows.append(np.divide(2 * phi * psi, phi + psi, out=np.zeros(grid), where=phi + psi > 0))
+    return float(np.var(rows, axis=0).mean())
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 12), items=st.integers(2, 12))
+def test_equals_a_slow_reference(seed: int, dim: int, items: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(items), np.arange(items), generator.integers(items, size=4 * items)])
+    vectors = generator.normal(size=(items, dim))[labels] + generator.normal(size=(len(labels), dim))
+    got = opis(vectors, labels, far_range=(0.0317, 0.2113), grid=20)  # no rank is whole: no tie
+    assert got.value == pytest.approx(slow_opis(vectors, labels, (0.0317, 0.2113), 20), rel=1e-4, abs=1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 16), items=st.integers(3, 40))
+def test_the_large_walk_equals_the_exact_one(seed: int, dim: int, items: int) -> None:
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(items, size=10 * items)
+    vectors = generator.normal(size=(items, dim))[labels] + 0.7 * generator.normal(size=(len(labels), dim))
+    exact = opis(vectors, labels, far_range=(0.02, 0.2))
+    with small_tiles():
+        large = opis(vectors, labels, distance_range=(exact.d_min, exact.d_max))
+        ends = opis(vectors, labels, far_range=(0.02, 0.2))
+    assert large.value == pytest.approx(exact.value, rel=1e-2)  # of a few hundred pairs each one counts
+    assert large.epsilon_value == pytest.approx(exact.epsilon_value, rel=2e-2)
+    assert (ends.d_min, ends.d_max) == pytest.approx((exact.d_min, exact.d_max), abs=2e-3)
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Send small data the way of large data, in many tiles of odd sizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "EXACT", 0)
+        patch.setattr(pairs, "ROWS", 7)
+        patch.setattr(pairs, "COLUMNS", 19)
+        yield
+
+
+def test_the_large_walk_finds_numpys_quantiles() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.repeat(np.arange(300), 8)
+    vectors = generator.normal(size=(300, 24))[labels] + generator.normal(size=(2400, 24))
+    exact = opis(vectors, labels)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pairs, "EXACT", 0)
+        large = opis(vectors, labels)
+    assert (large.d_min, large.d_max) == pytest.approx((exact.d_min, exact.d_max), rel=1e-5)
+    assert large.value == pytest.approx(exact.value, rel=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_change_nothing(threads: int) -> None:
+    generator = np.random.default_rng(0)
+    vectors, labels = generator.normal(size=(60, 8)), np.repeat(np.arange(12), 5)
+    with small_tiles():
+        got = opis(vectors, labels, counter=partial(Pairs, threads=threads))
+    with small_tiles():
+        assert got == opis(vectors, labels)
+
+
+def test_several_ranges_at_once_equal_each_on_its_own() -> None:
+    generator = np.random.default_rng(2)
+    vectors, labels = generator.normal(size=(60, 8)), np.repeat(np.arange(12), 5)
+    ranges = [(0.01, 0.1), (0.05, 0.3), (0.001, 0.05)]
+    assert opis_of_ranges(vectors, labels, far_ranges=ranges) == [opis(vectors, labels, far_range=r) for r in ranges]
+
+
+def test_precision_and_recall_by_hand() -> None:
+    angles = np.deg2rad([0, 10, 15, 90])  # two photos of each of two classes on a circle
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    curves = utility_curves(vectors, [0, 0, 1, 1], 2 * np.sin(np.deg2rad([6, 11, 91]) / 2), accuracy="precision")
+    assert curves.specificity[0] == pytest.approx([0, 1 / 2, 1 / 5])  # 5° is another's; later 15°, 80°, 90°
+    assert curves.sensitivity[0] == pytest.approx([0, 1, 1])
+    with pytest.raises(InvalidParameter, match="accuracy"):
+        utility_curves(vectors, [0, 0, 1, 1], [1.0], accuracy="recall")
+
+
+def test_sampled_negatives_come_near_all_of_them() -> None:
+    generator = np.random.default_rng(3)
+    labels = np.repeat(np.arange(40), 20)
+    vectors = generator.normal(size=(40, 6))[labels] + 0.8 * generator.normal(size=(800, 6))
+    whole, sample = opis(vectors, labels), opis(vectors, labels, negatives_per_positive=10)
+    assert sample.value == pytest.approx(whole.value, rel=0.05)
+    assert sample.d_max == pytest.approx(whole.d_max, rel=0.01)
+
+
+def test_search_curves_by_hand() -> None:
+    scores = SearchScores(np.array([0, 0, 1]), np.array([0.1, 0.5, np.inf]), np.array([0.4, 0.9, 0.3]), 2)
+    curves = search_curves(scores, np.array([0.05, 0.2, 0.4, 0.5]))
+    assert curves.classes.tolist() == [0]  # nobody asked for item 1 with a mate in the gallery
+    assert curves.specificity[0] == pytest.approx([1, 1, 0.5, 0.5])
+    assert curves.sensitivity[0] == pytest.approx([0, 0.5, 0.5, 1])
+    assert curves.utility[0] == pytest.approx([0, 2 * 1 * 0.5 / 1.5, 0.5, 2 * 0.5 * 1 / 1.5])
+
+
+def test_the_range_is_numpys_quantile_of_the_negative_distances() -> None:
+    generator = np.random.default_rng(1)
+    vectors, labels = generator.normal(size=(50, 8)), np.repeat(np.arange(10), 5)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    a, b = np.triu_indices(50, 1)
+    negative = np.linalg.norm(unit[a] - unit[b], axis=1)[labels[a] != labels[b]]
+    got = opis(vectors, labels, far_range=(0.03, 0.2))
+    assert (got.d_min, got.d_max) == pytest.approx(np.quantile(negative, [0.03, 0.2]), rel=1e-12)
+
+
+def test_a_consistent_world_scores_zero() -> None:
+    corners = np.repeat(np.eye(4), 3, axis=0)  # four classes, each in one point, all equally far apart
+    got = opis(corners, np.repeat(np.arange(4), 3), distance_range=(0.5, 1.0))
+    assert got.value == 0
+    assert got.epsilon_value == 0
+
+
+def test_a_collapsed_model_is_measured_and_useless() -> None:
+    got = opis(np.ones((8, 3)), np.repeat([0, 1], 4))
+    assert (got.value, got.d_min, got.d_max) == (0, 0, 0)
+    assert set(got.per_class.values()) == {0.0}
+
+
+def test_f_score_by_hand() -> None:
+    assert f_score(np.array([1.0, 0.5, 0.0]), np.array([0.5, 0.5, 0.0])) == pytest.approx([2 / 3, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"grid": 0}, "grid"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"far_range": (0.2, 0.1)}, "far_range"),
+        ({"distance_range": (1.0, 0.5)}, "distance range"),
+    ],
+)
+def test_broken_rules_are_named(changes: dict, message: str) -> None:
+    vectors = np.random.default_rng(0).normal(size=(8, 3))
+    with pytest.raises(InvalidParameter, match=message):
+        opis(vectors, np.repeat([0, 1], 4), **changes)
+
+
+def test_nan_is_refused() -> None:
+    vectors = np.ones((4, 2))
+    vectors[0, 0] = np.nan
+    with pytest.raises(InvalidParameter, match="finite"):
+        opis(vectors, [0, 0, 1, 1])

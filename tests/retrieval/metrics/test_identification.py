@@ -1,0 +1,238 @@
+import json
+
+import numpy as np
+import pytest
+
+from retrieval.errors import InvalidParameter
+from retrieval.metrics import identification
+from retrieval.metrics.identification import (
+    SearchScores,
+    det_curve,
+    identification_rates,
+    rates_by,
+    search_scores,
+    threshold_at_fpir,
+)
+
+
+def world(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    generator = np.random.default_rng(seed)
+
+    def unit(count: int) -> np.ndarray:
+        rows = generator.normal(size=(count, 6))
+        return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+    return unit(40), generator.integers(0, 8, 40), unit(60), generator.integers(0, 7, 60)
+
+
+def slow(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, kept: np.ndarray) -> tuple[list, list]:
+    own, impostor = [], []
+    for query, label in zip(queries.astype(float), asked, strict=True):
+        asking = query / np.linalg.norm(query)
+        best = {True: np.inf, False: np.inf}
+        for photo, other in zip(gallery.astype(float), kept, strict=True):
+            distance = np.linalg.norm(asking - photo / np.linalg.norm(photo))
+            best[bool(label == other)] = min(best[bool(label == other)], distance)
+        own.append(best[True])
+        impostor.append(best[False])
+    return own, impostor
+
+
+@pytest.mark.parametrize(("block", "pairs"), [(30, 7), (60, 1), (200, 2**14), (10**6, 7)])
+def test_equals_a_loop_whatever_the_block(block: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identification, "BLOCK", block)
+    monkeypatch.setattr(identification, "PAIRS", pairs)
+    queries, asked, gallery, kept = world()
+    scores = search_scores(queries, asked, gallery, kept)
+    own, impostor = slow(queries, asked, gallery, kept)
+    assert scores.own == pytest.approx(own, abs=1e-12)
+    assert scores.impostor == pytest.approx(impostor, abs=1e-12)
+    assert scores.gallery_items == 7
+    assert not scores.mated.all()  # item 7 is in no gallery photo
+
+
+def test_a_photo_never_finds_itself() -> None:
+    _, _, photos, labels = world()
+    ids = np.arange(60)
+    scores = search_scores(photos, labels, photos, labels, query_ids=ids, gallery_ids=ids)
+    assert (scores.own > 0).all()
+    assert (search_scores(photos, labels, photos, labels).own == 0).all()
+
+
+@pytest.mark.parametrize("items", [7, 32, 33, 1500])
+def test_the_nearest_items_are_kept_in_order(items: int) -> None:
+    """One distance an item, that of its nearest photo, the own item left out: as many as there are, 32 at most."""
+    count = max(600, items)
+    rows = np.random.default_rng(items).normal(size=(40 + count, 6))
+    vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    queries, photos, asked, kept = vectors[:40], vectors[40:], np.arange(40) % items, np.arange(count) % items
+    scores = search_scores(queries, asked, photos, kept)
+    distances = np.linalg.norm(queries[:, None].astype(float) - photos[None], axis=2)
+    by_item = np.stack([distances[:, kept == item].min(axis=1) for item in range(items)], axis=1)
+    by_item[np.arange(40), asked] = np.inf
+    assert scores.near.shape == (40, min(32, items))
+    np.testing.assert_allclose(scores.near, np.sort(by_item, axis=1)[:, :32], atol=1e-4)
+    assert scores.near[:, 0] == pytest.approx(scores.impostor, abs=1e-4)
+
+
+def test_some_queries_keep_all_that_is_known_of_them() -> None:
+    queries, asked, gallery, kept = world()
+    scores = search_scores(queries, asked, gallery, kept)
+    chosen = asked % 2 == 0
+    some = scores.where(chosen)
+    alone = search_scores(queries[chosen], asked[chosen], gallery, kept)
+    for name in ("labels", "own", "impostor", "near"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(alone, name))
+    assert some.gallery_items == alone.gallery_items
+    assert SearchScores(asked, scores.own, scores.impostor, 7).where(chosen).near is None
+
+
+@pytest.mark.parametrize("factor", [1e-4, 3e-4, 1e-3])
+def test_every_candidate_that_rounding_might_hide_is_measured(factor: float) -> None:
+    """400 photos around one point, nearer to each other than a float32 product can tell, in 300 numbers."""
+    generator = np.random.default_rng(1)
+    centre = generator.normal(size=300)
+    photos = centre + factor * np.linalg.norm(centre) / np.sqrt(300) * generator.normal(size=(400, 300))
+    photos = (photos / np.linalg.norm(photos, axis=1, keepdims=True)).astype(np.float32)
+    labels = np.arange(400) % 130
+    scores = search_scores(photos[:20], labels[:20], photos[20:], labels[20:])
+    own, impostor = slow(photos[:20], labels[:20], photos[20:], labels[20:])
+    assert scores.own == pytest.approx(own, abs=1e-12)
+    assert scores.impostor == pytest.approx(impostor, abs=1e-12)
+
+
+def test_near_duplicates_are_told_apart_below_float32() -> None:
+    generator = np.random.default_rng(0)
+    centre = generator.normal(size=(1, 6))
+    queries = (centre / np.linalg.norm(centre)).astype(np.float32).repeat(40, axis=0)
+    gallery = queries[:1] + 2e-4 * generator.normal(size=(60, 6))
+    gallery = (gallery / np.linalg.norm(gallery, axis=1, keepdims=True)).astype(np.float32)
+    asked, kept = generator.integers(0, 8, 40), generator.integers(0, 7, 60)
+    scores = search_scores(queries, asked, gallery, kept)
+    own, impostor = slow(queries, asked, gallery, kept)
+    assert scores.own == pytest.approx(own, abs=1e-12)
+    assert scores.impostor == pytest.approx(impostor, abs=1e-12)
+
+
+def by_hand() -> SearchScores:
+    own = np.array([0.1, 0.3, 0.5, 0.4, np.inf])
+    impostor = np.array([0.5, 0.3, 0.2, 0.9, 0.6])
+    return SearchScores(np.array([0, 0, 1, 1, 2]), own, impostor, 3)
+
+
+def test_rates_by_hand() -> None:
+    rates = identification_rates(by_hand(), 0.4)
+    assert rates.fpir == pytest.approx(2 / 5)  # impostors at 0.3 and 0.2
+    assert rates.tpir == pytest.approx(2 / 4)  # 0.1 and 0.4; the tie at 0.3 is wrong, the fifth has no mate
+    assert rates.fnir == pytest.approx(1 / 2)
+    assert rates.fnir_any_rank == pytest.approx(1 / 4)
+    assert rates.misidentification == pytest.approx(2 / 4)
+    assert (rates.queries, rates.mated_queries) == (5, 4)
+    assert rates.fpir_unknown == 0  # the fifth's nearest is at 0.6
+    assert json.loads(json.dumps(vars(rates))) == vars(rates)
+
+
+@pytest.mark.parametrize(("fpir", "errors"), [(0.0, 0), (0.2, 1), (0.4, 2), (0.5, 2), (0.99, 4), (1.0, 5)])
+def test_the_threshold_keeps_the_fpir_and_no_larger_one_does(fpir: float, errors: int) -> None:
+    scores = by_hand()
+    threshold = threshold_at_fpir(scores, fpir)
+    assert identification_rates(scores, threshold).fpir == pytest.approx(errors / 5)
+    if errors < 5:
+        larger = float(np.nextafter(threshold, 3))
+        assert identification_rates(scores, larger).fpir > fpir
+
+
+def test_where_too_few_return_anything_the_threshold_is_the_largest_distance() -> None:
+    """A distance that is corrected by the density may exceed 2."""
+
+    def threshold(impostor: list[float], fpir: float) -> float:
+        count = len(impostor)
+        return threshold_at_fpir(SearchScores(np.zeros(count, int), np.full(count, 0.1), np.array(impostor), 2), fpir)
+
+    assert threshold([0.3, 0.4], 1.0) == 2.0
+    assert threshold([0.3, 3.5], 1.0) == 3.5
+    assert threshold([np.inf, np.inf], 0.05) == 2.0
+    assert threshold([0.3, 3.5, np.inf], 0.9) == 3.5
+    assert threshold([3.5, 0.0, 3.0], 0.4) == np.nextafter(3.0, 0)
+    assert threshold([0.0, 0.5], 0.1) == np.nextafter(0.0, -1)  # not even an equal photo is let in
+    for impossible in (-0.01, 1.01, float("nan")):
+        with pytest.raises(InvalidParameter, match="fpir must lie in"):
+            threshold([0.3, 0.4], impossible)
+
+
+@pytest.mark.parametrize("count", [7, 10, 30, 49, 100])
+def test_a_share_that_rounding_spoils_allows_all_its_errors(count: int) -> None:
+    """0.29 times 100 is 28.999999999999996: 29 errors are allowed."""
+    scores = SearchScores(np.zeros(count, int), np.full(count, 0.1), np.linspace(0.2, 1, count), 2)
+    for errors in range(count):
+        threshold = threshold_at_fpir(scores, errors / count)
+        assert (scores.impostor <= threshold).sum() == errors
+
+
+def test_tied_impostors_are_all_kept_out() -> None:
+    scores = SearchScores(np.zeros(4, int), np.full(4, 0.1), np.array([0.2, 0.2, 0.2, 0.9]), 2)
+    assert identification_rates(scores, threshold_at_fpir(scores, 0.5)).fpir == 0
+
+
+def test_bad_input_is_refused() -> None:
+    queries, asked, gallery, kept = world()
+    with pytest.raises(InvalidParameter, match="one value a vector"):
+        search_scores(queries, asked[:3], gallery, kept)
+    with pytest.raises(InvalidParameter, match="one value a vector"):
+        search_scores(queries, asked, gallery, kept[:3])
+    with pytest.raises(InvalidParameter, match="one value a vector"):
+        search_scores(queries, asked, gallery[:3], kept)
+    with pytest.raises(InvalidParameter, match="given together"):
+        search_scores(queries, asked, gallery, kept, query_ids=np.arange(40))
+    with pytest.raises(InvalidParameter, match="given together"):
+        search_scores(queries, asked, gallery, kept, gallery_ids=np.arange(60))
+    with pytest.raises(InvalidParameter, match="at least one photo"):
+        search_scores(queries, asked, gallery[:0], kept[:0])
+
+
+def test_the_det_curve_holds_every_threshold() -> None:
+    scores = by_hand()
+    curve = det_curve(scores)
+    for threshold, fpir, fnir in zip(curve.thresholds, curve.fpir, curve.fnir, strict=True):
+        rates = identification_rates(scores, threshold)
+        assert (rates.fpir, rates.fnir) == (pytest.approx(fpir), pytest.approx(fnir))
+    for fpir in (0.0, 0.2, 0.4, 0.8):
+        assert curve.fnir_at(fpir) == pytest.approx(identification_rates(scores, threshold_at_fpir(scores, fpir)).fnir)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fnir_at_an_fpir_is_that_of_the_largest_threshold_that_keeps_it(seed: int) -> None:
+    scores = search_scores(*world(seed))
+    curve = det_curve(scores)
+    every = [identification_rates(scores, float(threshold)) for threshold in curve.thresholds]
+    for fpir in np.linspace(0, 1, 81):  # of 40 queries: every second is a share that they can have
+        allowed = [rates.fnir for rates in every if rates.fpir <= fpir + 1e-9]
+        assert curve.fnir_at(float(fpir)) == pytest.approx(allowed[-1] if allowed else 1.0)
+    strangers_first = SearchScores(np.arange(2), np.array([0.5, 0.6]), np.array([0.1, 0.9]), 2)
+    assert det_curve(strangers_first).fnir_at(0.2) == 1.0  # nothing is found before a stranger is let in
+    assert det_curve(strangers_first).fnir_at(0.5) == 0.5
+
+
+def test_without_a_mated_search_there_is_no_fnir() -> None:
+    curve = det_curve(SearchScores(np.arange(3), np.full(3, np.inf), np.array([0.2, 0.4, np.inf]), 2))
+    assert curve.thresholds.tolist() == [0.2, 0.4]
+    assert curve.fpir.tolist() == pytest.approx([1 / 3, 2 / 3])
+    assert np.isnan(curve.fnir).all()
+
+
+def test_rates_of_groups_add_up() -> None:
+    queries, asked, gallery, kept = world()
+    scores = search_scores(queries, asked, gallery, kept)
+    families = asked % 3
+    by_family, whole = rates_by(scores, 0.8, families), identification_rates(scores, 0.8)
+    assert set(by_family) == {0, 1, 2}
+    assert sum(rates.queries for rates in by_family.values()) == whole.queries
+    assert sum(rates.fpir * rates.queries for rates in by_family.values()) == pytest.approx(whole.fpir * whole.queries)
+    with pytest.raises(InvalidParameter, match="one value a query"):
+        rates_by(scores, 0.8, families[1:])
+
+
+def test_true_unknowns_are_told_apart() -> None:
+    rates = identification_rates(by_hand(), 0.65)
+    unknown = np.isinf(by_hand().own)
+    assert rates.fpir_unknown == (by_hand().impostor[unknown] <= 0.65).mean()

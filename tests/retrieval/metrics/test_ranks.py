@@ -1,0 +1,148 @@
+import numpy as np
+import pytest
+
+from retrieval.errors import InvalidParameter
+from retrieval.metrics import neighbour_order as ranking
+from retrieval.metrics.neighbour_order import first
+from retrieval.metrics.ranks import hierarchical_ap, map_at_r, mean_average_precision, r_precision, recall_at_k
+
+
+def on_a_circle(*degrees: float) -> np.ndarray:
+    angles = np.deg2rad(degrees)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def random_unit(generator: np.random.Generator, n: int, d: int = 5) -> np.ndarray:
+    vectors = generator.normal(size=(n, d)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+GALLERY, LABELS = on_a_circle(0, 10, 20, 30, 40), np.array([0, 1, 0, 1, 0])
+QUERY = on_a_circle(-5)  # ranks 0, 1, 2, 3, 4: relevant for item 0 are ranks 1, 3, 5
+
+
+def test_by_hand() -> None:
+    assert recall_at_k(QUERY, [0], GALLERY, LABELS, ks=(1, 2)) == {1: 1.0, 2: 1.0}
+    assert recall_at_k(QUERY, [1], GALLERY, LABELS, ks=(1, 2)) == {1: 0.0, 2: 1.0}
+    assert r_precision(QUERY, [0], GALLERY, LABELS) == pytest.approx(2 / 3)
+    assert map_at_r(QUERY, [0], GALLERY, LABELS) == pytest.approx((1 + 2 / 3) / 3)
+    assert mean_average_precision(QUERY, [0], GALLERY, LABELS) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
+
+
+def test_map_at_a_rank_by_hand() -> None:
+    arguments = (QUERY, [0], GALLERY, LABELS)
+    assert mean_average_precision(*arguments, at=2) == pytest.approx(1 / 2)  # of two ranks, one is a mate
+    assert mean_average_precision(*arguments, at=3) == pytest.approx((1 + 2 / 3) / 3)
+    assert mean_average_precision(*arguments, at=1000) == mean_average_precision(*arguments)
+    assert mean_average_precision(*arguments, at=1000, count_query=True) == pytest.approx((1 + 2 / 3 + 3 / 5) / 4)
+    with pytest.raises(InvalidParameter, match="at least 1"):
+        mean_average_precision(*arguments, at=0)
+
+
+def test_a_query_without_a_mate_is_left_out() -> None:
+    two = np.concatenate([QUERY, QUERY])
+    assert recall_at_k(two, [0, 7], GALLERY, LABELS)[1] == 1.0
+    with pytest.raises(InvalidParameter, match="in the gallery"):
+        recall_at_k(QUERY, [7], GALLERY, LABELS)
+
+
+def test_exclude_self_leaves_the_own_photo_out() -> None:
+    assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS)[1] == 1.0
+    assert recall_at_k(GALLERY, LABELS, GALLERY, LABELS, exclude_self=True)[1] == 0.0
+    with pytest.raises(InvalidParameter, match="one list"):
+        recall_at_k(QUERY, [0], GALLERY, LABELS, exclude_self=True)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_change_nothing_and_a_loop_agrees(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(seed)
+    vectors = random_unit(generator, 50)
+    labels = generator.integers(0, 6, 50)
+    scores = []
+    for q in range(50):
+        order = [i for i in np.argsort(-(vectors @ vectors[q]), kind="stable") if i != q]
+        relevant = labels[order] == labels[q]
+        if relevant.any():
+            r = relevant.sum()
+            hits = [relevant[: i + 1].mean() for i in range(r) if relevant[i]]
+            at7 = [relevant[: i + 1].mean() for i in range(7) if relevant[i]]
+            scores.append((relevant[0], sum(hits) / r, relevant[:r].mean(), sum(at7) / min(r, 7)))
+    want = np.mean(scores, axis=0)
+    for block in (50, 10**6):
+        monkeypatch.setattr(ranking, "BLOCK", block)
+        arguments = (vectors, labels, vectors, labels)
+        got = (
+            recall_at_k(*arguments, exclude_self=True)[1],
+            map_at_r(*arguments, exclude_self=True),
+            r_precision(*arguments, exclude_self=True),
+            mean_average_precision(*arguments, at=7, exclude_self=True),
+        )
+        assert got == pytest.approx(tuple(want), abs=1e-12)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_the_first_ranks_are_those_of_a_full_sort_with_ties_in_the_order_of_the_columns(kind: type) -> None:
+    generator = np.random.default_rng(4)
+    scores = generator.integers(-3, 3, (200, 40)).astype(kind)  # ties everywhere
+    scores[:100:2, 3::5] *= -0.0  # and zeros of both signs
+    scores[100:] += generator.normal(size=(100, 40)).astype(kind)  # and no ties
+    scores[50:60, 7] = -np.inf
+    for depth in (1, 2, 9, 10, 11, 40):
+        assert (first(scores, depth) == np.argsort(-scores, axis=1, kind="stable")[:, :depth]).all()
+
+
+def test_hierarchical_ap_by_hand() -> None:
+    """Ranks: item 0 of category 0; item 1 of category 0; another category; item 0 of category 0.
+
+    Two photos of the item (level 2 of 2): relevance 1/2 each. One of the category alone (level 1): (1/2) / 1 = 1/2.
+    """
+    gallery = np.array([[0, 0], [1, 0], [2, 1], [0, 0]])
+    got = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery)
+    assert got == pytest.approx((0.5 / 1 + 1 / 2 + 1.5 / 4) / 1.5)
+    counted = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery, count_query=True)  # 1/3, 1/2, 1/3
+    assert counted == pytest.approx((1 / 3 + (1 / 3 + 1 / 2) / 2 + 1 / 4) / (7 / 6))
+    weaker = hierarchical_ap(QUERY, [[0, 0]], GALLERY[:4], gallery, alpha=2.0)  # the category's photo: 1/4
+    assert weaker == pytest.approx((0.5 / 1 + 0.5 / 2 + 1.25 / 4) / 1.25)
+
+
+def test_hierarchical_ap_with_one_level_is_average_precision() -> None:
+    generator = np.random.default_rng(0)
+    vectors, labels = random_unit(generator, 40), generator.integers(0, 5, 40)
+    got = hierarchical_ap(vectors, labels[:, None], vectors, labels[:, None], exclude_self=True)
+    assert got == pytest.approx(mean_average_precision(vectors, labels, vectors, labels, exclude_self=True), abs=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5])
+def test_hierarchical_ap_equals_its_definition(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(1)
+    vectors = random_unit(generator, 40)
+    fine = generator.integers(0, 12, 40)
+    labels = np.stack([fine, fine // 3, fine // 6], axis=1)
+    values = []
+    for q in range(40):
+        others = [i for i in np.argsort(-(vectors @ vectors[q]), kind="stable") if i != q]
+        level = [max([3 - c for c in range(3) if labels[i, c] == labels[q, c]], default=0) for i in others]
+        relevance = [(x / 3) ** alpha / level.count(x) if x else 0.0 for x in level]
+        gained = sum(
+            sum(min(relevance[j], relevance[k]) for j in range(k + 1)) / (k + 1) for k in range(39) if relevance[k]
+        )
+        values.append(gained / sum(relevance))
+    for block in (80, 10**6):
+        monkeypatch.setattr(ranking, "BLOCK", block)
+        got = hierarchical_ap(vectors, labels, vectors, labels, alpha=alpha, exclude_self=True)
+        assert got == pytest.approx(np.mean(values), abs=1e-12)
+
+
+def test_hierarchical_ap_needs_columns_of_labels() -> None:
+    with pytest.raises(InvalidParameter, match="the item first"):
+        hierarchical_ap(QUERY, [0], GALLERY, LABELS)
+    with pytest.raises(InvalidParameter, match="in the gallery"):
+        hierarchical_ap(QUERY, [[7, 7]], GALLERY, np.stack([LABELS, LABELS], axis=1))
+
+
+def test_scores_of_another_kind_rank_instead_of_the_cosine() -> None:
+    def farthest_first(rows: slice) -> np.ndarray:
+        return -(QUERY[rows] @ GALLERY.T)
+
+    assert recall_at_k(QUERY, [1], GALLERY[:4], LABELS[:4], scores=lambda rows: farthest_first(rows)[:, :4])[1] == 1.0
+    assert map_at_r(QUERY, [0], GALLERY, LABELS, scores=farthest_first) == pytest.approx((1 + 2 / 3) / 3)

@@ -1,0 +1,403 @@
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
+from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.threshold.bounds import bound_p_value, products_needed, upper_bound
+from retrieval.threshold.calibrate import OperatingPoint, best_threshold, calibrate, size_model
+
+
+def searches(products: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
+    """Return searches of products that differ in how near their best impostor is."""
+    generator = np.random.default_rng(seed)
+    centre = 0.9 + hard * generator.normal(size=products)
+    impostor = np.repeat(centre, photos) + 0.05 * generator.normal(size=products * photos)
+    own = np.abs(0.4 + 0.15 * generator.normal(size=products * photos))
+    return SearchScores(np.repeat(np.arange(products), photos), own, np.clip(impostor, 0.01, 2), products)
+
+
+def test_products_needed_are_those_of_the_rule_of_three() -> None:
+    assert products_needed(0.05) == 59
+    assert products_needed(0.01) == 299
+
+
+def test_without_errors_exactly_so_many_products_certify() -> None:
+    assert bound_p_value(np.zeros(59), 0.05) <= 0.05 < bound_p_value(np.zeros(58), 0.05)
+
+
+def test_the_bound_lies_above_the_mean_and_falls_with_more_products() -> None:
+    bounds = [upper_bound(np.repeat([0.0, 0.1], count)) for count in (10, 100, 1000)]
+    assert bounds[0] > bounds[1] > bounds[2] > 0.05
+
+
+def test_the_p_value_is_valid_for_coins() -> None:
+    generator = np.random.default_rng(0)
+    flips = generator.random((2000, 80)) < 0.05
+    rejected = np.mean([bound_p_value(row.astype(float), 0.05) <= 0.05 for row in flips])
+    assert rejected <= 0.05
+
+
+def test_many_easy_products_are_certified_and_the_promise_holds() -> None:
+    point = calibrate(searches(300), target_fpir=0.05)
+    assert point.status == "certified"
+    assert point.evidence["fpir"] < point.evidence["fpir_upper"] <= 0.05
+    assert point.evidence["products"] == 300
+    assert identification_rates(searches(300), point.threshold).tpir == point.evidence["tpir"] > 0.5
+
+
+@pytest.mark.slow
+def test_coverage_on_fresh_products() -> None:
+    broken, ratios = 0, []
+    for seed in range(200):
+        point = calibrate(searches(300, seed=seed), target_fpir=0.05)
+        fresh = searches(4000, seed=10_000 + seed)
+        broken += identification_rates(fresh, point.threshold).fpir > 0.05
+        ratios.append(point.evidence["tpir"])
+    assert broken <= 16
+    assert np.mean(ratios) > 0.5
+
+
+def test_fifteen_products_are_refused_unless_an_estimate_is_allowed() -> None:
+    with pytest.raises(CalibrationError, match=r"15 independent products cannot certify .* 59"):
+        calibrate(searches(15))
+    point = calibrate(searches(15), allow_estimate=True)
+    assert point.status == "estimated"
+    assert point.evidence["fpir"] <= 0.05 < point.evidence["fpir_upper"]
+    assert point.evidence["products_needed"] == 59
+
+
+def test_groups_are_the_clusters() -> None:
+    scores = searches(300)
+    groups = scores.labels // 20  # 15 families
+    with pytest.raises(CalibrationError, match="15 independent"):
+        calibrate(scores, groups=groups)
+
+
+def test_the_rule_prefers_utility_then_evenness() -> None:
+    scores = searches(20)
+    point = calibrate(scores, allow_estimate=True, target_fpir=0.3)
+    everywhere = np.unique(np.concatenate([scores.own, scores.impostor]))
+    allowed = everywhere[[identification_rates(scores, d).fpir <= 0.3 for d in everywhere]]
+    utility = search_curves(scores, np.append(allowed, point.threshold)).utility
+    means, variances = utility.mean(axis=0), utility.var(axis=0)
+    best = means[:-1].argmax()
+    error = utility[:, best].std(ddof=1) / math.sqrt(len(utility))
+    equivalent = means[:-1] >= means[best] - error
+    assert means[-1] >= means[best] - error - 1e-12
+    assert variances[-1] <= variances[:-1][equivalent].min() + 1e-12
+
+
+def test_a_threshold_that_finds_nothing_is_an_error() -> None:
+    scores = searches(100)
+    hopeless = SearchScores(scores.labels, scores.own + 2, scores.impostor, 100)
+    with pytest.raises(CalibrationError, match="TPIR 0"):
+        calibrate(hopeless, allow_estimate=True)
+
+
+def test_products_seen_in_training_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="seen in training"):
+        calibrate(searches(100), seen_labels=[7])
+
+
+def test_bad_targets_are_refused() -> None:
+    for target in (0.0, 1.0, float("nan")):
+        with pytest.raises(InvalidParameter, match="target_fpir"):
+            calibrate(searches(100), target_fpir=target)
+
+
+def test_a_point_survives_json() -> None:
+    point = calibrate(searches(15), allow_estimate=True)
+    assert OperatingPoint.from_dict(point.to_dict()) == point
+
+
+def test_the_scatter_between_products_is_told() -> None:
+    alike, unlike = (calibrate(searches(200, hard=hard), allow_estimate=True) for hard in (0.0, 0.2))
+    (low, high), (lowest, highest) = (point.evidence["fpir_on_other_half"] for point in (alike, unlike))
+    assert lowest < low < 0.05 < high < highest
+    assert f"between {lowest:.3f} and {highest:.3f}" in unlike.caveats()[0]
+
+
+def test_few_answers_are_told() -> None:
+    scores = searches(100)
+    missing = SearchScores(scores.labels, scores.own + 0.4, scores.impostor, scores.gallery_items)
+    found, lost = calibrate(scores, allow_estimate=True), calibrate(missing, allow_estimate=True)
+    assert len(found.caveats()) == 1
+    assert f"Only {lost.evidence['tpir']:.0%}" in lost.caveats()[1]
+
+
+def test_a_cap_holds_and_biased_data_certify_nothing() -> None:
+    scores = searches(300)
+    free = calibrate(scores)
+    capped = calibrate(scores, cap=free.threshold - 0.01)
+    loose = calibrate(scores, biased=free.threshold + 0.01)
+    assert capped.threshold <= free.threshold - 0.01
+    assert capped.status == free.status == "certified"
+    assert loose.status == "estimated"
+
+
+def rising(products: int, allowed: int, *, seed: int = 0) -> SearchScores:
+    """Return one search an item; `allowed` of them come nearer to another item than half of the own photos do.
+
+    The other half of the own photos lies behind the next impostor: one step further finds twice as much.
+    """
+    generator = np.random.default_rng(seed)
+    impostor = np.sort(generator.uniform(0.4, 1.9, products))
+    first, second = (impostor[allowed + step : allowed + step + 2].mean() for step in (-1, 0))
+    order = generator.permutation(products)
+    own = np.where(np.arange(products) % 2, first, second)
+    return SearchScores(np.arange(products), own[order], impostor[order], products)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_limit_is_the_last_threshold_that_is_certified(seed: int) -> None:
+    """Twelve catalogues where more is found up to the limit, and twice as much one impostor behind it."""
+    count = 100 + 10 * seed
+    errors = [np.r_[np.ones(wrong), np.zeros(count - wrong)] for wrong in range(20)]
+    allowed = max(wrong for wrong in range(20) if bound_p_value(errors[wrong], 0.1) <= 0.05)
+    scores = rising(count, allowed, seed=seed)
+    point = calibrate(scores, target_fpir=0.1)
+    assert point.threshold == np.nextafter(np.sort(scores.impostor)[allowed], 0)
+    assert point.evidence["fpir"] == pytest.approx(allowed / count)
+    assert point.evidence["fpir_upper"] <= 0.1 < upper_bound(errors[allowed + 1])
+
+
+@pytest.mark.parametrize(("count", "target", "allowed"), [(20, 0.05, 1), (40, 0.05, 2), (20, 0.2, 4), (50, 0.04, 2)])
+def test_an_observed_rate_of_exactly_the_target_is_kept(count: int, target: float, allowed: int) -> None:
+    """Of 20 searches one may be answered at 5 %: the threshold lies just below the second impostor."""
+    scores = rising(count, allowed)
+    point = calibrate(scores, target_fpir=target, allow_estimate=True)
+    assert point.status == "estimated"
+    assert point.evidence["fpir"] == pytest.approx(target)
+    assert point.threshold == np.nextafter(np.sort(scores.impostor)[allowed], 0)
+
+
+def curves(distances: list[float], utility: list[list[float]]) -> UtilityCurves:
+    values = np.array(utility)
+    return UtilityCurves(np.array(distances), np.arange(len(values)), values, values, values)
+
+
+def test_of_equal_thresholds_the_largest_serves() -> None:
+    """Nothing tells the first three apart; the fourth finds less."""
+    even = curves([0.1, 0.2, 0.3, 0.4], [[0.8, 0.8, 0.8, 0.2], [0.8, 0.8, 0.8, 0.2]])
+    assert best_threshold(even) == 0.3
+
+
+def test_of_thresholds_within_a_standard_error_the_most_even_serves() -> None:
+    """At 0.2 the mean is 0.8 and its standard error 0.1: 0.71 is as good, and the same for every item."""
+    utility = [[0.69, 0.9, 0.71, 0.69], [0.69, 0.7, 0.71, 0.69]]
+    assert best_threshold(curves([0.1, 0.2, 0.3, 0.4], utility)) == 0.3
+    assert best_threshold(curves([0.1, 0.2], [[0.699, 0.9], [0.699, 0.7]])) == 0.2  # just too far from 0.8
+    assert best_threshold(curves([0.1, 0.2], [[0.701, 0.9], [0.701, 0.7]])) == 0.1  # just within
+
+
+def test_one_item_has_no_standard_error() -> None:
+    assert best_threshold(curves([0.1, 0.2, 0.3], [[0.8, 0.9, 0.7]])) == 0.2
+
+
+def test_thresholds_that_find_nothing_are_no_candidates() -> None:
+    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.0]])) is None
+    assert best_threshold(curves([0.1, 0.2], [[0.0, 0.3], [0.0, 0.0]])) == 0.2
+
+
+def test_the_searches_of_a_large_item_are_one_cluster() -> None:
+    """70 items; one of them asks a hundred times and is answered wrongly a third of the time.
+
+    By searches the FPIR is 0.2, by items 0.005: an item counts once in the certificate.
+    """
+    photos = np.r_[np.full(69, 1), 100]
+    labels = np.repeat(np.arange(70), photos)
+    wrong = (labels == 69) & (np.arange(len(labels)) % 3 == 0)
+    scores = SearchScores(labels, np.full(len(labels), 0.5), np.where(wrong, 0.4, 1.5), 70)
+    evidence = calibrate(scores, target_fpir=0.3).evidence
+    assert evidence["fpir_upper"] == upper_bound(np.r_[np.zeros(69), wrong[labels == 69].mean()])
+    assert evidence["clusters"] == 70
+
+
+def test_half_an_error_certifies_no_more_than_a_whole_one() -> None:
+    """80 items of two searches, one of which is wrong whatever the threshold: 0.079, not 0.045, is the p-value."""
+    own, impostor = np.full(160, 0.5), np.full(160, 1.5)
+    impostor[0] = own[0] = 0.0
+    scores = SearchScores(np.repeat(np.arange(80), 2), own, impostor, 80)
+    point = calibrate(scores, allow_estimate=True)
+    assert point.status == "estimated"
+    assert point.evidence["fpir"] == 1 / 160
+    assert point.evidence["fpir_upper"] > 0.05
+
+
+def test_the_evidence_is_what_the_searches_show() -> None:
+    scores = searches(120, photos=4, seed=3)
+    point = calibrate(scores, target_fpir=0.1)
+    told, within = point.evidence, scores.impostor <= point.threshold
+    found = (scores.own <= point.threshold) & (scores.own < scores.impostor)
+    assert point.target_fpir == 0.1
+    assert told["fpir"] == within.mean() > 0
+    assert told["tpir"] == found.mean()
+    assert told["fnir_any_rank"] == pytest.approx((scores.own > point.threshold).mean())
+    assert told["misidentification"] == (within & (scores.impostor <= scores.own)).mean()
+    assert told["fpir_upper"] == upper_bound(within.reshape(120, 4).mean(axis=1))
+    assert told["search_opis"] == search_opis(scores, 0.1).value
+    assert (told["queries"], told["products"], told["clusters"], told["products_needed"]) == (480, 120, 120, 29)
+    assert (told["gallery_items"], told["gallery_size"], told["confidence"]) == (120, 120, 0.95)
+
+
+def test_families_are_fewer_clusters_than_items() -> None:
+    scores = searches(300)
+    point = calibrate(scores, groups=scores.labels // 3)
+    assert (point.evidence["products"], point.evidence["clusters"]) == (300, 100)
+    within = (scores.impostor <= point.threshold).reshape(100, 18)
+    assert point.evidence["fpir_upper"] == upper_bound(within.mean(axis=1))
+
+
+def sized(count: int = 300, *, seed: int = 0) -> SearchScores:
+    """Return one search an item that kept its four nearest, none nearer than 0.5; all own photos are nearer still."""
+    near = np.sort(0.5 + 0.5 * np.random.default_rng(seed).random((count, 4)), axis=1)
+    own = np.linspace(0.0, 0.49, count)
+    return SearchScores(np.arange(count), own, near[:, 0], count, near)
+
+
+@pytest.mark.parametrize("items", [900, 3000])
+def test_the_limit_for_a_larger_gallery_is_the_last_that_keeps_the_promise(items: int) -> None:
+    """Only the limit itself lies below the nearest impostor, so it is what serves."""
+    scores = sized()
+    size, step = size_model(scores), float(scores.impostor.max()) / 2**20
+    point = calibrate(scores, target_fpir=0.05, gallery_size=items)
+    assert point.status == "certified"
+    assert point.threshold < scores.impostor.min()
+    assert bound_p_value(size.chances(point.threshold, items), 0.05) <= 0.05
+    assert bound_p_value(size.chances(point.threshold + 2 * step, items), 0.05) > 0.05
+    assert point.evidence["fpir"] == size.fpir(point.threshold, items)
+    assert point.evidence["fpir_upper"] == upper_bound(size.chances(point.threshold, items))
+    assert point.evidence["gallery_size"] == items
+    small = scores.where(np.arange(300) < 50)
+    size = size_model(small)
+    guess = calibrate(small, target_fpir=0.02, gallery_size=items, allow_estimate=True)
+    assert guess.status == "estimated"
+    assert size.fpir(guess.threshold, items) <= 0.02 < size.fpir(guess.threshold + 2 * step, items)
+
+
+def test_a_promise_that_equal_photos_break_already_is_refused() -> None:
+    """A tenth of the photos stands in the gallery under another item, too: FPIR is 0.1 at a distance of 0."""
+    scores = sized()
+    scores.near[:30, 0] = scores.impostor[:30] = 0.0
+    with pytest.raises(CalibrationError, match=r"no threshold with FPIR <= 0\.05 finds a single item"):
+        calibrate(scores, gallery_size=900, allow_estimate=True)
+
+
+def test_ten_times_as_many_items_can_be_certified_and_no_more() -> None:
+    assert calibrate(sized(), gallery_size=3000).status == "certified"
+    with pytest.raises(CalibrationError, match="3001 items are more than 10 times the 300 that were searched"):
+        calibrate(sized(), gallery_size=3001)
+    with pytest.raises(InvalidParameter, match="scores must hold the distances"):
+        calibrate(searches(100), gallery_size=200)
+
+
+def test_for_a_smaller_gallery_the_rate_is_that_of_its_subsets() -> None:
+    scores = sized(100)
+    point = calibrate(scores, target_fpir=0.1, gallery_size=20, biased=0.6)
+    assert point.evidence["gallery_size"] == 20
+    expected = 1 - stats.hypergeom(99, (scores.near <= point.threshold).sum(axis=1), 20).pmf(0)
+    assert point.evidence["fpir"] == pytest.approx(expected.mean())
+    assert point.evidence["fpir_upper"] == pytest.approx(upper_bound(expected))
+    assert calibrate(scores, target_fpir=0.1, gallery_size=100) == calibrate(scores, target_fpir=0.1)
+
+
+def test_the_spread_over_halves_by_hand() -> None:
+    """One cluster of four lets everything in. Seen, it forbids every answer; unseen, it is half of the other half."""
+    impostor = np.r_[np.full(10, 0.1), np.tile(np.linspace(1.0, 1.5, 10), 3)]
+    scores = SearchScores(np.repeat(np.arange(4), 10), np.full(40, 0.05), impostor, 4)
+    assert calibrate(scores, target_fpir=0.05, allow_estimate=True).evidence["fpir_on_other_half"] == [0.0, 0.5]
+    alike = SearchScores(scores.labels, scores.own, np.tile(np.linspace(1.0, 1.5, 10), 4), 4)
+    assert calibrate(alike, target_fpir=0.3, allow_estimate=True).evidence["fpir_on_other_half"] == [0.3, 0.3]
+    three = alike.where(alike.labels < 3)
+    assert calibrate(three, target_fpir=0.3, allow_estimate=True).evidence["fpir_on_other_half"] == []
+
+
+def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is among them however many there are."""
+    scores = rising(150, 7)
+    whole = calibrate(scores, target_fpir=0.05, biased=1.5)
+    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
+    assert calibrate(scores, target_fpir=0.05, biased=1.5).threshold == 1.5
+    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 151)
+    assert calibrate(scores, target_fpir=0.05, biased=1.5) == whole
+    early = SearchScores(np.arange(150), np.full(150, 0.01), scores.impostor, 150)
+    monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
+    first = float(np.nextafter(scores.impostor.min(), 0))
+    assert calibrate(early, target_fpir=0.5, biased=1.9).threshold == first
+
+
+def test_where_no_stranger_comes_near_any_distance_is_kept() -> None:
+    scores = SearchScores(np.arange(80), np.linspace(0.1, 1.9, 80), np.full(80, np.inf), 80)
+    point = calibrate(scores)
+    assert (point.threshold, point.status, point.evidence["fpir"]) == (2.0, "certified", 0.0)
+
+
+def test_where_every_stranger_may_be_answered_the_farthest_is() -> None:
+    """Every second photo is behind the last impostor, at 0.9; so is the limit."""
+    own = np.where(np.arange(80) % 2, 0.89, 0.95)
+    scores = SearchScores(np.arange(80), own, np.r_[np.full(79, np.inf), 0.9], 80)
+    assert calibrate(scores, target_fpir=0.3).threshold == 0.9
+
+
+def test_a_cap_holds_whatever_the_status() -> None:
+    few, many = searches(15), searches(300)
+    for scores, status in ((few, "estimated"), (many, "certified")):
+        free = calibrate(scores, allow_estimate=True)
+        assert free.status == status
+        capped = calibrate(scores, allow_estimate=True, cap=0.5)
+        assert capped.threshold == 0.5 < free.threshold
+        assert capped.status == status
+    assert calibrate(many, biased=0.8, cap=0.5).threshold == 0.5
+
+
+def test_searches_that_cannot_calibrate_are_refused() -> None:
+    unknown = SearchScores(np.arange(80), np.full(80, np.inf), np.full(80, 0.9), 80)
+    lonely = SearchScores(np.arange(80), np.full(80, 0.1), np.full(80, 0.9), 1)
+    for scores in (unknown, lonely):
+        with pytest.raises(CalibrationError, match="needs queries with a mate, and two items"):
+            calibrate(scores)
+    two = SearchScores(np.arange(80), np.full(80, 0.1), np.full(80, 0.9), 2)
+    assert calibrate(two).status == "certified"
+    mixed = SearchScores(np.arange(80), np.where(np.arange(80) < 5, 0.1, np.inf), np.full(80, 0.9), 5)
+    assert calibrate(mixed).evidence["tpir"] == 1
+
+
+def test_items_seen_in_training_are_counted_whatever_their_type() -> None:
+    with pytest.raises(CalibrationError, match=r"^3 calibration items were seen in training, 11 for one"):
+        calibrate(searches(100), seen_labels=["11", 7, 99, 100, "no item"])
+    assert calibrate(searches(100), seen_labels=[100, "no item"], allow_estimate=True).threshold > 0
+
+
+def test_a_point_is_told_in_a_line() -> None:
+    point = calibrate(searches(15), allow_estimate=True)
+    assert point.describe() == (
+        f"a match is a distance of at most {point.threshold:.4f}; FPIR 0.05 is estimated for 15 items."
+    )
+    assert OperatingPoint(0.5, "certified", 0.1).describe() == (
+        "a match is a distance of at most 0.5000; FPIR 0.1 is certified."
+    )
+    pairs = OperatingPoint(
+        0.5, "estimated", 0.1, {"far_range": [0, 1], "far_mean_over_products": 0.01, "frr_mean_over_products": 0.2}
+    )
+    assert pairs.describe() == "two photos match within 0.5000; of pairs FAR 0.0100, FRR 0.2000, estimated."
+
+
+def test_half_of_the_answers_is_not_few() -> None:
+    for tpir, caveats in ((0.5, 0), (0.499, 1), (None, 0)):
+        evidence = {} if tpir is None else {"tpir": tpir}
+        assert len(OperatingPoint(0.5, "certified", 0.1, evidence).caveats()) == caveats
+
+
+def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
+    point = OperatingPoint(1.0, "certified", 0.05, {"fpir": 0.01}, min_certainty=2.0)
+    values = json.loads(json.dumps(point.to_dict()))
+    assert OperatingPoint.from_dict(values) == point
+    whole = OperatingPoint.from_dict(values | {"threshold": 1, "min_certainty": 2})
+    assert [type(value) for value in (whole.threshold, whole.min_certainty)] == [float, float]
+    assert whole == point
+    assert OperatingPoint(0.5, "certified", 0.1).min_certainty == 0

@@ -1,0 +1,104 @@
+import re
+import sys
+from html.parser import HTMLParser
+from itertools import count
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from retrieval.errors import MissingDependency
+from retrieval.metrics.consistency import opis, utility_curves
+from retrieval.metrics.identification import SearchScores
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.report import ReportData, render_report
+
+from .test_gallery_size import searches, simulated
+
+TRIED = [
+    {"form": "local_scaling", "k": 8, "floor": 0.1, "whitened": True, "FNIR": 0.2, "search_opis": 0.01},
+    {"form": "plain", "whitened": False, "FNIR": 0.4, "search_opis": 0.03},
+]
+
+
+class Balanced(HTMLParser):
+    """Counts open and closed elements, and notes what is loaded from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def scores() -> SearchScores:
+    vectors, labels = simulated(300, 4, seed=0)
+    found = searches(vectors, labels, np.arange(300), 4)
+    names = np.array([f"<b>item {label}" for label in found.labels])
+    return SearchScores(names, found.own, found.impostor, found.gallery_items, found.near)
+
+
+def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
+    vectors, labels = simulated(30, 4, seed=1)
+    page = render_report(
+        ReportData(
+            calibrate(scores),
+            scores,
+            TRIED,
+            pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
+            pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
+            photos=lambda item: [b"\xff\xd8 of " + item.encode()],
+        )
+    )
+    parser = Balanced()
+    parser.feed(page)
+    assert parser.open == []
+    assert page.count("<svg") == 6
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+    assert "<script" not in page
+    assert "<b>item" not in page  # names are escaped
+    assert page.count("data:image/jpeg") == 6
+    choice = parser.text[parser.text.index("OPIS of searches", parser.text.index("What was chosen")) :]
+    assert choice.index("local scaling, k = 8, whitened") < choice.index("plain")
+
+
+def test_the_status_is_said_in_words(scores: SearchScores) -> None:
+    certified = render_report(ReportData(calibrate(scores), scores))
+    assert "<b>Certified.</b> At most 5.0% of photos of unknown items" in certified
+    few = scores.where(np.isin(scores.labels, np.unique(scores.labels)[:15]))
+    point = calibrate(few, allow_estimate=True)
+    estimated = render_report(ReportData(point, few))
+    assert "<b>Estimated.</b>" in estimated
+    assert "At least 44 more independent products" in estimated
+    assert "Set on half of the calibration" in estimated
+
+
+def test_without_matplotlib_it_says_what_is_missing(scores: SearchScores, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match="matplotlib"):
+        render_report(ReportData(calibrate(scores), scores))
+
+
+def test_a_slow_machine_draws_the_report_without_a_warning(
+    scores: SearchScores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """matplotlib warns, and warnings are errors here, where it looks for a free corner for more than a second."""
+    vectors, labels = simulated(30, 4, seed=1)
+    data = ReportData(
+        calibrate(scores),
+        scores,
+        pair_curves=utility_curves(vectors, labels, np.linspace(0.1, 2, 20)),
+        pair_opis={far: opis(vectors, labels, far_range=far) for far in ((0.01, 0.1), (0.001, 0.01))},
+    )
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=count(0, 10).__next__))
+    assert render_report(data).count("<svg") == 6

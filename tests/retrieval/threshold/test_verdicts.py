@@ -1,0 +1,159 @@
+"""What one key may do to a threshold, whatever it says."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from index.distance import accepts
+from retrieval.bundle.bundle import Bundle
+from retrieval.cli.main import group
+from retrieval.errors import DataError
+from retrieval.threshold.feedback import Feedback, append_feedback
+from retrieval.threshold.recalibrate import propose, recalibrate
+from retrieval.threshold.verdicts import SHARE, feedback_caps, weigh
+
+from .test_feedback import bundle, strangers, told
+
+__all__ = ["bundle"]  # the fixture
+
+
+def attack(bundle: Bundle, count: int = 5000, distance: float = 0.05) -> list[Feedback]:
+    """Return verdicts of one key that calls items of the catalogue unknown."""
+    return told(bundle, distance + np.linspace(0, 1e-3, count), key="thief")
+
+
+def caps(bundle: Bundle, feedback: Sequence[Feedback], trusted: Sequence[str] = ()) -> tuple[float, float]:
+    return feedback_caps(weigh(bundle, feedback, trusted=trusted), 0.05)
+
+
+def test_the_last_verdict_on_an_answer_counts(bundle: Bundle) -> None:
+    one = strangers(bundle, 0.0)[0]
+    changed = [replace(one, verdict=verdict) for verdict in ("unknown", "right", "unknown", "wrong", "unknown")]
+    tally = weigh(bundle, changed, trusted=["shop"])
+    assert tally.counted == (changed[-1],)
+    assert tally.dropped == {("shop", "given again later"): 4}
+    assert weigh(bundle, [*changed, replace(one, verdict="right")], trusted=["shop"]).counted == ()
+    by_admin = replace(one, verdict="right", key="admin")  # on the same answer
+    assert weigh(bundle, [one, by_admin], trusted=["shop", "admin"]).counted == ()
+    elsewhere = replace(one, asked_by="other", key="other", item_id="item-2")  # the same id, chosen by another client
+    assert len(weigh(bundle, [one, elsewhere], trusted=["shop", "other"]).counted) == 2
+
+
+def test_a_photo_counts_once_for_a_key_however_often_it_is_searched(bundle: Bundle) -> None:
+    again = told(bundle, np.full(120, 0.1))
+    assert len({feedback.request_id for feedback in again}) == 120
+    tally = weigh(bundle, again, trusted=["shop"])
+    assert (len(tally.counted), tally.dropped["shop", "of a photo that the key judged again"]) == (1, 119)
+    older = [replace(feedback, request_id="", key="", asked_by="") for feedback in again]
+    assert len(weigh(bundle, older, trusted=[""]).counted) == 1
+
+
+def test_one_key_alone_moves_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"all 5000 verdicts.* one key moves no threshold alone.*--trust-key 'thief'"):
+        recalibrate(bundle, tmp_path / "new", feedback=attack(bundle))
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(DataError, match="without those by key 'shop'"):  # one honest verdict does not help the thief
+        recalibrate(bundle, tmp_path / "new", feedback=[*attack(bundle), *strangers(bundle, 0.0)[:1]])
+
+
+@pytest.mark.parametrize("count", [100, 5000])
+def test_a_key_among_others_does_not_tighten_beyond_them(bundle: Bundle, count: int) -> None:
+    honest = [*strangers(bundle, -0.1, "app"), *strangers(bundle, -0.1, "shop")]
+    alone = propose(bundle, feedback=honest).point.threshold
+    assert alone < bundle.threshold
+    attacked = propose(bundle, feedback=[*honest, *attack(bundle, count)]).point.threshold
+    assert attacked == pytest.approx(alone, abs=0.01)
+    loosened = propose(bundle, feedback=[*honest, *attack(bundle, count)], accept_biased=True).point.threshold
+    assert loosened == pytest.approx(alone, abs=0.01)
+
+
+def test_a_key_hides_no_more_than_half_of_the_errors_of_others(bundle: Bundle) -> None:
+    honest = [*strangers(bundle, -0.2, "app"), *strangers(bundle, -0.2, "shop")]
+    easy = told(bundle, 1.9 + np.linspace(0, 0.05, 50_000), key="thief")
+    tally = weigh(bundle, [*easy, *honest])
+    assert tally.keys == {"app": 200, "shop": 200, "thief": 400}
+    assert tally.dropped == {("thief", "more than those of all other keys"): 49_600}
+    assert set(tally.counted) >= set(easy[-400:])  # the newest
+    hidden = propose(bundle, feedback=[*easy, *honest]).point.threshold
+    distances = np.array([feedback.distance for feedback in honest])
+    without_app = np.array([feedback.distance for feedback in honest if feedback.key == "shop"])
+    assert hidden < bundle.threshold
+    assert accepts(distances, hidden).mean() <= 0.05 / SHARE + 0.05  # the least of three keys is left out, too
+    assert accepts(without_app, hidden).mean() <= 3 * 0.05
+
+
+def test_a_key_does_not_loosen_what_others_do_not(bundle: Bundle) -> None:
+    honest = [*strangers(bundle, 0.0, "app"), *strangers(bundle, 0.0, "shop")]
+    easy = told(bundle, 1.9 + np.linspace(0, 0.05, 5000), key="thief")
+    honestly = propose(bundle, feedback=honest, accept_biased=True).point.threshold
+    loosened = propose(bundle, feedback=[*honest, *easy], accept_biased=True).point.threshold
+    assert loosened == pytest.approx(honestly, abs=0.01)
+
+
+def test_a_trusted_key_needs_no_others(bundle: Bundle) -> None:
+    feedback = strangers(bundle, -0.2)
+    least, most = caps(bundle, feedback, ["shop"])
+    assert least == most == pytest.approx(bundle.threshold - 0.2, abs=0.01)
+    with pytest.raises(DataError, match="--trust-key 'shop'"):
+        caps(bundle, feedback, ["shop2"])
+    with_thief = caps(bundle, [*feedback, *attack(bundle)], ["shop"])
+    assert with_thief[1] == most  # the thief tightens nothing
+    nobody = [replace(f, key="", asked_by="") for f in feedback]
+    assert caps(bundle, nobody, [""]) == (least, most)
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(group, ["recalibrate", *arguments])
+    return result.exit_code, result.output + str(result.exception or "")
+
+
+def test_a_dry_run_says_what_would_happen_and_writes_nothing(bundle: Bundle, tmp_path: Path) -> None:
+    file, new = tmp_path / "feedback.jsonl", tmp_path / "new"
+    honest = [*strangers(bundle, -0.2, "app"), *strangers(bundle, -0.2, "the 'shop'")]
+    for feedback in [*honest, honest[0], *attack(bundle, 450), *told(bundle, np.array([0.3]), "wrong", "app")]:
+        append_feedback(file, feedback)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    code, output = run(str(bundle.path), "--feedback", str(file), "--dry-run")
+    assert code == 0, output
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    for words in (
+        "852 verdicts, of which 800 count:",
+        "key 'app': 200 count",
+        "key 'app': 1 dropped, given again later",
+        "key 'app': 1 dropped, not about an unknown item",
+        "key 'thief': 400 count",
+        "key 'thief': 50 dropped, more than those of all other keys",
+        f"The feedback tightens the threshold, from {bundle.threshold:.4f} to ",
+        "Nothing was written",
+    ):
+        assert words in output
+    assert "Next:" not in output
+    code, written = run(str(bundle.path), "--feedback", str(file), "-o", str(new))
+    assert code == 0, written
+    made = Bundle.open(new)
+    assert f"to {made.threshold:.4f}." in output
+    told_by = made.manifest["evidence"]["feedback"]
+    assert told_by == {"keys": {"app": 200, "the 'shop'": 200, "thief": 400}, "trusted": []}
+
+
+def test_the_way_out_is_a_command_that_works(bundle: Bundle, tmp_path: Path) -> None:
+    file = tmp_path / "feedback.jsonl"
+    for feedback in strangers(bundle, -0.2, "the 'shop'"):
+        append_feedback(file, feedback)
+    arguments = (str(bundle.path), "--feedback", str(file), "--dry-run")
+    code, output = run(*arguments)
+    assert code != 0
+    assert "200 dropped" in output  # the preview comes first
+    remedy = shlex.split(output[output.index("--trust-key") :])
+    code, output = run(*arguments, *remedy)
+    assert code == 0, output
+    assert "200 count, trusted" in output
+    code, output = run(str(bundle.path), "--feedback", str(file))
+    assert (code, "Missing option '-o'" in output) == (2, True)

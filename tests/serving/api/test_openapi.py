@@ -1,0 +1,198 @@
+"""The API as it is documented: each route's own errors, a page for people, values in errors, ids of any text."""
+
+from __future__ import annotations
+
+import html
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.page_screenshot import serving
+from fastapi.testclient import TestClient
+
+from retrieval.client.client import RetrievalClient
+from retrieval.retriever import Retriever
+from serving.api.problems import MEDIA_TYPE
+from serving.api.schemas import Problem
+from serving.app import create_app
+from serving.config import ServeSettings
+from serving.http.guard import PROBES
+from serving.http.keys import add_key
+
+from ...world import draw, encode
+
+MINE = encode(draw(3, 5))
+ALWAYS = {"401", "403", "500"}
+
+
+@pytest.fixture
+def client(world: Path, tmp_path: Path) -> Iterator[TestClient]:
+    for name in ("bundle", "gallery"):
+        shutil.copytree(world / name, tmp_path / name)
+    with TestClient(create_app(Retriever.open(tmp_path / "bundle", tmp_path / "gallery"), page=False)) as client:
+        yield client
+
+
+@pytest.fixture
+def paths(client: TestClient) -> dict[str, dict[str, Any]]:
+    return dict(client.get("/openapi.json").json()["paths"])
+
+
+def errors(operation: dict[str, Any]) -> dict[str, Any]:
+    return {status: told for status, told in operation["responses"].items() if int(status) >= 400}
+
+
+def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any]]) -> None:
+    seen = set()
+    for path, operations in paths.items():
+        for operation in operations.values():
+            for status, told in errors(operation).items():
+                assert told["content"].keys() == {MEDIA_TYPE}, (path, status)
+                body = told["content"][MEDIA_TYPE]
+                assert body["schema"] == {"$ref": "#/components/schemas/Problem"}
+                assert Problem.model_validate(body["example"], strict=True).status == int(status)
+                seen.add(status)
+    assert seen == {"400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "own"),
+    [
+        ("post", "/v1/search", "400 408 413 415 422 429 503"),
+        ("post", "/v1/search/batch", "400 408 413 422 429 503"),
+        ("post", "/v1/feedback", "404 408 413 422 429"),
+        ("get", "/v1/items", "422 429"),
+        ("get", "/v1/items/{item_id}", "404 429"),
+        ("delete", "/v1/items/{item_id}", "404 422 429 503"),
+        ("get", "/v1/photos/{photo_id}", "404 429"),
+        ("put", "/v1/photos/{photo_id}", "400 408 413 415 422 429 503"),
+        ("delete", "/v1/photos/{photo_id}", "404 422 429 503"),
+        ("get", "/v1/thumbnails/{photo_id}", "404 429"),
+        ("get", "/v1/info", "429"),
+        ("post", "/v1/admin/reload", "400 408 409 413 415 422 429 503"),
+        ("get", "/v1/report", "404 429"),
+        ("get", "/metrics", ""),
+    ],
+)
+def test_a_route_lists_the_errors_that_it_can_give(
+    paths: dict[str, dict[str, Any]], method: str, path: str, own: str
+) -> None:
+    assert set(errors(paths[path][method])) == ALWAYS | set(own.split())
+
+
+def test_no_route_is_left_out(paths: dict[str, dict[str, Any]]) -> None:
+    assert {
+        path for path, operations in paths.items() if not errors(operations["get" if "get" in operations else "post"])
+    } == {"/healthz"}
+    assert set(errors(paths["/readyz"]["get"])) == {"503"}
+    assert set(PROBES) == {"/healthz", "/readyz"}
+
+
+def test_the_document_holds_what_it_refers_to(client: TestClient) -> None:
+    document = client.get("/openapi.json")
+    named = set(re.findall(r'"#/components/schemas/(\w+)"', document.text))
+    assert named <= document.json()["components"]["schemas"].keys()
+    assert "HTTPValidationError" not in document.text
+
+
+def test_people_read_the_api_without_another_host(client: TestClient, paths: dict[str, dict[str, Any]]) -> None:
+    page = client.get("/docs")
+    assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    text = html.unescape(re.sub(r"<[^>]+>", "", page.text))
+    for path, operations in paths.items():
+        assert path in text
+        for operation in operations.values():
+            assert operation["description"] in text
+    for words in ("top_k", "A filter, such as \"brand = 'x' and price < 10\".", "this key asks too often", "multipart"):
+        assert words in text
+    assert "<script" not in page.text
+    assert re.findall(r"""(?:src|href)=["'](?!#|openapi\.json)""", page.text) == []
+    links = set(re.findall(r"href='#(\w+)'", page.text))
+    assert links
+    assert links <= set(re.findall(r"id='(\w+)'", page.text))
+    assert "style-src 'self' 'unsafe-inline'" in page.headers["content-security-policy"]
+
+
+def test_a_browser_is_asked_for_the_key_of_a_page(world: Path, tmp_path: Path) -> None:
+    key = add_key(tmp_path / "keys.json", "shop", "search")
+    settings = ServeSettings(keys=tmp_path / "keys.json")
+    app = create_app(Retriever.open(world / "bundle", world / "gallery"), settings=settings, page=False)
+    with TestClient(app) as client:
+        for path, kind in (("/docs", "Basic"), ("/v1/report", "Basic"), ("/v1/items", "Bearer")):
+            refused = client.get(path)
+            assert refused.status_code == 401
+            assert refused.headers["www-authenticate"].startswith(kind), path
+        assert client.get("/docs", auth=("any", key)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (
+            ("GET", "/v1/items?limit=many", None),
+            "limit must be a valid integer, unable to parse string as an integer, got 'many'",
+        ),
+        (("POST", "/v1/search?top_k=500", None), "top_k must be less than or equal to 100, got '500'"),
+        (("POST", "/v1/search", {"image": "aaaa", "top_k": 500}), "top_k must be less than or equal to 100, got 500"),
+        (("POST", "/v1/search", {"image": "aaaa", "a": 5}), "a must be left out: the API does not know it, got 5"),
+        (("POST", "/v1/search", {}), "image must be given, got None"),
+        (("POST", "/v1/search", {"image": 7}), "image must be a valid string, got 7"),
+        (("POST", "/v1/search/batch", {"images": ["a", None]}), "images.1 must be a valid string, got None"),
+        (
+            ("POST", "/v1/feedback", {"request_id": "a", "verdict": 7}),
+            "verdict must be 'right', 'wrong' or 'unknown', got 7",
+        ),
+        (("POST", "/v1/feedback", {"verdict": "right"}), "request_id must be given, got None"),
+        (("POST", "/v1/search", b'{"image": '), "body must be JSON (EOF while parsing"),
+        (("POST", "/v1/feedback", b"{"), "body must be JSON"),
+    ],
+)
+def test_an_error_shows_the_value_and_the_rule(client: TestClient, request_: tuple[str, str, Any], words: str) -> None:
+    method, path, body = request_
+    headers = {"content-type": "application/json"}
+    sent = {"content": body, "headers": headers} if isinstance(body, bytes) else {"json": body}
+    refused = client.request(method, path, **({} if body is None else sent))
+    told = refused.json()
+    assert (refused.status_code, refused.headers["content-type"], told["type"]) == (
+        422,
+        MEDIA_TYPE,
+        "/problems/invalid-parameter",
+    )
+    assert told["title"].startswith(words)
+
+
+def test_a_long_value_is_cut(client: TestClient) -> None:
+    refused = client.post("/v1/search", json={"image": {"a": "b" * 100_000}})
+    assert refused.status_code == 422
+    assert len(refused.content) < 1000
+
+
+IDS = [
+    *("a/b", "/a", "a/", "a//b", "..", ".", "../x", "x/..", "100%", "a%2Fb", "a?b=c", "a#b", "a b", "a;b", "a\\b"),
+    *("a\nb", "a\n", "\r\n", "a\tb", "a\x00b", "ü/漢字", "=http://x", "\"'<>"),
+]
+
+
+@pytest.fixture(scope="module")
+def address(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the address of a server whose gallery may be changed."""
+    folder = tmp_path_factory.mktemp("ids")
+    shutil.copytree(world / "gallery", folder / "gallery")
+    with serving(create_app(Retriever.open(world / "bundle", folder / "gallery"), page=False)) as address:
+        yield address
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_ids_of_any_text_are_written_read_and_removed(address: str, name: str) -> None:
+    with RetrievalClient(address, timeout=60) as retrieval:
+        assert retrieval.put_photo(f"photo {name}", MINE, item_id=name).item_id == name
+        assert [photo.photo_id for photo in retrieval.item(name).photos] == [f"photo {name}"]
+        assert retrieval.put_photo(name, MINE, item_id="other").photo_id == name
+        assert retrieval.photo(name).item_id == "other"
+        assert retrieval.thumbnail(name).startswith(b"\xff\xd8")
+        assert name in retrieval.items(limit=1000).items
+        assert retrieval.remove_item(name).photos == 1
+        assert retrieval.remove_photo(name).photos == 1

@@ -1,0 +1,305 @@
+"""The page in a real headless Chromium: what a person sees, and that nothing leaves the server's own host."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from benchmarks.page_screenshot import FLAGS
+from PIL import Image
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.metrics.identification import SearchScores
+from retrieval.threshold.calibrate import OperatingPoint
+from retrieval.threshold.feedback import read_feedback
+from retrieval.threshold.recalibrate import Searches, pack_searches
+
+from ...world import draw, encode, make_bundle
+from ..conftest import Served, start, stop
+
+expect.set_options(timeout=30_000)  # ms; a busy machine needs seconds for its first search
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH (Debian: apt install chromium)"),
+]
+CLEAR = "button[aria-label='Clear'], button[aria-label='Remove Image']"
+CAMERA = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=[*FLAGS, *CAMERA])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, served: Served) -> Iterator[Page]:
+    """Return the open page; at the end, nothing was asked of another host and no script failed."""
+    hosts, errors = set(), []
+    page = browser.new_page()
+    page.on("request", lambda request: hosts.add(urlsplit(request.url).netloc))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    yield page
+    page.close()
+    assert {host for host in hosts if host} == {urlsplit(served.address).netloc}
+    assert errors == []
+
+
+def send(page: Page, image: bytes, name: str = "photo.jpg") -> None:
+    page.locator("input[type=file]").first.set_input_files(
+        {"name": name, "mimeType": "image/jpeg", "buffer": image},
+    )
+
+
+def wait_for_thumbnails(page: Page) -> None:
+    """Wait until every card's picture is drawn; a broken one is never, and the time runs out."""
+    script = "[...document.querySelectorAll('.r-card img')].every(i => i.complete && i.naturalWidth)"
+    page.wait_for_function(script, timeout=30_000)
+
+
+def test_a_match_shows_items_with_thumbnails_and_distances(page: Page) -> None:
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    first = page.locator(".r-card").first
+    expect(first).to_contain_text("item-03")
+    expect(first).to_contain_text("distance 0.")
+    wait_for_thumbnails(page)
+
+
+def test_no_match_shows_the_closest_item_greyed(page: Page) -> None:
+    send(page, encode(draw(77, 0)))
+    expect(page.locator("#answer h2")).to_have_text("Not in the catalogue")
+    expect(page.locator("#answer .r-banner")).to_contain_text("a match needs 0.500 or less")
+    expect(page.locator(".r-card")).to_have_count(1)
+    expect(page.locator(".r-card")).to_contain_text("closest, but not a match")
+    assert "grayscale" in page.locator(".r-card img").evaluate("e => getComputedStyle(e).filter")
+
+
+def test_a_photo_that_cannot_be_used_says_why_and_the_next_one_works(page: Page) -> None:
+    send(page, b"no image")
+    expect(page.locator("#answer h2")).to_have_text("This photo cannot be searched")
+    page.locator(CLEAR).first.click()
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(draw(5, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-05")
+
+
+def test_an_example_is_one_click(page: Page) -> None:
+    examples = page.locator("button.gallery-item")
+    expect(examples).to_have_count(6)
+    examples.nth(2).click()
+    expect(page.locator("#answer h2")).to_contain_text("This is item-")
+    examples.nth(4).click()
+    expect(page.locator("#answer .r-card").first).to_be_visible()
+
+
+def test_an_image_can_be_pasted(page: Page) -> None:
+    page.evaluate("""async () => {
+        const canvas = Object.assign(document.createElement('canvas'), {width: 40, height: 40});
+        const blob = await new Promise(done => canvas.toBlob(done, 'image/png'));
+        navigator.clipboard.read = async () => [{types: ['image/png'], getType: async () => blob}];
+    }""")
+    page.locator("button[aria-label*='lipboard'], button[title*='lipboard'], button[aria-label*='aste']").first.click()
+    expect(page.locator("#answer .r-banner")).to_be_visible()
+
+
+def test_a_photo_of_the_webcam_is_searched(page: Page) -> None:
+    page.get_by_label("Capture from camera").click()
+    page.get_by_text("Click to Access Webcam").click()
+    page.get_by_label("capture photo").click()
+    expect(page.locator("#answer h2")).to_have_text("Not in the catalogue")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_everything_without_scrolling_sideways(browser: Browser, served: Served, scheme: str) -> None:
+    page = browser.new_page(viewport=PHONE, color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    answer, examples = (page.locator(e).bounding_box() for e in ("#answer .r-banner", "button.gallery-item >> nth=0"))
+    assert answer is not None
+    assert examples is not None
+    assert answer["y"] < examples["y"]  # the answer first
+    for text in ("#answer h2", ".r-card b", ".r-head p", ".r-card span"):
+        assert contrast(page, text) >= 4.5, text
+    page.close()
+
+
+def contrast(page: Page, selector: str) -> float:
+    """Return the WCAG contrast of a text with what is behind it."""
+    return float(
+        page.locator(selector).first.evaluate("""e => {
+        const rgb = c => c.match(/[\\d.]+/g).map(Number);
+        const light = c => { const [r, g, b] = c.slice(0, 3).map(v => (v /= 255) <= .04045 ? v / 12.92
+            : ((v + .055) / 1.055) ** 2.4); return .2126 * r + .7152 * g + .0722 * b; };
+        let back = e, under = rgb(getComputedStyle(back).backgroundColor);
+        while (under.length > 3 && under[3] < 1 && back.parentElement) {
+            back = back.parentElement; under = rgb(getComputedStyle(back).backgroundColor); }
+        const [a, b] = [light(rgb(getComputedStyle(e).color)), light(under)].sort((x, y) => y - x);
+        return (a + .05) / (b + .05);
+    }""")
+    )
+
+
+def test_a_hostile_catalogue_stays_text(browser: Browser, world: Path, tmp_path: Path) -> None:
+    evil = '"><img src=x onerror="document.title=1">${document.title=2}{{constructor}}'
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    draw(1, 0).save(folder / "p.png")
+    photo = Photo(f"../{evil}", folder / "p.png", evil, metadata={"name": evil})
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    index_catalogue(Bundle.open(tmp_path / "bundle"), [photo], tmp_path / "gallery", progress=False)
+    running = start(tmp_path, tmp_path)
+    page = browser.new_page()
+    page.goto(running.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    title = page.title()
+    for item in (1, 77):
+        send(page, encode(draw(item, 5)))
+        expect(page.locator("#answer h2")).to_have_text(f"This is {evil}" if item == 1 else "Not in the catalogue")
+        expect(page.locator(".r-card b")).to_have_text(evil)
+        wait_for_thumbnails(page)  # whatever its id
+        page.locator(CLEAR).first.click()
+        expect(page.locator("#answer .r-empty")).to_be_visible()
+    assert page.title() == title
+    page.close()
+    stop(running)
+
+
+def test_a_box_on_the_photo_is_searched_alone(page: Page) -> None:
+    pair = Image.new("RGB", (80, 40))
+    for place, item in enumerate((4, 6)):
+        pair.paste(draw(item, 1), (40 * place, 0))
+    send(page, encode(pair, "PNG"), "pair.png")
+    expect(page.locator("#answer .r-banner")).to_be_visible()
+    page.get_by_text("Search a part of it").click()
+    expect(page.locator("#part-left input[type=range]")).to_be_visible()
+    for half, item in ((0, "item-04"), (1, "item-06")):
+        page.locator("#photo img").scroll_into_view_if_needed()
+        box = page.locator("#photo img").bounding_box()
+        assert box is not None
+        height = box["width"] / 2  # the picture in its frame is twice as wide as high
+        if height > box["height"]:
+            height = box["height"]
+        left, top = box["x"] + box["width"] / 2 - height, box["y"] + (box["height"] - height) / 2
+        page.mouse.move(left + half * height + 1, top + 1)
+        page.mouse.down()
+        page.mouse.move(left + (half + 1) * height - 1, top + height - 1, steps=5)
+        page.mouse.up()
+        expect(page.locator("#part-box")).to_be_visible()
+        page.get_by_role("button", name="Search this part").click()
+        expect(page.locator("#answer h2")).to_have_text(f"This is {item}")
+    send(page, encode(draw(3, 5)))  # another photo is whole again
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    expect(page.locator("#part-left input[type=range]")).to_have_value("0")
+
+
+def test_a_verdict_is_appended_and_thanked_for(page: Page, world: Path) -> None:
+    file = world / "gallery.feedback.jsonl"
+    before = len(read_feedback(file)) if file.exists() else 0
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    page.locator("#verdict-unknown").click()
+    expect(page.locator("#noted")).to_contain_text("thank you")
+    lines = read_feedback(file)
+    assert len(lines) == before + 1
+    assert (lines[-1].verdict, lines[-1].item_id) == ("unknown", "item-03")
+    page.locator(CLEAR).first.click()
+    expect(page.locator("#verdict-unknown")).to_be_hidden()
+
+
+def calibrated(world: Path, folder: Path) -> Path:
+    """Return a folder with the world's gallery and a bundle that keeps calibration searches and a report."""
+    generator = np.random.default_rng(0)
+    items = np.repeat([f"item-{i:02d}" for i in range(20)], 10)
+    near = np.sort(generator.uniform(0.3, 1.2, (200, 8)), axis=1)
+    scores = SearchScores(items, generator.uniform(0.05, 0.6, 200), near[:, 0], 20, near=near)
+    looks = np.tile(np.array([[0.5, 0.3, 0.1]], np.float32), (200, 1))
+    vectors = generator.normal(size=(200, 48)).astype(np.float32)
+    certainties = np.full(200, 3.0, np.float32)
+    searches = Searches(scores, None, items, certainties, vectors / np.linalg.norm(vectors, axis=1)[:, None], looks)
+    files = {"calibration.npz": pack_searches(searches), "report.html": b"<h1>The report</h1>"}
+    make_bundle(folder, files=files, point=OperatingPoint(0.5, "certified", 0.05, {"gallery_size": 20}))
+    shutil.copytree(world / "gallery", folder / "gallery")
+    return folder
+
+
+def test_the_slider_shows_rates_and_moves_nothing(browser: Browser, world: Path, tmp_path: Path) -> None:
+    running = start(calibrated(world, tmp_path), tmp_path)
+    page = browser.new_page()
+    page.goto(running.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    page.get_by_text("What if the threshold").click()
+    slider = page.locator("#what-if input[type=range]")
+    rates = page.locator("#what-if-rates tbody tr").first
+    expect(rates).to_contain_text("0.500")
+    before = rates.inner_text()
+    slider.focus()
+    for _ in range(100):
+        page.keyboard.press("ArrowLeft")
+    expect(rates).to_contain_text("0.400")
+    assert rates.inner_text() != before
+    send(page, encode(draw(77, 0)))
+    expect(page.locator("#answer .r-banner")).to_contain_text("a match needs 0.500 or less")
+    with page.expect_popup() as popup:
+        page.get_by_text("How it was set").click()
+    expect(popup.value.locator("h1")).to_have_text("The report")
+    page.get_by_text("Do live photos look").click()
+    expect(page.locator("#drift-state")).to_contain_text("Searches looked at: 1")
+    page.close()
+    assert stop(running) == 0
+
+
+def test_it_works_by_keyboard_alone(page: Page) -> None:
+    page.keyboard.press("Tab")
+    for _ in range(40):
+        if page.evaluate("document.activeElement.matches('button.gallery-item')"):
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer h2")).to_contain_text("This is item-")
+    for _ in range(40):
+        if page.evaluate("document.activeElement.id") == "verdict-right":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.locator("#noted")).to_contain_text("thank you")
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", (1180, 900)), ("dark", (1180, 900)), ("light", (390, 844))])
+def test_an_accessibility_check_finds_nothing_serious(
+    browser: Browser, served: Served, scheme: str, size: tuple[int, int]
+) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    for text in ("Search a part of it", "Do live photos look"):
+        page.get_by_text(text).click()
+    page.wait_for_timeout(700)  # they unfold
+    found = Axe().run(page).response["violations"]
+    serious = [
+        f"{violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
+        for violation in found
+        if violation["impact"] in ("serious", "critical")
+    ]
+    page.close()
+    assert serious == []

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import io
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from retrieval.images import MAX_BYTES
+from retrieval.retriever import Retriever
+from serving.ui.page import gallery_examples
+from serving.ui.uploads import PREFIX
+
+from ...world import draw, encode
+from ..conftest import Served, start, stop
+from .page_client import ask, upload
+
+
+@pytest.fixture(scope="module")
+def page(served: Served) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=served.address, timeout=20) as client:
+        yield client
+
+
+def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
+    assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
+    assert "Not in the catalogue" in ask(page, path=upload(page, encode(draw(77, 0))))
+    assert page.get("/readyz").status_code == page.get("/healthz").status_code == 200
+
+
+def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Retriever) -> None:
+    """Gradio would rotate, convert and save a photo again, and move its distance."""
+    turned = draw(4, 4).rotate(90, expand=True)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    sideways = io.BytesIO()
+    turned.save(sideways, "JPEG", exif=exif, quality=30)
+    clear = Image.fromarray(np.dstack([np.asarray(draw(5, 5)), np.full((40, 40), 120, np.uint8)]))
+    for image, name in ((sideways.getvalue(), "a.jpg"), (encode(clear, "PNG"), "b.png")):
+        expected = retriever.search(image).nearest_distance
+        assert f"<strong>{expected:.3f}<" in ask(page, path=upload(page, image, name), orig_name=name)
+
+
+@pytest.mark.parametrize(
+    ("image", "name", "told"),
+    [
+        (b"no image", "a.jpg", "not a JPEG, PNG or WebP"),
+        (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "a.svg", "not a JPEG, PNG or WebP"),
+        (encode(draw(0, 0), "GIF"), "a.gif", "not a JPEG, PNG or WebP"),
+        (encode(draw(0, 0))[:700], "a.jpg", "damaged"),
+        (encode(Image.new("1", (30_000, 30_000)), "PNG"), "bomb.png", "pixels"),
+    ],
+)
+def test_hostile_files_meet_the_same_gate(page: httpx.Client, image: bytes, name: str, told: str) -> None:
+    answer = ask(page, path=upload(page, image, name), orig_name=name)
+    assert "This photo cannot be searched" in answer
+    assert told in answer
+
+
+def test_an_upload_has_the_endpoints_limit(page: httpx.Client) -> None:
+    response = page.post("/gradio_api/upload", files={"files": ("a.jpg", b"x" * (MAX_BYTES + 2**20))})
+    assert response.status_code == 413
+
+
+def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
+    config = page.get("/config").json()
+    assert (config["analytics_enabled"], config["run_history"]) == (False, False)
+
+
+def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
+    items = [retriever.search(image).matches[0].item_id for image in gallery_examples(retriever)]
+    assert len(items) == len(set(items)) == 6
+
+
+def test_the_server_ends_when_asked_and_takes_the_uploads_along(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for how in (signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path / how.name
+        folder.mkdir()
+        monkeypatch.setenv("TMPDIR", str(folder))
+        running = start(world, folder, "--threads", "1", "--examples", str(world / "photos"))
+        with httpx.Client(base_url=running.address) as client:
+            (sent,) = folder.glob(f"{PREFIX}*/{upload(client, encode(draw(1, 1)))}")
+            assert stat.S_IMODE(sent.parent.stat().st_mode) == 0o700
+            assert stat.S_IMODE(sent.stat().st_mode) == 0o600
+        assert stop(running, how) in (0, -how)
+        assert list(folder.iterdir()) == [running.log]
+        told = running.log.read_text()
+        assert "30 photos of 10 items" in told
+        assert f"page at {running.address}" in told
+        assert "Traceback" not in told

@@ -1,0 +1,160 @@
+import dataclasses
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.errors import DataError
+from retrieval.images import Preprocessing, open_image, see
+from training.data.reader import Augmentation, PhotoReader, evaluation_batches, training_batches
+
+from ...world import draw, encode
+from ..conftest import tiny_settings
+
+SIGHT = Preprocessing(size=32)
+
+
+@pytest.fixture(scope="module")
+def photos(catalogue: Path) -> list[Photo]:
+    return read_catalogue(catalogue)
+
+
+@pytest.fixture(scope="module")
+def augment(catalogue: Path) -> Augmentation:
+    return Augmentation(tiny_settings(catalogue, flip=True, colour=0.3))
+
+
+def plan(count: int, *, batches: int = 5, size: int = 10) -> list[np.ndarray]:
+    return list(np.random.default_rng(0).integers(0, count, (batches, size)))
+
+
+def made(reader: PhotoReader, augment: Augmentation, **options: object) -> list[tuple[np.ndarray, np.ndarray]]:
+    batches = plan(20)
+    return list(training_batches(reader, augment, batches, seed=(3, 1), **options))  # type: ignore[arg-type]
+
+
+def same(one: list[tuple[np.ndarray, np.ndarray]], other: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    return len(one) == len(other) and all(
+        np.array_equal(a[0], b[0]) and np.array_equal(a[1], b[1]) for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_batches_are_the_same_whatever_the_threads_and_the_cache(
+    photos: list[Photo], augment: Augmentation, tmp_path: Path
+) -> None:
+    expected = made(PhotoReader(photos, SIGHT, cache_bytes=0), augment, threads=1)
+    assert [positions.tolist() for positions, _ in expected] == [batch.tolist() for batch in plan(20)]
+    for threads in (2, 5):
+        assert same(expected, made(PhotoReader(photos, SIGHT, cache_bytes=0), augment, threads=threads))
+    kept = PhotoReader(photos, SIGHT)
+    small = PhotoReader(photos, SIGHT, cache_bytes=20_000)  # three photos
+    disk = PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path)
+    for reader in (kept, small, disk):
+        for _ in range(2):
+            assert same(expected, made(reader, augment))
+    assert same(expected, made(PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path), augment))
+
+
+@pytest.mark.parametrize("world", [2, 3, 12])
+def test_processes_together_see_what_one_would(photos: list[Photo], augment: Augmentation, world: int) -> None:
+    reader = PhotoReader(photos, SIGHT)
+    whole = made(reader, augment)
+    shares = [made(reader, augment, part=(rank, world)) for rank in range(world)]
+    for number, (positions, pixels) in enumerate(whole):
+        assert np.array_equal(np.concatenate([share[number][0] for share in shares]), positions)
+        assert np.array_equal(np.concatenate([share[number][1] for share in shares]), pixels)
+
+
+def test_seed_batch_and_place_each_change_the_crop(photos: list[Photo], augment: Augmentation) -> None:
+    reader = PhotoReader(photos, SIGHT)
+    batches = [np.zeros(3, int), np.zeros(3, int)]
+    one, other = (list(training_batches(reader, augment, batches, seed=(3, epoch))) for epoch in (0, 1))
+    crops = [crop.tobytes() for _, pixels in (*one, *other) for crop in pixels]
+    assert len(set(crops)) == 12
+
+
+def test_evaluation_sees_what_serving_sees(photos: list[Photo], tmp_path: Path) -> None:
+    expected = np.stack([see(open_image(photo.path, min_side=SIGHT.min_side), SIGHT) for photo in photos[:11]])
+    for reader in (PhotoReader(photos, SIGHT, cache_bytes=0), PhotoReader(photos, SIGHT, cache_dir=tmp_path)):
+        for threads in (1, 3):
+            blocks = list(evaluation_batches(reader, 11, batch_size=5, threads=threads))
+            assert [len(block) for block in blocks] == [5, 5, 1]
+            assert np.array_equal(np.concatenate(blocks), expected)
+    assert list(evaluation_batches(reader, 0)) == []
+
+
+def test_a_large_photo_is_reduced_for_training_alone(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (400, 700, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.png")
+    Image.fromarray(pixels).save(tmp_path / "large.jpg", quality=95)
+    Image.fromarray(pixels).save(tmp_path / "boxed.png")
+    photos = [Photo(name, tmp_path / name, "x") for name in ("large.png", "large.jpg")]
+    photos.append(Photo("boxed.png", tmp_path / "boxed.png", "x", bbox=(10, 20, 310, 220)))
+    exact = [see(open_image(photo.path, min_side=32), SIGHT) for photo in photos[:2]]
+    exact.append(see(open_image(tmp_path / "boxed.png").crop((10, 20, 310, 220)), SIGHT))
+    for first in ("training", "evaluation"):
+        reader = PhotoReader(photos, SIGHT, cache_dir=tmp_path / first)
+        if first == "training":
+            assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
+        assert np.array_equal(reader.pixels(range(3)), np.stack(exact))
+        assert [reader[i].shape for i in range(3)] == [(67, 117, 3), (100, 175, 3), (67, 100, 3)]
+        reader.publish()
+        again = PhotoReader(photos, SIGHT, cache_bytes=0, cache_dir=tmp_path / first)
+        assert np.array_equal(again.pixels(range(3)), np.stack(exact))
+        assert [again[i].tobytes() for i in range(3)] == [reader[i].tobytes() for i in range(3)]
+
+
+def test_memory_is_kept_to(photos: list[Photo], monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    plain = Photo.read
+    monkeypatch.setattr(Photo, "read", lambda photo: read.append(photo.photo_id) or plain(photo))
+    side = open_image(photos[0].path).width
+    reader = PhotoReader(photos, SIGHT, cache_bytes=2 * 3 * side * side)
+    for _ in range(3):
+        reader.pixels([0, 1, 2])
+    assert [read.count(photo.photo_id) for photo in photos[:3]] == [1, 1, 3]
+
+
+def test_an_error_arrives_and_the_threads_end(photos: list[Photo], augment: Augmentation, tmp_path: Path) -> None:
+    (tmp_path / "broken.png").write_bytes(b"no image")
+    broken = [*photos[:3], dataclasses.replace(photos[3], path=tmp_path / "broken.png")]
+    batches = [np.array([0, 1]), np.array([2, 3]), np.array([0, 1])]
+    stream = training_batches(PhotoReader(broken, SIGHT), augment, batches, seed=(0,), threads=2)
+    assert next(stream)[0].tolist() == [0, 1]
+    with pytest.raises(DataError, match=r"broken\.png"):
+        next(stream)
+    gone = PhotoReader([Photo("g", tmp_path / "gone.png", "x")], SIGHT, cache_dir=tmp_path / "cache")
+    with pytest.raises(DataError, match=r"gone\.png"):
+        gone.pixels([0])
+
+
+def test_shards_and_files_give_the_same_batches(augment: Augmentation, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as shard:
+        for number in range(20):
+            data = encode(draw(number, 0))
+            (tmp_path / f"{number:02d}.jpg").write_bytes(data)
+            for name, text in ((f"{number:02d}.jpg", data), (f"{number:02d}.cls", b"x")):
+                member = tarfile.TarInfo(name)
+                member.size = len(text)
+                shard.addfile(member, io.BytesIO(text))
+    files = [Photo(str(number), tmp_path / f"{number:02d}.jpg", "x") for number in range(20)]
+    shards = read_catalogue(tmp_path / "a.tar")
+    assert same(made(PhotoReader(files, SIGHT), augment), made(PhotoReader(shards, SIGHT), augment))
+
+
+def test_a_photo_that_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    draw(0, 0).save(path)
+    old = PhotoReader([Photo("a", path, "x")], SIGHT, cache_dir=tmp_path / "cache")
+    before = old.pixels([0])
+    old.publish()
+    draw(1, 0).save(path)
+    os.utime(path, ns=(1, 1))
+    after = PhotoReader([Photo("a", path, "x")], SIGHT, cache_dir=tmp_path / "cache").pixels([0])
+    assert not np.array_equal(before, after)
+    assert np.array_equal(after[0], see(open_image(path), SIGHT))

@@ -1,0 +1,151 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from index.distance import PLAIN
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.embedder import Embedder
+from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
+from retrieval.metrics.identification import identification_rates
+from retrieval.threshold.certainty import without_uncertain
+from retrieval.threshold.recalibrate import recalibrate, searches_of
+from training.data.reader import PhotoReader
+from training.evaluation.distance_selection import Whitening
+from training.evaluation.embedding import embed_photos
+from training.evaluation.report import evaluate_run, render
+from training.export import variants
+from training.export.export import export
+from training.export.onnx_writer import write_onnx
+from training.loop.run import Run
+
+
+@pytest.fixture(scope="module")
+def bundle(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
+
+
+def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
+    model = run.best_model()
+    write_onnx(model, tmp_path / "model.onnx", size=32)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # one self-contained file
+    embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
+    photos = run.photos()[:33]
+    reader = PhotoReader(photos, run.preprocessing)
+    expected = embed_photos(model, reader, len(photos), run.preprocessing)
+    for batch in (1, 8, 33):
+        got = embedder.embed([photo.path for photo in photos[:batch]])
+        assert np.abs(got.vectors - expected[:batch]).max() < 1e-5
+        assert np.allclose(np.linalg.norm(got.vectors, axis=1), 1, atol=1e-6)
+        assert (got.certainties > 0).all()
+
+
+@pytest.mark.parametrize("batch", [1, 7])
+def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path, batch: int) -> None:
+    photos = run.photos()[:33]
+    plain = embed_photos(run.best_model(), PhotoReader(photos, run.preprocessing), len(photos), run.preprocessing)
+    whitening = Whitening.fit(plain)
+    write_onnx(run.best_model(), tmp_path / "model.onnx", size=32, whitening=whitening)
+    got = Embedder(tmp_path / "model.onnx", run.preprocessing).embed([photo.path for photo in photos[:batch]])
+    assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
+
+
+def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: Bundle) -> None:
+    tried = bundle.manifest["evidence"]["distances_tried"]
+    assert {(d["form"], d["whitened"]) for d in tried} >= {("plain", False), ("plain", True)}
+    chosen = bundle.manifest["distance"]
+    assert chosen == {key: tried[0][key] for key in chosen}
+    assert (bundle.measure is PLAIN) == (chosen["form"] == "plain")
+    best = min(d["FNIR"] for d in tried)
+    limit = next(d["FNIR"] + d["standard_error"] for d in tried if d["FNIR"] == best)
+    least = min(d["search_opis"] for d in tried if d["FNIR"] <= limit)
+    assert tried[0]["search_opis"] <= (1.1 if chosen["form"] == "plain" else 1.0) * least
+
+
+def test_a_bundle_says_what_it_is(bundle: Bundle, run: Run) -> None:
+    point = bundle.operating_point
+    assert point.status == "estimated"
+    assert bundle.preprocessing == run.preprocessing
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    assert manifest["evidence"]["parity"]["largest_difference"] <= 1e-5
+    assert manifest["evidence"]["calibration_items"] == list(run.splits.calibration)
+    with np.load(bundle.path / "calibration.npz", allow_pickle=False) as saved:
+        assert set(saved["item_id"]) == set(run.splits.calibration)
+        assert (saved["impostor"] <= point.threshold).mean() <= 0.2
+
+
+def test_uncertain_searches_may_be_rejected(run: Run, tmp_path: Path) -> None:
+    bundle = export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True, reject_uncertain=True)
+    told = bundle.manifest["evidence"]["certainty"]
+    assert bundle.operating_point.min_certainty == told["cut"]
+    tried = told["fnir_of_cuts_tried"]
+    assert tried[f"{told['cut']:.4g}"] == min(tried.values())
+    searches = searches_of(bundle)
+    kept = without_uncertain(searches.scores, searches.certainties, told["cut"])
+    rates = identification_rates(kept, bundle.threshold)
+    assert rates.fpir == pytest.approx(bundle.operating_point.evidence["fpir"])
+    again = recalibrate(bundle, tmp_path / "again", allow_estimate=True)
+    assert again.operating_point.min_certainty == told["cut"]
+    assert again.threshold == bundle.threshold
+
+
+def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
+    with pytest.raises(BundleError, match="immutable"):
+        export(run, bundle.path, allow_estimate=True)
+
+
+def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError):
+        export(run, tmp_path / "bundle", target_fpir=0.2)
+    assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize("part", ["fit", "validation"])
+def test_items_that_decided_something_never_calibrate(
+    part: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parameters are fitted on the one, checkpoint and distance form are chosen on the other."""
+    splits = run.splits
+    item = getattr(splits, part)[0]
+    mixed = type(splits)(splits.fit, splits.validation, (*splits.calibration, item), splits.test)
+    monkeypatch.setattr(Run, "splits", mixed)
+    with pytest.raises(CalibrationError, match=f"1 calibration items were seen in training, {item}"):
+        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_model_that_changes_on_export_is_refused(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = variants.write_onnx
+
+    def unfaithful(model: torch.nn.Module, path: Path, *, size: int, whitening: Whitening | None) -> None:
+        with torch.no_grad():
+            model.head.bias += 0.01  # type: ignore[union-attr, operator]
+            real(model, path, size=size, whitening=whitening)  # type: ignore[arg-type]
+            model.head.bias -= 0.01  # type: ignore[union-attr, operator]
+
+    monkeypatch.setattr(variants, "write_onnx", unfaithful)
+    with pytest.raises(RunError, match="differs from torch"):
+        export(run, tmp_path / "bundle", target_fpir=0.2, allow_estimate=True)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_evaluation_covers_every_scene(run: Run) -> None:
+    report = evaluate_run(run)
+    assert list(report["splits"]) == ["unseen", "trained", "mixed"]
+    mixed, unseen = report["splits"]["mixed"], report["splits"]["unseen"]
+    assert mixed["queries"] == unseen["queries"] + report["splits"]["trained"]["queries"]
+    assert json.loads((run.path / "evaluation.json").read_text()) == report
+    text = render(report)
+    assert "unseen" in text
+    assert "photos of 'b' are the queries" in text
+
+
+def test_a_threshold_for_pairs(run: Run, tmp_path: Path) -> None:
+    made = export(run, tmp_path / "pairs", allow_estimate=True, pairs_far_range=(0.01, 0.1))
+    assert made.measure is PLAIN
+    assert made.manifest["operating_point"]["evidence"]["protocol"] == "pairs"
+    assert all(tried["form"] == "plain" for tried in made.manifest["evidence"]["distances_tried"])
+    with pytest.raises(InvalidParameter, match="protocol pairs"):
+        export(run, tmp_path / "never", pairs_far_range=(0.01, 0.1), gallery_size=100)

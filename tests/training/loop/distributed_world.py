@@ -1,0 +1,78 @@
+"""What the processes of `test_devices` do; each must be able to import it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from training.config import Settings
+from training.loop.distributed import ProcessGroup
+from training.loop.learner import Learner
+from training.loop.recipe import build_loss
+from training.model import EmbeddingModel, SmallConvNet
+
+CLASSES, EACH, DIM, SIDE, STEPS = 6, 3, 8, 16, 20
+LABELS = torch.arange(CLASSES).repeat_interleave(EACH)
+PLAIN: Mapping[str, Any] = {
+    "catalogue": "none",
+    "dim": DIM,
+    "device": "cpu",
+    "learning_rate": 1e-3,
+    "head_learning_rate": 1e-3,
+    "proxy_learning_rate": 1e-2,
+    "freeze_batch_norm": True,
+    "precision": "fp32",
+}
+
+
+def batches() -> Iterator[np.ndarray]:
+    generator = np.random.default_rng(0)
+    for _ in range(STEPS):
+        yield generator.integers(0, 256, size=(len(LABELS), SIDE, SIDE, 3)).astype(np.uint8)
+
+
+def steps(process_group: ProcessGroup, changes: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Take STEPS steps from the same start; return losses, and the last gradients and parameters.
+
+    In float64: a pair on the edge of a margin goes one way or the other by the last bit of a float32, and twenty
+    steps of Adam make that visible, in two runs of one process on another number of threads as well.
+    """
+    settings = Settings.from_dict(PLAIN | changes)
+    torch.manual_seed(1)
+    model = EmbeddingModel(SmallConvNet(), dim=DIM, pooling="average")
+    for module in model.modules():  # statistics as a trained network has them
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_var.fill_(0.5)
+    torch.manual_seed(2)
+    loss = build_loss(settings, classes=CLASSES)
+    kind = torch.float64 if settings.precision == "fp32" else torch.float32
+    model, loss = model.to(kind), loss.to(kind)
+
+    def prepare(pixels: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(pixels).permute(0, 3, 1, 2).to(kind) / 128 - 1
+
+    learner = Learner(model, loss, settings, process_group=process_group, steps=STEPS, prepare=prepare)
+    learner.begin(0)
+    losses = []
+    for pixels in batches():
+        value, embeddings = learner.take(process_group.share(pixels), LABELS)
+        losses.append(value)
+    found = {"losses": np.array(losses), "embeddings": embeddings.numpy()}
+    for part, module in (("model", model), ("loss", loss)):
+        for name, parameter in module.named_parameters():
+            found[f"parameter {part}.{name}"] = parameter.detach().numpy()
+            if parameter.grad is not None:
+                gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+                found[f"gradient {part}.{name}"] = gradient.numpy()
+    return found
+
+
+def work(cases: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Do every case in a process group, and leave what every process ended with."""
+    process_group = ProcessGroup.join("cpu")
+    for name, changes in cases.items():
+        np.savez(folder / f"{name}-{process_group.rank}.npz", **steps(process_group, changes))

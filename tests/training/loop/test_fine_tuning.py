@@ -1,0 +1,251 @@
+"""The fine-tuning kit in whole runs: what rests, what is averaged, what is computed once, and what resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from retrieval.errors import InvalidParameter, MissingDependency
+from training.data.reader import PhotoReader
+from training.data.splits import make_splits
+from training.evaluation.embedding import embed_photos
+from training.export.export import export
+from training.loop.recipe import initial_model
+from training.loop.run import BEST, LAST, Run
+from training.loop.trainer import Trainer, train
+
+from ..conftest import tiny_settings
+
+
+def parts(run: Run, name: str = LAST) -> dict[str, torch.Tensor]:
+    return run.load(name)[0]
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def backbone(tensors: Mapping[str, torch.Tensor], prefix: str = "model.") -> dict[str, torch.Tensor]:
+    start = f"{prefix}backbone."
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(start)}
+
+
+def untrained(run: Run) -> dict[str, torch.Tensor]:
+    return dict(initial_model(run.settings)[0].state_dict())
+
+
+KIT: dict[str, dict[str, Any]] = {
+    "average": {"ema": 0.9},
+    "projector": {"projector": 8, "loss": "proxy_nca"},
+    "frozen": {"frozen": 0.5, "layer_decay": 0.5, "max_grad_norm": 0.5, "freeze_batch_norm": True},
+    "stages": {"proxy_warmup": 1, "frozen_epochs": 1, "loss": "proxy_anchor", "epochs": 3},
+    "sampled": {"proxy_sample": 0.3, "loss": "proxy_anchor", "regularizer": "tcm"},
+    "hard": {"sampler": "hard"},
+    "groups": {"sampler": "groups", "sampler_group": "group"},
+    "random": {"sampler": "random", "loss": "arcface", "epoch_steps": 3},
+    "features": {"precompute": 2},
+    "half": {"precision": "bf16"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KIT)
+def test_interrupted_anywhere_it_ends_the_same(
+    name: str, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny_settings(catalogue, **KIT[name])
+    whole = train(settings, tmp_path / "whole")
+    real = Trainer._epoch
+
+    def dies(self: Trainer, epoch: int) -> dict[str, float]:
+        if epoch == 1:
+            raise KeyboardInterrupt
+        return real(self, epoch)
+
+    monkeypatch.setattr(Trainer, "_epoch", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run")
+    monkeypatch.undo()
+    resumed = train(settings, tmp_path / "run", resume=True)
+    assert same(parts(whole), parts(resumed))
+    assert same(parts(whole, BEST), parts(resumed, BEST))
+
+
+def test_what_is_frozen_stays_and_the_rest_learns(catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, frozen=1.0, freeze_batch_norm=True, epochs=1), tmp_path / "run")
+    assert same(backbone(parts(run)), backbone(untrained(run), ""))
+    assert not torch.equal(parts(run)["model.head.weight"], untrained(run)["head.weight"])
+
+
+def test_while_proxies_warm_up_the_model_waits(catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, proxy_warmup=1, loss="proxy_nca", epochs=2, freeze_batch_norm=True)
+    seen = []
+
+    def stop(epoch: int, _: Mapping[str, float]) -> None:
+        seen.append(epoch)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", on_epoch=stop)
+    assert seen == [1]
+    first = parts(Run.open(tmp_path / "run"))
+    assert all(torch.equal(first[f"model.{name}"], value) for name, value in untrained(Run(tmp_path / "run")).items())
+    torch.manual_seed(settings.seed)
+    learned = parts(train(settings, tmp_path / "run", resume=True))
+    assert not torch.equal(first["loss.proxies"], learned["loss.proxies"])
+    assert not torch.equal(first["model.head.weight"], learned["model.head.weight"])
+
+
+def test_the_average_is_kept_and_not_the_last_weights(catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, ema=0.99, select="last"), tmp_path / "run")
+    last, kept = parts(run), parts(run, BEST)
+    assert not torch.equal(kept["head.weight"], last["model.head.weight"])
+    assert torch.equal(kept["head.weight"], last["average.module.head.weight"])
+    between = (kept["head.weight"] - untrained(run)["head.weight"]).norm()
+    assert between < (last["model.head.weight"] - untrained(run)["head.weight"]).norm()
+
+
+def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, projector=4, loss="proxy_nca", epochs=1), tmp_path / "run")
+    assert parts(run)["loss.proxies"].shape[1] == 4
+    assert parts(run)["projector.weight"].shape == (4, 16)
+    assert run.best_model().head.out_features == 16
+    assert not any("projector" in name for name in parts(run, BEST))
+
+
+def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path) -> None:
+    settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=1e-9, head_learning_rate=1e-9,
+                             select="r@1", freeze_batch_norm=True)  # fmt: skip
+    run = train(settings, tmp_path / "run")
+    assert run.progress["best"]["epoch"] == 1
+    assert run.progress["epoch"] == 3
+    again = train(settings, tmp_path / "run", resume=True)  # there is nothing left to do
+    assert again.progress["epoch"] == 3
+
+
+@pytest.mark.parametrize(
+    ("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1), ("fnir", "FNIR", 1)]
+)
+def test_the_chosen_figure_chooses(select: str, figure: str, sign: int, catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, epochs=3, select=select, crop_area=0.2, colour=0.9), tmp_path / "run")
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    best = min(lines, key=lambda line: sign * line[f"validation {figure}"])
+    kept = lines[run.progress["best"]["epoch"] - 1]
+    assert kept[f"validation {figure}"] == best[f"validation {figure}"]
+
+
+def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, tmp_path: Path) -> None:
+    from retrieval.catalogue.read import read_catalogue
+
+    splits = make_splits(read_catalogue(catalogue), seed=0)
+    splits = dataclasses.replace(splits, fit=tuple(sorted({*splits.fit, *splits.validation})), validation=())
+    with pytest.raises(InvalidParameter, match="select must be last"):
+        train(tiny_settings(catalogue), tmp_path / "run", splits=splits)
+    assert not (tmp_path / "run").exists()
+    run = train(tiny_settings(catalogue, select="last", epochs=1), tmp_path / "run", splits=splits)
+    assert run.splits == splits
+    assert torch.equal(parts(run)["model.head.weight"], parts(run, BEST)["head.weight"])
+
+
+def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, precompute=1, epochs=4, pooling="gem"), tmp_path / "run")
+    assert same(backbone(parts(run)), backbone(untrained(run), ""))
+    lines = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    trainer = Trainer(run)
+    trainer._restore()
+    once = trainer.source.validation_vectors(trainer.model)
+    reader = PhotoReader(trainer.validation, run.preprocessing)
+    whole = embed_photos(trainer.model, reader, len(trainer.validation), run.preprocessing)
+    assert np.abs(once - whole).max() < 1e-5
+    bundle = export(run, tmp_path / "bundle", allow_estimate=True)  # which compares ONNX with the whole torch model
+    assert bundle.dim == 16
+
+
+def test_views_of_features_differ_and_the_first_is_the_plain_one(catalogue: Path, tmp_path: Path) -> None:
+    run = train(tiny_settings(catalogue, precompute=3, epochs=1), tmp_path / "run")
+    source = Trainer(run).source
+    views = source._fit
+    assert views.shape[0] == 3
+    assert not np.allclose(views[1], views[2])
+    planned = [np.arange(8), np.arange(8)]
+    first, second = source.inputs(planned, 0)
+    assert not np.array_equal(first, second)
+    assert all(any(np.array_equal(row, views[v, i]) for v in range(3)) for i, row in enumerate(first))
+
+
+@pytest.mark.slow
+def test_a_compiled_model_takes_the_same_steps(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = train(tiny_settings(catalogue, epochs=1), tmp_path / "plain")
+    calls = []
+
+    def compiled(module: torch.nn.Module) -> Any:
+        calls.append(module)
+        return real(module, backend="eager")  # traced as ever; a C++ compiler would take minutes
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", compiled)
+    run = train(tiny_settings(catalogue, epochs=1, compile=True), tmp_path / "run")
+    assert len(calls) == 1
+    assert parts(run).keys() == parts(plain).keys()
+    assert run.progress["best"]["metrics"]["loss"] == pytest.approx(plain.progress["best"]["metrics"]["loss"], rel=1e-3)
+
+
+def test_fp16_needs_a_gpu_and_an_unknown_logger_is_refused(catalogue: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="without a GPU"):
+        train(tiny_settings(catalogue, precision="fp16"), tmp_path / "run")
+    with pytest.raises(InvalidParameter, match="tensorboard"):
+        train(tiny_settings(catalogue, loggers="paper"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_that_is_not_installed_is_named(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("training.loop.loggers.find_spec", lambda name: None if name == "wandb" else name)
+    with pytest.raises(MissingDependency, match="wandb"):
+        train(tiny_settings(catalogue, loggers="tensorboard,wandb"), tmp_path / "run")
+
+
+def test_weights_and_biases_gets_the_figures_and_one_run_for_both_halves(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[dict[str, Any]] = []
+    logged: list[tuple[int, dict[str, float]]] = []
+
+    def init(**options: Any) -> SimpleNamespace:
+        begun.append(options)
+        return SimpleNamespace(
+            id="abc", log=lambda figures, step: logged.append((step, figures)), finish=lambda: begun.append({})
+        )
+
+    module = ModuleType("wandb")
+    module.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    monkeypatch.setattr("training.loop.loggers.find_spec", lambda name: name)
+    settings = tiny_settings(catalogue, loggers="wandb")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", on_epoch=stop)
+    train(settings, tmp_path / "run", resume=True)
+    assert [one.get("id") for one in begun if one] == [None, "abc"]
+    assert begun[0]["config"]["loss"] == settings.loss
+    assert begun[1] == {} == begun[3]  # closed, also when interrupted
+    steps = [step for step, _ in logged]
+    assert steps == [steps[0], 2 * steps[0]]
+    assert "validation_R_at_1" in logged[0][1]
+    assert not (tmp_path / "run" / "tensorboard").exists()

@@ -1,0 +1,121 @@
+"""Cached gradients: the step of a large batch, a micro_batch at a time."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from training.loop.gradient_cache import backward_with_gradient_cache
+from training.loop.trainer import train
+from training.losses import LOSSES, make_loss
+
+from ..conftest import tiny_settings
+
+LABELS = torch.arange(6).repeat_interleave(4)
+
+
+def network(*extra: nn.Module) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(10, 16), *extra, nn.ReLU(), nn.Linear(16, 8))
+
+
+def gradients(*modules: nn.Module) -> list[Tensor]:
+    return [p.grad for module in modules for p in module.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("micro_batch", [1, 5, 24])
+def test_cached_gradients_are_those_of_the_plain_step(name: str, micro_batch: int) -> None:
+    inputs = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
+    plain, cached = network(), network()
+    torch.manual_seed(2)
+    loss = make_loss(name, classes=6, dim=8, arguments={})
+    other = copy.deepcopy(loss)
+
+    torch.manual_seed(3)  # the noise of a sampling loss
+    value = loss(plain(inputs), LABELS)
+    value.backward()
+    torch.manual_seed(3)
+    again, _ = backward_with_gradient_cache(cached, other, inputs.split(micro_batch), LABELS, cached)
+
+    assert again.item() == pytest.approx(value.item(), rel=1e-5, abs=1e-6)
+    expected, got = gradients(plain, loss), gradients(cached, other)
+    assert len(expected) == len(got) >= 4
+    scale = max(g.abs().max() for g in expected)
+    for one, two in zip(expected, got, strict=True):
+        assert (one - two).abs().max() <= 1e-5 * scale
+
+
+def test_the_graph_of_one_micro_batch_at_a_time() -> None:
+    """The largest activation that is kept has the rows of a micro_batch, not of the batch."""
+    kept: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        kept.append(tensor.shape[0])
+        return tensor
+
+    model = network()
+    inputs = torch.randn(24, 10)
+
+    def embed(micro_batch: Tensor) -> Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+            result: Tensor = model(micro_batch)
+        return result
+
+    backward_with_gradient_cache(
+        embed, make_loss("tcm", classes=6, dim=8, arguments={}), inputs.split(3), LABELS, model
+    )
+    assert kept
+    assert max(kept) <= 16  # a micro_batch has 3 rows, the weights 16 and 8
+
+
+def test_dropout_has_the_same_mask_in_both_passes() -> None:
+    model = network(nn.Dropout(0.5))
+    inputs = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
+    seen: list[Tensor] = []
+
+    def embed(micro_batch: Tensor) -> Tensor:
+        result: Tensor = model(micro_batch)
+        seen.append(result.detach().clone())
+        return result
+
+    loss = make_loss("smooth_ap", classes=6, dim=8, arguments={})
+    torch.manual_seed(5)
+    backward_with_gradient_cache(embed, loss, inputs.split(8), LABELS, model)
+    assert all(torch.equal(first, second) for first, second in zip(seen[:3], seen[3:], strict=True))
+    after = torch.rand(1)
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for micro_batch in inputs.split(8):
+            model(micro_batch)
+    assert torch.equal(after, torch.rand(1))  # the random stream goes on as if each micro_batch had run once
+
+
+def test_frozen_batch_norm_gives_the_plain_step_and_training_batch_norm_moves_once() -> None:
+    inputs = torch.randn(24, 10, generator=torch.Generator().manual_seed(1))
+    loss = make_loss("tcm", classes=6, dim=8, arguments={})
+    plain, cached = network(nn.BatchNorm1d(16)).eval(), network(nn.BatchNorm1d(16)).eval()
+    loss(plain(inputs), LABELS).backward()
+    backward_with_gradient_cache(cached, loss, inputs.split(5), LABELS, cached)
+    for one, two in zip(gradients(plain), gradients(cached), strict=True):
+        assert torch.allclose(one, two, atol=1e-6)
+
+    live, cached = network(nn.BatchNorm1d(16)).train(), network(nn.BatchNorm1d(16)).train()
+    backward_with_gradient_cache(live, loss, inputs.split(8), LABELS, live)
+    with torch.no_grad():
+        for micro_batch in inputs.split(8):
+            cached(micro_batch)
+    for one, two in zip(live.buffers(), cached.buffers(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_a_run_in_micro_batches_equals_the_run_without(catalogue: Path, tmp_path: Path) -> None:
+    frozen = {"freeze_batch_norm": True, "epochs": 1}
+    whole = train(tiny_settings(catalogue, **frozen), tmp_path / "whole")
+    micro_batches = train(tiny_settings(catalogue, **frozen, micro_batch_size=5), tmp_path / "micro_batches")
+    one, two = whole.progress["best"]["metrics"], micro_batches.progress["best"]["metrics"]
+    assert two["loss"] == pytest.approx(one["loss"], rel=1e-3)

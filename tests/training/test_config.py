@@ -1,0 +1,45 @@
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from retrieval.errors import InvalidParameter
+from training.config import Settings
+
+
+def test_survives_json() -> None:
+    settings = Settings(catalogue="x.csv", loss_arguments={"temperature": 0.02}, epochs=3)
+    assert Settings.from_dict(settings.to_dict()) == settings
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(InvalidParameter, match="Did you mean epochs"):
+        Settings.from_dict({"catalogue": "x.csv", "epoch": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 0),
+        ("learning_rate", 0.0),
+        ("learning_rate", float("nan")),
+        ("pooling", "max"),
+        ("target_fpir", 1.0),
+        ("crop_area", 0.0),
+        ("warmup", 1.0),
+        ("weight_decay", -1.0),
+    ],
+)
+def test_a_broken_rule_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=name):
+        Settings.from_dict({"catalogue": "x.csv", name: value})
+
+
+def test_the_training_page_names_settings_that_exist() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {"config", "resume", "help"}
+    named -= {"search", "trials", "jobs", "objective", "calibration", "metrics", "provider"}  # of other commands
+    known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
+    assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher
+    assert len(named & known) > 20

@@ -1,0 +1,184 @@
+"""Settings of a training run, as plain values that load from and save to JSON.
+
+An unknown key is an error that names the closest known key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
+from retrieval.errors import InvalidParameter
+
+NOT_NEGATIVE = (
+    *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
+    *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
+)
+GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
+    *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
+    *("Hardware", "Output"),
+)
+
+
+def setting(default: Any, group: str, text: str) -> Any:
+    """Declare a setting: its default, and the heading and the sentence under which `--help` shows it."""
+    metadata = {"group": group, "help": text}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one run; `retrieval train --help` describes the same names."""
+
+    catalogue: str  # folder, CSV or parquet of labelled photos
+    backbone: str = setting(
+        "small", MODEL, "Backbone: 'small' (trained from scratch), a local folder or a model of the Hugging Face hub."
+    )
+    size: int = setting(160, MODEL, "Side of the model's square input, in pixels.")
+    crop_ratio: float = setting(0.8, MODEL, "Share of a photo's shorter side that the centred evaluation crop covers.")
+    dim: int = setting(128, MODEL, "Length of an embedding.")
+    pooling: str = setting("average", MODEL, "Pooling of the feature map: 'average' or 'gem' (generalised mean).")
+    loss: str = setting("smooth_ap", LOSS, "Base loss. `retrieval losses` lists them.")
+    loss_arguments: Mapping[str, float | int | bool | str] = setting({}, LOSS, "Arguments of the base loss.")
+    regularizer: str = setting(
+        "", LOSS, "Loss that is added to the base loss, or '' for none. 'tcm' makes distances consistent across items."
+    )
+    regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, LOSS, "Arguments of the regularizer.")
+    regularizer_weight: float = setting(1.0, LOSS, "Weight of the regularizer relative to the base loss.")
+    epochs: int = setting(8, SCHEDULE, "Number of training epochs.")
+    epoch_steps: int = setting(0, SCHEDULE, "Batches per epoch (0 = one pass over the training photos).")
+    micro_batch_size: int = setting(
+        0, HARDWARE, "Photos that the network processes at a time, for batches too large for memory (0 = whole batch)."
+    )
+    items_per_batch: int = setting(ITEMS_PER_BATCH, SAMPLING, "Items per batch (P).")
+    photos_per_item: int = setting(PHOTOS_PER_ITEM, SAMPLING, "Photos per item in a batch (K).")
+    sampler: str = setting(
+        "items",
+        SAMPLING,
+        "Batch sampler: 'items' (P×K), 'groups' (each half from one group), 'hard' (similar items) or 'random'.",
+    )
+    sampler_group: str = setting("group", SAMPLING, "Catalogue column with the groups of the sampler 'groups'.")
+    proxy_sample: float = setting(
+        1.0, LOSS, "Share of the proxies that each step compares with. Lower it for very many items."
+    )
+    learning_rate: float = setting(2e-4, OPTIMISATION, "Learning rate of the backbone.")
+    head_learning_rate: float = setting(1e-3, OPTIMISATION, "Learning rate of the embedding layer.")
+    proxy_learning_rate: float = setting(1e-2, OPTIMISATION, "Learning rate of the loss's own parameters (proxies).")
+    initial_norm: float = setting(
+        0.0, MODEL, "Mean norm that embeddings are scaled to before the first step (0 = unscaled; vmf_nca: 10 to 50)."
+    )
+    weight_decay: float = setting(
+        1e-4, OPTIMISATION, "Weight decay of matrices. Biases, norms and proxies are not decayed."
+    )
+    warmup: float = setting(0.05, SCHEDULE, "Share of the steps over which the learning rates rise.")
+    max_grad_norm: float = setting(0.0, OPTIMISATION, "Norm that the model's gradient is clipped to (0 = no clipping).")
+    layer_decay: float = setting(
+        1.0, OPTIMISATION, "Factor on the learning rate from each backbone block to the block before it."
+    )
+    frozen: float = setting(0.0, SCHEDULE, "Share of the backbone's blocks, from the input on, that stay frozen.")
+    frozen_epochs: int = setting(0, SCHEDULE, "Number of first epochs in which the backbone is frozen.")
+    proxy_warmup: int = setting(0, SCHEDULE, "Number of first epochs in which only the loss's own parameters learn.")
+    projector: int = setting(
+        0, MODEL, "Length of a linear projection between embedding and loss, dropped after training (0 = none)."
+    )
+    precompute: int = setting(
+        0,
+        SCHEDULE,
+        "Views per photo whose features are computed once, to train only the head (0 = train the backbone).",
+    )
+    ema: float = setting(
+        0.0, OPTIMISATION, "Decay of the moving average of the weights that is validated and kept (0 = no average)."
+    )
+    patience: int = setting(0, SCHEDULE, "Epochs without improvement after which training stops (0 = never stop).")
+    select: str = setting(
+        "fnir", EVALUATION, "Which checkpoint to keep: lowest 'fnir', highest 'r@1', highest 'map@r', or 'last'."
+    )
+    freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
+    crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
+    flip: bool = setting(True, AUGMENTATION, "Mirror half of the training crops.")
+    colour: float = setting(0.2, AUGMENTATION, "Strength of the brightness, contrast and saturation jitter.")
+    augmentation: Mapping[str, Any] = setting(
+        {},
+        AUGMENTATION,
+        "Albumentations pipeline, as `albumentations.to_dict` returns it, in place of the built-in one.",
+    )
+    gallery_source: str = setting(
+        "", EVALUATION, "Source of the photos that form the gallery in every evaluation ('' = chosen automatically)."
+    )
+    query_source: str = setting(
+        "", EVALUATION, "Source of the photos that are the queries in every evaluation ('' = chosen automatically)."
+    )
+    target_fpir: float = setting(
+        0.05, EVALUATION, "FPIR at which the FNIR of checkpoints is compared on the validation items."
+    )
+    seed: int = setting(0, DATA, "Seed of everything random except the splits.")
+    split_seed: int = setting(0, DATA, "Seed of the class-disjoint splits.")
+    precision: str = setting(
+        "auto",
+        HARDWARE,
+        "Precision of training: 'fp32', 'bf16', 'fp16' (GPU only), or 'auto' (bf16 on GPUs that have it).",
+    )
+    device: str = setting("auto", HARDWARE, "Device to train on: 'cpu', 'cuda', or 'auto' (cuda if available).")
+    devices: int = setting(1, HARDWARE, "Number of processes that share each batch, one per GPU if there are any.")
+    compile: bool = setting(False, HARDWARE, "Compile the model with torch.compile.")
+    cache_gib: float = setting(4.0, HARDWARE, "Memory for decoded training photos, in GiB.")
+    cache_dir: str = setting("", HARDWARE, "Folder for decoded photos, shared by processes and runs ('' = none).")
+    decoders: int = setting(0, HARDWARE, "Number of threads that decode training photos (0 = one per core).")
+    loggers: str = setting("tensorboard", OUTPUT, "Comma-separated loggers of metrics: tensorboard, wandb, mlflow.")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return plain JSON values."""
+        return {name: dict(v) if isinstance(v, Mapping) else v for name, v in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, object]) -> Settings:
+        """Build settings from plain values; raise InvalidParameter for an unknown key."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, n=1)
+                hint = f"Did you mean {near[0]}?" if near else "Known: " + ", ".join(known)
+                raise InvalidParameter("settings", "have only known keys", key, remedy=hint)
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def _check(settings: Settings) -> None:
+    for name in ("size", "dim", "epochs", "items_per_batch", "photos_per_item", "devices"):
+        if getattr(settings, name) < 1:
+            raise InvalidParameter(name, "be at least 1", getattr(settings, name))
+    for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
+        if not getattr(settings, name) > 0:
+            raise InvalidParameter(name, "be positive", getattr(settings, name))
+    for name in NOT_NEGATIVE:
+        if not getattr(settings, name) >= 0:
+            raise InvalidParameter(name, "be zero or more", getattr(settings, name))
+    for name, allowed in (
+        ("pooling", ("average", "gem")),
+        ("precision", ("auto", "fp32", "bf16", "fp16")),
+        ("sampler", ("items", "groups", "hard", "random")),
+        ("select", ("fnir", "r@1", "map@r", "last")),
+        ("device", ("auto", "cpu", "cuda")),
+    ):
+        if getattr(settings, name) not in allowed:
+            raise InvalidParameter(name, f"be one of {', '.join(allowed)}", getattr(settings, name))
+    for name, low, high in (
+        ("target_fpir", 1e-6, 0.999),
+        ("crop_area", 0.01, 1.0),
+        ("warmup", 0.0, 0.99),
+        ("crop_ratio", 0.1, 1.0),
+        ("frozen", 0.0, 1.0),
+        ("layer_decay", 0.01, 1.0),
+        ("ema", 0.0, 0.99999),
+        ("proxy_sample", 1e-6, 1.0),
+    ):
+        if not low <= getattr(settings, name) <= high:
+            raise InvalidParameter(name, f"lie between {low:g} and {high:g}", getattr(settings, name))

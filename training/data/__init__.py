@@ -1,0 +1,1 @@
+"""Training data: reading, caching, augmentation, sampling and splits."""

@@ -1,0 +1,229 @@
+"""Photos to batches: decoded, cached in memory or on disk, and augmented for training.
+
+Decoding, and resizing for evaluation, are those of `retrieval.images`, which serves: another resampler would move the
+distances.
+Symbols: n = photos of a batch, r = this process's share of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+from tqdm import tqdm
+
+from index.shell import command
+from retrieval.catalogue.read import Photo
+from retrieval.errors import DataError, ImageRefused
+from retrieval.images import Preprocessing, crop, open_image, see
+
+from .augmentation import SEEDS, Augmentation
+from .cache import Decoded, PixelCache, photo_key
+from .prefetch import prefetch, prefetch_parallel, thread_count
+
+__all__ = ["Augmentation", "PhotoReader", "evaluation_batches", "prefetch", "require_readable", "training_batches"]
+
+CACHE_BYTES = 4 * 2**30
+PREFETCH = 3  # batches prepared ahead of the step
+NAMED = 3  # photos that an error names
+REMEDY = (
+    f"List all such photos with `{command('data', 'check', 'CATALOGUE', '--report', 'check.json')}`, "
+    "then repair or remove them"
+)
+SHARE = 4  # photos that a thread takes at a time
+
+
+class PhotoReader:
+    """Reads photos as upright RGB, and caches them decoded in `cache_bytes` of memory and in the folder `cache_dir`.
+
+    A cached photo has the same pixels as one read from its file. Any number of threads may read.
+    """
+
+    def __init__(
+        self,
+        photos: Sequence[Photo],
+        preprocessing: Preprocessing,
+        *,
+        cache_bytes: int = CACHE_BYTES,
+        cache_dir: str | Path = "",
+    ) -> None:
+        self._photos = photos
+        self._preprocessing = preprocessing
+        self._room = cache_bytes
+        self._kept: dict[int, Decoded] = {}
+        self._lock = threading.Lock()
+        self._disk = PixelCache(cache_dir, min_side=preprocessing.min_side) if cache_dir else None
+
+    @property
+    def size(self) -> int:
+        """Side of what the model sees, in pixels."""
+        return self._preprocessing.size
+
+    def __getitem__(self, position: int) -> np.ndarray:
+        """Return a photo for augmentation, uint8 (h, w, 3), read-only. Very large ones are reduced in size."""
+        return self._training_view(position).pixels
+
+    def pixels(self, positions: Sequence[int]) -> np.ndarray:
+        """Return uint8 (n, size, size, 3), with the preprocessing that serves."""
+        return np.stack([see(self._exact(position), self._preprocessing) for position in positions])
+
+    def publish(self) -> None:
+        """Make what this process wrote to `cache_dir` visible to other processes and later runs."""
+        if self._disk is not None:
+            self._disk.publish()
+
+    def _training_view(self, position: int) -> Decoded:
+        view, key = self._cached(position)
+        if view is None:
+            view = self._reduced(self._decoded(position))
+            self._keep(position, view, key)
+        return view
+
+    def _exact(self, position: int) -> Image.Image:
+        """Return a photo at the full decoded size."""
+        view, key = self._cached(position)
+        if view is not None and view.exact:
+            return Image.fromarray(view.pixels)
+        image = self._decoded(position)
+        if view is None and (view := self._reduced(image)).exact:
+            self._keep(position, view, key)
+        return image
+
+    def _reduced(self, image: Image.Image) -> Decoded:
+        factor = min(image.size) // (2 * self._preprocessing.min_side)
+        if factor < 2:
+            return Decoded(np.asarray(image), exact=True)
+        return Decoded(np.asarray(image.reduce(factor)), exact=False)
+
+    def _cached(self, position: int) -> tuple[Decoded | None, bytes | None]:
+        """Return a photo from a cache, or None and its key in the disk cache, if there is one."""
+        kept = self._kept.get(position)
+        if kept is not None or self._disk is None:
+            return kept, None
+        try:
+            key = photo_key(self._photos[position])
+        except OSError:  # the file is missing; reading it raises
+            return None, None
+        stored = self._disk.get(key)
+        if stored is not None:
+            self._keep(position, stored, None)
+        return stored, key
+
+    def _keep(self, position: int, view: Decoded, key: bytes | None) -> None:
+        """Cache a photo in memory if there is room, and on disk if it has a key."""
+        with self._lock:
+            if view.pixels.nbytes <= self._room and position not in self._kept:
+                self._room -= view.pixels.nbytes
+                self._kept[position] = view
+        if key is not None and self._disk is not None:
+            self._disk.put(key, view)
+
+    def _decoded(self, position: int) -> Image.Image:
+        photo = self._photos[position]
+        try:
+            return crop(
+                open_image(photo.read(), min_side=self._preprocessing.min_side if photo.bbox is None else 0), photo.bbox
+            )
+        except ImageRefused as error:
+            raise DataError(
+                f"{photo.path}: {error.message}",
+                remedy=REMEDY,
+            ) from error
+
+
+def require_readable(
+    photos: Sequence[Photo], preprocessing: Preprocessing, *, cache_dir: str = "", threads: int = 0
+) -> None:
+    """Open every photo as training does; raise a DataError that counts the photos that cannot be used."""
+    reader = PhotoReader(photos, preprocessing, cache_bytes=0, cache_dir=cache_dir)
+
+    def refusal(position: int) -> str:
+        try:
+            reader[position]
+        except DataError as error:
+            return error.message
+        return ""
+
+    with ThreadPoolExecutor(thread_count(threads)) as pool:
+        messages = pool.map(refusal, range(len(photos)))
+        refusals = [text for text in tqdm(messages, desc="checking", unit="photo", total=len(photos)) if text]
+    reader.publish()
+    if refusals:
+        more = f"; and {len(refusals) - NAMED} more" if len(refusals) > NAMED else ""
+        raise DataError(
+            f"{len(refusals)} of the {len(photos)} photos to train on cannot be used: "
+            f"{'; '.join(refusals[:NAMED])}{more}",
+            remedy=REMEDY,
+        )
+
+
+def training_batches(
+    reader: PhotoReader,
+    augmentation: Augmentation,
+    batches: Iterable[np.ndarray],
+    *,
+    seed: tuple[int, ...],
+    part: tuple[int, int] = (0, 1),
+    threads: int = 0,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield (positions (r,), uint8 pixels (r, size, size, 3)) of each batch, prefetched by several threads.
+
+    Parameters
+    ----------
+    batches:
+        Positions (n,) of the photos of each batch, for all processes together.
+    seed:
+        Decides the augmentation of each photo together with the number of the batch and the place in it, for any
+        number of threads and processes.
+    part:
+        (rank, number of processes): the part of `np.array_split` of a batch that this process yields.
+    threads:
+        Number of decoding threads; 0 = one per core.
+    """
+    rank, processes = part
+
+    def jobs() -> Iterator[tuple[tuple[np.ndarray, np.ndarray], list[Callable[[], None]]]]:
+        for number, batch in enumerate(batches):
+            seeds = np.random.default_rng((*seed, number)).integers(SEEDS, size=len(batch))
+            rows = np.array_split(np.arange(len(batch)), processes)[rank]
+            positions = batch[rows]
+            pixels = np.empty((len(rows), augmentation.size, augmentation.size, 3), np.uint8)
+            yield (positions, pixels), _parts(partial(augment, positions, seeds[rows], pixels), len(rows))
+
+    def augment(positions: np.ndarray, seeds: np.ndarray, pixels: np.ndarray, block: slice) -> None:
+        for row in range(*block.indices(len(positions))):
+            pixels[row] = augmentation.crop(reader[int(positions[row])], int(seeds[row]))
+
+    try:
+        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
+    finally:
+        reader.publish()
+
+
+def evaluation_batches(
+    reader: PhotoReader, count: int, *, batch_size: int = 64, threads: int = 0
+) -> Iterator[np.ndarray]:
+    """Yield uint8 (≤ batch_size, size, size, 3) of photos 0..count-1 in order, prefetched by several threads."""
+
+    def jobs() -> Iterator[tuple[np.ndarray, list[Callable[[], None]]]]:
+        for start in range(0, count, batch_size):
+            positions = range(start, min(start + batch_size, count))
+            pixels = np.empty((len(positions), reader.size, reader.size, 3), np.uint8)
+            yield pixels, _parts(partial(squares, positions, pixels), len(positions))
+
+    def squares(positions: range, pixels: np.ndarray, block: slice) -> None:
+        pixels[block] = reader.pixels(positions[block])
+
+    try:
+        yield from prefetch_parallel(jobs(), threads=thread_count(threads), depth=PREFETCH)
+    finally:
+        reader.publish()
+
+
+def _parts(work: Callable[[slice], None], count: int) -> list[Callable[[], None]]:
+    return [partial(work, slice(start, start + SHARE)) for start in range(0, count, SHARE)]

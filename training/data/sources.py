@@ -1,0 +1,180 @@
+"""Inputs of the training steps: augmented pixels, or precomputed features.
+
+Symbols: n = training photos, m = validation photos, r = this process's share of a batch, c = channels of the backbone,
+V = views of each photo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from retrieval.catalogue.read import Photo
+from retrieval.images import Preprocessing
+from training.config import Settings
+from training.evaluation.embedding import embed_photos, to_device
+from training.loop.distributed import ProcessGroup
+from training.model import EmbeddingModel
+
+from .reader import Augmentation, PhotoReader, evaluation_batches, prefetch, training_batches
+
+FEATURES = "features.safetensors"
+GIB = 2**30
+
+
+class Source(Protocol):
+    """Yields the inputs of one process's steps, and embeds the validation photos."""
+
+    def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
+        """Yield this process's share of the inputs of each planned batch."""
+
+    def prepare(self, inputs: np.ndarray) -> Tensor:
+        """Return inputs as a tensor for the model, on the device."""
+
+    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
+        """Return unit vectors (m, d) of the validation photos."""
+
+
+class PixelSource:
+    """Decodes photos in the background and augments them for every use."""
+
+    def __init__(
+        self,
+        fit: Sequence[Photo],
+        validation: Sequence[Photo],
+        settings: Settings,
+        preprocessing: Preprocessing,
+        *,
+        process_group: ProcessGroup,
+    ) -> None:
+        cache_bytes, cache_dir = int(settings.cache_gib * GIB), settings.cache_dir
+        self.reader = PhotoReader(fit, preprocessing, cache_bytes=cache_bytes, cache_dir=cache_dir)
+        share = [validation[i] for i in process_group.share(np.arange(len(validation)))]
+        self._validation = PhotoReader(share, preprocessing, cache_bytes=cache_bytes // 4, cache_dir=cache_dir)
+        self._validation_count = len(share)
+        self.count = len(fit)
+        self._augmentation = Augmentation(settings)
+        self._settings = settings
+        self._preprocessing = preprocessing
+        self._process_group = process_group
+
+    def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
+        """Yield uint8 pixels (r, size, size, 3), augmented as (seed, epoch) and the place in the batch decide."""
+        for _, pixels in self.crops(planned, seed=(self._settings.seed, epoch)):
+            yield pixels
+
+    def crops(self, batches: Iterable[np.ndarray], *, seed: tuple[int, ...]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield this process's positions (r,) of each batch, and its augmented pixels (r, size, size, 3)."""
+        part = (self._process_group.rank, self._process_group.size)
+        threads = self._settings.decoders
+        return training_batches(self.reader, self._augmentation, batches, seed=seed, part=part, threads=threads)
+
+    def prepare(self, inputs: np.ndarray) -> Tensor:
+        """Return normalised pixels (r, 3, size, size)."""
+        return to_device(inputs, self._preprocessing, self._process_group.device)
+
+    def augment(self, position: int, generator: np.random.Generator) -> np.ndarray:
+        """Return an augmented training photo, uint8 (size, size, 3)."""
+        return self._augmentation(self.reader[position], generator)
+
+    def validation_pixels(self) -> Iterator[np.ndarray]:
+        """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
+        return evaluation_batches(self._validation, self._validation_count, threads=self._settings.decoders)
+
+    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
+        """Return unit vectors (m, d), of which each process embeds its share."""
+        return self._process_group.gather_rows(
+            embed_photos(model, self._validation, self._validation_count, self._preprocessing)
+        )
+
+
+class FeatureSource:
+    """Pooled features of a frozen backbone, computed once and stored in the run, to train only the head.
+
+    The first view of a photo has the preprocessing that serves; the others are augmented.
+    """
+
+    def __init__(
+        self, path: Path, pixels: PixelSource, model: EmbeddingModel, settings: Settings, process_group: ProcessGroup
+    ) -> None:
+        from safetensors.torch import load_file, save_file
+
+        self._process_group = process_group
+        self._seed = settings.seed
+        if not (path / FEATURES).exists():
+            features = _features(pixels, model, settings, process_group)
+            if process_group.is_main:
+                save_file(
+                    {name: torch.from_numpy(value) for name, value in features.items()}, path / "features.partial"
+                )
+                (path / "features.partial").replace(path / FEATURES)
+            process_group.barrier()
+        stored = load_file(path / FEATURES)
+        self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
+        self._validation = stored["validation"]  # (m, c)
+
+    def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
+        """Yield features (r, c), of a random view of each photo."""
+        generator = np.random.default_rng((self._seed, epoch))
+        for positions in planned:
+            views = generator.integers(len(self._fit), size=len(positions))
+            yield self._fit[self._process_group.share(views), self._process_group.share(positions)]
+
+    def prepare(self, inputs: np.ndarray) -> Tensor:
+        """Return features (r, c)."""
+        return torch.from_numpy(inputs).to(self._process_group.device)
+
+    def validation_vectors(self, model: EmbeddingModel) -> np.ndarray:
+        """Return unit vectors (m, d)."""
+        with torch.inference_mode():
+            vectors: np.ndarray = (
+                F.normalize(model.head(self._validation.to(self._process_group.device)), dim=1).cpu().numpy()
+            )
+        return vectors
+
+
+def _features(
+    pixels: PixelSource, model: EmbeddingModel, settings: Settings, process_group: ProcessGroup
+) -> dict[str, np.ndarray]:
+    """Return the pooled features of the training photos (V, n, c) and of the validation photos (m, c), float32."""
+    was_training = model.training
+    model.eval()
+
+    def pooled(block: np.ndarray) -> np.ndarray:
+        with torch.inference_mode():
+            features: np.ndarray = model.pool(model.backbone(pixels.prepare(block))).float().cpu().numpy()
+        return features
+
+    def view(number: int) -> np.ndarray:
+        """Return the features of all training photos (n, c): unaugmented for view 0, else augmented."""
+        blocks = np.split(np.arange(pixels.count), range(64, pixels.count, 64))
+        if number:
+            batches = pixels.crops(blocks, seed=(settings.seed, number))
+        else:
+            shares = [process_group.share(block) for block in blocks]
+            batches = prefetch(((share, pixels.reader.pixels(share.tolist())) for share in shares if len(share)), 2)
+        positions, features = [np.zeros(0, np.int64)], [empty]
+        for share, crops in batches:
+            positions.append(share)
+            features.append(pooled(crops))
+        whole = np.empty((pixels.count, model.backbone.width), np.float32)
+        whole[process_group.gather_rows(np.concatenate(positions))] = process_group.gather_rows(
+            np.concatenate(features)
+        )
+        return whole
+
+    empty = np.zeros((0, model.backbone.width), np.float32)
+    numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
+    views = np.stack([view(number) for number in numbers])
+    validation = process_group.gather_rows(
+        np.concatenate([empty, *(pooled(block) for block in pixels.validation_pixels())])
+    )
+    model.train(was_training)
+    return {"fit": views, "validation": validation}

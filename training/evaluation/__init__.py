@@ -1,0 +1,1 @@
+"""Evaluating a model on items it was not trained on."""

@@ -1,0 +1,64 @@
+"""Embedding of photos with a torch model: unit vectors and norms.
+
+Shapes: n photos, d = embedding size, h and w = sides of the model's input.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from tqdm import tqdm
+
+from retrieval.images import Preprocessing
+from training.data.reader import PhotoReader, evaluation_batches
+from training.loop.memory import keep_freed_memory
+from training.model import EmbeddingModel
+
+
+def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.device) -> Tensor:
+    """Return uint8 (n, h, w, 3) as the model's float input (n, 3, h, w), scaled on the device."""
+    raw = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
+    mean = torch.tensor(preprocessing.mean, device=device).view(1, 3, 1, 1)
+    std = torch.tensor(preprocessing.std, device=device).view(1, 3, 1, 1)
+    return (raw.float() / 255 - mean) / std
+
+
+def embed_photos(
+    model: EmbeddingModel,
+    reader: PhotoReader,
+    count: int,
+    preprocessing: Preprocessing,
+    *,
+    progress: bool = False,
+) -> np.ndarray:
+    """Return unit vectors (count, d) float32 of the reader's photos, in evaluation mode."""
+    return embed_with_norms(model, reader, count, preprocessing, progress=progress)[0]
+
+
+def embed_with_norms(
+    model: EmbeddingModel,
+    reader: PhotoReader,
+    count: int,
+    preprocessing: Preprocessing,
+    *,
+    progress: bool = False,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return unit vectors (count, d) and norms of the raw embeddings (count,), float32, in evaluation mode."""
+    was_training = model.training
+    model.eval()
+    device = next(model.parameters()).device
+    if device.type == "cpu":
+        keep_freed_memory()
+    blocks, norms = [np.zeros((0, model.head.out_features), np.float32)], [np.zeros(0, np.float32)]
+    with torch.inference_mode():
+        bar = tqdm(total=count, desc="embedding", unit="photo", disable=not progress)
+        for pixels in evaluation_batches(reader, count):
+            raw = model(to_device(pixels, preprocessing, device))
+            blocks.append(F.normalize(raw.float(), dim=1).cpu().numpy())
+            norms.append(raw.float().norm(dim=1).cpu().numpy())
+            bar.update(len(pixels))
+        bar.close()
+    model.train(was_training)
+    return np.concatenate(blocks), np.concatenate(norms)

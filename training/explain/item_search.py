@@ -1,0 +1,119 @@
+"""Searches of an evaluation split by item: the items that a query returns, and their nearest photos.
+
+The distance to an item is that to its nearest photo. Distances come from float64 products; displayed ones are exact.
+Shapes: n queries, m gallery photos, d = embedding size, T items of the gallery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.distance import PLAIN, Measure, accepts, squared_distance
+from training.evaluation.evaluate import EvaluationSplit
+
+ANSWERS = 10  # items that a search returns at most
+BLOCK = 2**22  # distances held at a time
+
+Floats = NDArray[np.float64]
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An item in a search: its nearest photo, the distance to it, and whether it is a match."""
+
+    item: int  # label
+    photo: int  # position
+    distance: float
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class OtherAnswers:
+    """Items other than its own that each query returns, at most ANSWERS per query and a in total."""
+
+    rows: Places  # (a,) rows of the queries
+    items: Places  # (a,) labels
+    ranks: Places  # (a,) among the other items, from 0
+    distances: Floats  # (a,)
+    nearest: Places  # (n,) label of the nearest other item, accepted or not; -1 where there is none
+
+
+class ItemSearch:
+    """Searches of an evaluation split, with each item at its nearest photo."""
+
+    def __init__(
+        self,
+        split: EvaluationSplit,
+        vectors: NDArray[np.float32],
+        labels: Places,
+        *,
+        threshold: float,
+        measure: Measure = PLAIN,
+    ) -> None:
+        order = np.argsort(labels[split.gallery], kind="stable")
+        self.split, self.labels, self.threshold = split, labels, threshold
+        self._photos = split.gallery[order]  # sorted by item
+        self.items, self._starts = np.unique(labels[self._photos], return_index=True)
+        self._vectors, self._measure = vectors, measure
+        self._gallery = _unit(vectors[self._photos])
+        self._densities = measure.densities(vectors[self._photos])
+
+    def blocks(self, rows: Places) -> Iterator[tuple[Places, Floats]]:
+        """Yield blocks of rows (b,) and their queries' distances to the gallery photos (b, m), inf to themselves."""
+        step = max(1, BLOCK // len(self._photos))
+        for start in range(0, len(rows), step):
+            block = rows[start : start + step]
+            queries = self.split.queries[block]
+            squared = np.maximum(2 - 2 * (_unit(self._vectors[queries]) @ self._gallery.T), 0)
+            densities = self._measure.densities(self._vectors[queries])
+            distances = self._measure.transform(squared, densities[:, None], self._densities[None])
+            distances[queries[:, None] == self._photos[None]] = np.inf
+            yield block, distances
+
+    def by_item(self, distances: Floats) -> Floats:
+        """Return the distances to items (b, T), from distances to photos (b, m)."""
+        return np.asarray(np.minimum.reduceat(distances, self._starts, axis=1))
+
+    def other_answers(self) -> OtherAnswers:
+        """Return the other items that each query returns."""
+        count = min(ANSWERS, len(self.items))
+        answers: list[tuple[Places, Places, Places, Floats]] = []
+        nearest = np.full(len(self.split.queries), -1, dtype=np.int64)
+        for rows, distances in self.blocks(np.arange(len(self.split.queries))):
+            item_distances = self.by_item(distances)
+            item_distances[self.labels[self.split.queries[rows]][:, None] == self.items[None]] = np.inf
+            order = np.argsort(item_distances, axis=1, kind="stable")[:, :count]
+            ordered = np.take_along_axis(item_distances, order, axis=1)
+            has_other = np.isfinite(ordered[:, 0])
+            nearest[rows[has_other]] = self.items[order[has_other, 0]]
+            row, rank = np.nonzero(accepts(ordered, self.threshold))
+            answers.append((rows[row], self.items[order[row, rank]], rank, ordered[row, rank]))
+        rows, items, ranks = (np.concatenate([block[i] for block in answers]).astype(np.int64) for i in range(3))
+        return OtherAnswers(rows, items, ranks, np.concatenate([block[3] for block in answers]), nearest)
+
+    def nearest_photo(self, row: int, item: int) -> Neighbour | None:
+        """Return an item's nearest photo to a query, with the exact distance, or None without another photo."""
+        query = self.split.queries[row]
+        index = int(np.searchsorted(self.items, item))
+        if index == len(self.items) or self.items[index] != item:
+            return None
+        photos = self._photos[self._starts[index] : (*self._starts, None)[index + 1]]
+        photos = photos[photos != query]
+        if not len(photos):
+            return None
+        query_vector, photo_vectors = self._vectors[[query]], self._vectors[photos]
+        densities = self._measure.densities(query_vector), self._measure.densities(photo_vectors)
+        distances = self._measure.transform(squared_distance(query_vector, photo_vectors), *densities)
+        best = int(distances.argmin())
+        distance = float(distances[best])
+        return Neighbour(int(item), int(photos[best]), distance, bool(accepts(distance, self.threshold)))
+
+
+def _unit(vectors: NDArray[np.float32]) -> Floats:
+    exact = vectors.astype(np.float64)
+    return np.asarray(exact / np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-30))

@@ -1,0 +1,100 @@
+"""Comparison of an exported model with fp32: throughput, OPIS, FPIR and TPIR."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.bundle.embedder import Embedder
+from retrieval.metrics.consistency import opis, search_opis
+from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+
+ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class VariantMetrics:
+    """Metrics of a variant on the calibration photos, with rates at the largest threshold that keeps the target."""
+
+    form: str
+    images_per_second: float
+    opis: float  # of pairs
+    search_opis: float
+    fpir: float
+    tpir: float
+
+    @classmethod
+    def of(
+        cls,
+        form: str,
+        rate: float,
+        vectors: NDArray[np.float32],
+        labels: NDArray[Any],
+        scores: SearchScores,
+        *,
+        target_fpir: float,
+    ) -> VariantMetrics:
+        """Compute the metrics of vectors (n, d) with items (n,), and of the searches among them."""
+        rates = identification_rates(scores, threshold_at_fpir(scores, target_fpir))
+        pairs, searches = opis(vectors, labels).value, search_opis(scores, target_fpir).value
+        return cls(form, rate, pairs, searches, rates.fpir, rates.tpir)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def images_per_second(
+    embedders: Sequence[Embedder],
+    tensor: NDArray[np.float32],
+    *,
+    rounds: int = ROUNDS,
+    repeat: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[list[float]]:
+    """Return the photos per second of each model on a batch (n, 3, size, size), for each of interleaved rounds.
+
+    On a shared machine, pass `time.process_time` as the clock to count the CPU time of this process only.
+    """
+    rates: list[list[float]] = [[] for _ in embedders]
+    for embedder in embedders:
+        embedder.embed_tensor(tensor)  # warm-up
+    for _ in range(rounds):
+        for embedder, embedder_rates in zip(embedders, rates, strict=True):
+            started = clock()
+            for _ in range(repeat):
+                embedder.embed_tensor(tensor)
+            embedder_rates.append(repeat * len(tensor) / (clock() - started))
+    return rates
+
+
+def medians(rates: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median rate of each model."""
+    return [statistics.median(model_rates) for model_rates in rates]
+
+
+def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a text table of the metrics of several variants."""
+    head = ("variant", "images/s", "OPIS", "OPIS of searches", "FPIR", "TPIR")
+    cells = [
+        (
+            str(row["form"]),
+            f"{row['images_per_second']:.0f}",
+            f"{row['opis']:.2e}",
+            f"{row['search_opis']:.2e}",
+            f"{row['fpir']:.3f}",
+            f"{row['tpir']:.3f}",
+        )
+        for row in rows
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" if not column else f"{cell:>{width}}" for column, (cell, width) in enumerate(line))
+        for line in (list(zip(row, widths, strict=True)) for row in (head, *cells))
+    )

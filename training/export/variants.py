@@ -1,0 +1,118 @@
+"""Variants of an exported model: its precision and execution provider. Each variant needs its own threshold.
+
+fp32 on the CPU is the reference that other variants are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.providers import CPU, FP16, FP32, INT8, PRECISIONS, find_provider
+from retrieval.catalogue.read import Photo
+from retrieval.errors import InvalidParameter, RunError
+from retrieval.images import Preprocessing, to_tensor
+from training.data.reader import PhotoReader, evaluation_batches
+from training.evaluation.distance_selection import Whitening
+from training.model import EmbeddingModel
+
+from .fp16 import to_fp16
+from .onnx_writer import write_onnx
+from .quantization import to_int8
+
+PARITY = 1e-5  # largest difference between components of torch and of fp32 on the CPU
+FLOORS: Mapping[str, float] = {
+    FP32: 0.9999,
+    FP16: 0.999,
+    INT8: 0.99,
+}  # smallest mean cosine to torch of the other variants
+CALIBRATION_PHOTOS = 256  # training photos that decide the ranges of int8
+BATCH = 16
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A precision and an execution provider; raises where the provider is not available."""
+
+    precision: str = FP32
+    provider: str = CPU
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise InvalidParameter("precision", f"be one of {', '.join(PRECISIONS)}", self.precision)
+        find_provider(self.provider)
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is fp32 on the CPU."""
+        return self == REFERENCE
+
+    def describe(self) -> str:
+        """Return a short description."""
+        return f"{self.precision}, {self.provider}"
+
+    def embedder(self, model: Path, preprocessing: Preprocessing, *, threads: int = 1) -> Embedder:
+        """Return an embedder with the model of this variant."""
+        return Embedder(model, preprocessing, threads=threads, provider=self.provider, precision=self.precision)
+
+
+REFERENCE = Variant()
+
+
+@dataclass(frozen=True)
+class VariantWriter:
+    """Writes a trained model as ONNX, in any variant."""
+
+    model: EmbeddingModel
+    preprocessing: Preprocessing
+    photos: Sequence[Photo]  # of the fit items
+
+    def write(self, path: Path, variant: Variant, *, whitening: Whitening | None = None) -> str:
+        """Write one ONNX file; return the method, such as "int8, static"."""
+        if variant.precision == FP32:
+            write_onnx(self.model, path, size=self.preprocessing.size, whitening=whitening)
+            return FP32
+        fp32 = path.with_suffix(".fp32")
+        write_onnx(self.model, fp32, size=self.preprocessing.size, whitening=whitening)
+        try:
+            if variant.precision == FP16:
+                to_fp16(fp32, path)
+                return FP16
+            return f"{INT8}, {to_int8(fp32, path, self._batches())}"
+        finally:
+            fp32.unlink()
+
+    def _batches(self) -> list[NDArray[np.float32]]:
+        positions = np.unique(np.linspace(0, len(self.photos) - 1, CALIBRATION_PHOTOS).round().astype(int))
+        reader = PhotoReader([self.photos[position] for position in positions], self.preprocessing, cache_bytes=0)
+        batches = evaluation_batches(reader, len(positions), batch_size=BATCH)
+        return [to_tensor(pixels, self.preprocessing) for pixels in batches]
+
+
+def check_parity(exported: NDArray[np.float32], trained: NDArray[np.float32], variant: Variant) -> dict[str, float]:
+    """Return the deviation of unit vectors (n, d) from those of torch; raise RunError if it is too large."""
+    difference = float(np.abs(exported - trained).max())
+    cosines = (exported * trained).sum(axis=1)
+    deviation = {
+        "largest_difference": difference,
+        "mean_cosine": float(cosines.mean()),
+        "first_percentile_of_cosine": float(np.percentile(cosines, 1)),
+    }
+    if variant.is_reference:
+        if difference > PARITY:
+            raise RunError(
+                f"the ONNX model differs from torch by {difference:.1e} per component, more than {PARITY:g}",
+                remedy="Train in fp32, or report that this backbone is not exported correctly",
+            )
+    elif not deviation["mean_cosine"] >= FLOORS[variant.precision]:
+        raise RunError(
+            f"the mean cosine of {variant.describe()} to fp32 is {deviation['mean_cosine']:.4f}, less than "
+            f"{FLOORS[variant.precision]:g}",
+            remedy="Export in fp16 or fp32: this backbone loses too much accuracy in a lower precision",
+        )
+    return deviation

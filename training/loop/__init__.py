@@ -1,0 +1,1 @@
+"""The training loop: trainer, optimizers, processes and the run directory."""

@@ -1,0 +1,210 @@
+"""Data-parallel training: each process embeds its share of a batch, and all compute the loss of the whole batch.
+
+Symbols: n = photos of the global batch, r = this process's share of them, d = embedding size, W = processes.
+
+Every process computes the same loss of all n embeddings and backpropagates the gradient of its own rows.
+`DistributedDataParallel` averages the model's gradients over the processes, so the gradient of the gathered rows is
+multiplied by W. The result equals a step of one process with the whole batch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
+from torch.nn.parallel import DistributedDataParallel
+
+from retrieval import errors
+from retrieval.cores import threads_of_share
+from retrieval.errors import InvalidParameter, RetrievalError, RunError
+
+from .run import choose_device
+
+T = TypeVar("T")
+
+
+class ProcessGroup:
+    """The processes of a run, as seen by one of them. A group of one needs no communication."""
+
+    def __init__(self, device: torch.device, *, rank: int = 0, size: int = 1) -> None:
+        self.device = device
+        self.rank = rank
+        self.size = size
+
+    @classmethod
+    def join(cls, device: str) -> ProcessGroup:
+        """Return the group that this process was launched into (`--devices`, `accelerate launch`) or a group of one."""
+        if not launched():
+            return cls(choose_device(device))
+        from accelerate import PartialState
+
+        torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", str(threads_of_share()))))
+        state = PartialState(cpu=device == "cpu" or not torch.cuda.is_available())
+        return cls(state.device, rank=state.process_index, size=state.num_processes)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this is the main process, which writes the files of the run."""
+        return self.rank == 0
+
+    def share(self, rows: np.ndarray) -> np.ndarray:
+        """Return this process's share of rows that the group divides, in order."""
+        share: np.ndarray = np.array_split(rows, self.size)[self.rank]
+        return share
+
+    def wrap(self, network: nn.Module, *, static_statistics: bool) -> nn.Module:
+        """Return the network wrapped so that gradients are averaged, or as is if it has no trainable parameters.
+
+        Every parameter that requires a gradient must get one in each step.
+        """
+        if self.size == 1 or not any(p.requires_grad for p in network.parameters()):
+            return network
+        if not static_statistics and self.device.type == "cuda":
+            network = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+        return DistributedDataParallel(
+            network,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            forward_sync_buffers=not static_statistics,
+        )
+
+    def gather(self, embeddings: Tensor, rows: int) -> Tensor:
+        """Return the embeddings (n, d) of the whole batch of n = `rows`, with gradients."""
+        if self.size == 1:
+            return embeddings
+        gathered: Tensor = _Gather.apply(embeddings, rows, self)  # type: ignore[no-untyped-call]
+        return gathered
+
+    def average_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Average gradients over the processes. They differ by rounding only, and are equal afterwards."""
+        if self.size == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:  # every process drew the same classes
+                parameter.grad = parameter.grad.coalesce()
+            values = parameter.grad._values() if parameter.grad.is_sparse else parameter.grad
+            dist.all_reduce(values)
+            values /= self.size
+
+    def sync(self, module: nn.Module) -> None:
+        """Broadcast the parameters and buffers of the main process."""
+        if self.size > 1:
+            for tensor in module.state_dict().values():
+                dist.broadcast(tensor, 0)
+
+    def gather_rows(self, share: np.ndarray) -> np.ndarray:
+        """Return the rows of all processes, in order, in every process."""
+        if self.size == 1:
+            return share
+        shares: list[Any] = [None] * self.size
+        dist.all_gather_object(shares, share)
+        return np.concatenate(shares)
+
+    def run_on_main(self, action: Callable[[], object]) -> None:
+        """Run an action in the main process; raise its RetrievalError in every process."""
+        failure: RetrievalError | None = None
+        if self.is_main:
+            try:
+                action()
+            except RetrievalError as error:
+                failure = error
+        reason = self.broadcast(None if failure is None else (failure.message, failure.remedy))
+        if failure is not None:
+            raise failure
+        if reason is not None:
+            raise RunError(reason[0], remedy=reason[1])
+
+    def broadcast(self, value: T) -> T:
+        """Return the value that the main process passes."""
+        if self.size == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def barrier(self) -> None:
+        """Wait until every process has reached this call."""
+        if self.size > 1:
+            dist.barrier()
+
+
+class _Gather(torch.autograd.Function):
+    """Gather the rows of all processes; the gradient of a process is that of its own rows times W."""
+
+    @staticmethod
+    def forward(ctx: Any, embeddings: Tensor, rows: int, process_group: ProcessGroup) -> Tensor:
+        sizes = [len(part) for part in np.array_split(np.arange(rows), process_group.size)]
+        ctx.start, ctx.rows, ctx.size = sum(sizes[: process_group.rank]), sizes[process_group.rank], process_group.size
+        padded = embeddings.new_zeros(max(sizes), embeddings.shape[1])
+        padded[: len(embeddings)] = embeddings
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return ctx.size * gradient[ctx.start : ctx.start + ctx.rows], None, None
+
+
+class ProcessEnded(RunError):
+    """One of the processes of a run was killed, or ended without a word."""
+
+
+def launched() -> bool:
+    """Return whether a launcher started this process as a member of a larger group."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def launch(work: Callable[..., None], arguments: tuple[Any, ...], *, processes: int) -> None:
+    """Run `work(*arguments)` in a group of new processes, and wait for them.
+
+    When one process dies, the others are terminated. Raises the RetrievalError that a process raised, or RunError.
+    """
+    failures = multiprocessing.get_context("spawn").SimpleQueue()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    try:
+        start_processes(_enter, (work, arguments, processes, port, failures), nprocs=processes, start_method="spawn")  # type: ignore[no-untyped-call]
+    except ProcessExitedException as error:
+        name = signal.Signals(-error.exit_code).name if error.exit_code < 0 else f"status {error.exit_code}"
+        raise ProcessEnded(
+            f"process {error.error_index} of {processes} ended with {name}", remedy="Continue the run with --resume"
+        ) from error
+    except ProcessRaisedException as error:
+        if failures.empty():
+            raise
+        kind, message, remedy = failures.get()
+        error_type = getattr(errors, kind)
+        raise (RunError if issubclass(error_type, InvalidParameter) else error_type)(message, remedy=remedy) from error
+
+
+def _enter(
+    rank: int, work: Callable[..., None], arguments: tuple[Any, ...], processes: int, port: int, failures: Any
+) -> None:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(processes),
+        "LOCAL_WORLD_SIZE": str(processes),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    try:
+        work(*arguments)
+    except RetrievalError as error:
+        failures.put((type(error).__name__, error.message, error.remedy))
+        raise
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()

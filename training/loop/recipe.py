@@ -1,0 +1,89 @@
+"""Model, loss and sampler of a run, built from its settings, and the checks made before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from index.shell import command
+from retrieval.catalogue.read import Photo
+from retrieval.errors import InvalidParameter
+from training.config import Settings
+from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
+from training.data.splits import Splits
+from training.evaluation.evaluate import item_labels
+from training.losses.registry import LOSSES, Regularized, make_loss
+from training.losses.sampled import SampledClasses
+from training.model import EmbeddingModel, load_backbone
+
+from .learner import half_precision
+from .loggers import check_loggers
+from .optimizer import check_learning
+from .run import choose_device
+
+
+def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | None]:
+    """Return the model before its first step and the backbone's configuration."""
+    torch.manual_seed(settings.seed)
+    backbone, config = load_backbone(settings.backbone)
+    return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling), config
+
+
+def build_loss(settings: Settings, *, classes: int) -> nn.Module:
+    """Return the loss of the settings: the base loss, plus the regularizer if there is one."""
+    dim = settings.projector or settings.dim
+    base = make_loss(settings.loss, classes=classes, dim=dim, arguments=dict(settings.loss_arguments))
+    if settings.proxy_sample < 1:
+        base = SampledClasses(base, classes, share=settings.proxy_sample)
+    if not settings.regularizer:
+        return base
+    arguments = dict(settings.regularizer_arguments)
+    extra = make_loss(settings.regularizer, classes=classes, dim=dim, arguments=arguments)
+    return Regularized(base, extra, settings.regularizer_weight)
+
+
+def check_recipe(settings: Settings, splits: Splits) -> None:
+    """Raise InvalidParameter for settings that cannot be trained or would learn nothing."""
+    check_loggers(settings.loggers)
+    check_learning(settings, build_loss(settings, classes=len(splits.fit)))
+    half_precision(settings.precision, choose_device(settings.device))
+    if not splits.validation and settings.select != "last":
+        raise InvalidParameter(
+            "select", "be last without validation items, which choose the checkpoint", settings.select
+        )
+    for name in filter(None, (settings.loss, settings.regularizer)):
+        single_photos = settings.photos_per_item < 2 or settings.sampler == "random"
+        if LOSSES[name].needs_balanced_batches and single_photos:
+            raise InvalidParameter(
+                "photos_per_item",
+                f"be at least 2 for {name}, which compares photos of one item within a batch",
+                settings.photos_per_item if settings.sampler != "random" else "any photos (sampler random)",
+                remedy=f"Use 4, or a loss with proxies, which works with 1 (see `{command('losses')}`)",
+            )
+    if settings.items_per_batch * settings.photos_per_item < settings.devices:
+        raise InvalidParameter("devices", "be at most the number of photos per batch", settings.devices)
+
+
+def make_sampler(settings: Settings, photos: Sequence[Photo]) -> Sampler:
+    """Return the sampler of the settings for the training photos, in the given order."""
+    labels = item_labels(photos).tolist()
+    items, photos_per_item, seed = settings.items_per_batch, settings.photos_per_item, settings.seed
+    steps = settings.epoch_steps
+    if settings.sampler == "random":
+        return PhotoSampler(len(labels), batch_size=items * photos_per_item, seed=seed, steps=steps)
+    if settings.sampler == "groups":
+        groups = [_column(photo, settings.sampler_group) for photo in photos]
+        return GroupItemSampler(
+            labels, groups, items_per_batch=items, photos_per_item=photos_per_item, seed=seed, steps=steps
+        )
+    sampler = HardItemSampler if settings.sampler == "hard" else ItemSampler
+    return sampler(labels, items_per_batch=items, photos_per_item=photos_per_item, seed=seed, steps=steps)
+
+
+def _column(photo: Photo, name: str) -> str:
+    """Return the value of a catalogue column for a photo."""
+    own = getattr(photo, name, None)
+    return own if isinstance(own, str) else str(photo.metadata.get(name, ""))

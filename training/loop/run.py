@@ -1,0 +1,212 @@
+"""A training run as a directory: settings, splits, backbone, checkpoints, metrics.
+
+run/
+  settings.json     all settings (training.config)
+  splits.json       item_ids of each part, and the evaluation protocol
+  backbone.json     configuration that rebuilds the network without a download
+  checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
+  progress.json     number of finished epochs, best epoch, its metrics
+  metrics.jsonl     one line per epoch
+  tensorboard/      the same for TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from index.shell import command
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.errors import RunError
+from retrieval.files import write_file
+from retrieval.images import Preprocessing
+from training.config import Settings
+from training.data.splits import EvaluationProtocol, Splits
+from training.model import EmbeddingModel, rebuild_backbone
+
+BEST, LAST = "best", "last"
+
+
+class Traces:
+    """What a folder holds before a training begins, so that one that fails leaves nothing else behind."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._before = frozenset(path.iterdir()) if path.is_dir() else None
+
+    def remove(self) -> None:
+        """Remove what was written since, and the folder where it is new."""
+        if self._before is None:
+            shutil.rmtree(self._path, ignore_errors=True)
+            return
+        for entry in self._path.iterdir():
+            if entry in self._before:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+class Run:
+    """Reads and writes the files of one run directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, **documents: Mapping[str, Any] | None) -> Run:
+        """Create a run directory with its JSON documents; raise RunError for an existing run."""
+        run = cls(path)
+        if (path / "settings.json").exists():
+            new = "" if run.has(LAST) else ", or remove it: no epoch of it is finished"
+            raise RunError(
+                f"{path} holds a run already", remedy=f"Continue it with --resume, or choose another directory{new}"
+            )
+        traces = Traces(path)
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            for name, values in documents.items():
+                if name != "settings":
+                    run._write_json(name, values)
+            run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
+        except OSError as error:
+            traces.remove()
+            raise RunError(f"{path} cannot be written: {error.strerror}") from error
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """Open a run directory; raise RunError where there is none."""
+        if not (path / "settings.json").exists():
+            raise RunError(
+                f"{path} is not a training run",
+                remedy=f"Create one with `{command('train', 'CATALOGUE', '-o', path)}`",
+            )
+        return cls(path)
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the run."""
+        return Settings.from_dict(self._read_json("settings"))
+
+    @property
+    def splits(self) -> Splits:
+        """Class-disjoint parts of the items."""
+        return Splits.from_dict(self._read_json("splits")["parts"])
+
+    @property
+    def protocol(self) -> EvaluationProtocol:
+        """Sources of the query and gallery photos."""
+        return EvaluationProtocol(**self._read_json("splits")["protocol"])
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Preprocessing of the model's input."""
+        return Preprocessing.from_dict(self._read_json("backbone")["preprocessing"])
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """Number of finished epochs, the best one and its metrics; empty before the first epoch."""
+        return self._read_json("progress") if (self.path / "progress.json").exists() else {}
+
+    def photos(self) -> list[Photo]:
+        """Read the run's catalogue."""
+        return read_catalogue(Path(self.settings.catalogue))
+
+    def new_model(self) -> EmbeddingModel:
+        """Return the run's network with random weights."""
+        settings = self.settings
+        backbone = rebuild_backbone(self._read_json("backbone")["config"])
+        return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
+
+    def best_model(self) -> EmbeddingModel:
+        """Return the model of the best epoch, in evaluation mode."""
+        model = self.new_model()
+        model.load_state_dict(self.load(BEST)[0])
+        return model.eval()
+
+    def has(self, name: str) -> bool:
+        """Return whether a checkpoint of this name exists."""
+        return (self.path / "checkpoints" / f"{name}.safetensors").exists()
+
+    def save(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any] | None = None) -> None:
+        """Write a checkpoint atomically."""
+        target = self.path / "checkpoints" / f"{name}.safetensors"
+        aside = target.with_suffix(".partial")
+        packed = {key: value.detach().cpu().contiguous() for key, value in tensors.items()}
+        try:
+            save_file(packed, aside, metadata={"facts": json.dumps(facts or {})})
+            _sync(aside)
+            aside.replace(target)
+        except SafetensorError as error:
+            remedy = "Check disk space and permissions, then continue with --resume"
+            raise RunError(f"{target} cannot be written: {error}", remedy=remedy) from error
+        finally:
+            aside.unlink(missing_ok=True)
+
+    def load(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return a checkpoint's tensors and plain values."""
+        path = self.path / "checkpoints" / f"{name}.safetensors"
+        if not path.exists():
+            raise RunError(f"{self.path} has no checkpoint {name!r} yet", remedy="Finish its first epoch with --resume")
+        try:
+            from safetensors import safe_open
+
+            with safe_open(path, framework="pt") as file:
+                facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            return load_file(path), facts
+        except SafetensorError as error:
+            raise RunError(f"{path} is damaged: {error}", remedy="Train the run again") from error
+
+    def record(self, line: Mapping[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(dict(line)) + "\n")
+
+    def forget_after(self, epoch: int) -> None:
+        """Drop the metrics of epochs after `epoch`, which a resumed run repeats."""
+        path = self.path / "metrics.jsonl"
+        if path.exists():
+            lines = [line for line in path.read_text().splitlines() if line.strip()]
+            kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
+            path.write_text("".join(line + "\n" for line in kept))
+
+    def write_progress(self, values: Mapping[str, Any]) -> None:
+        """Replace progress.json."""
+        self._write_json("progress", values)
+
+    def _write_json(self, name: str, values: Mapping[str, Any] | None) -> None:
+        target = self.path / f"{name}.json"
+        write_file(target, json.dumps(values, indent=2) + "\n")
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        path = self.path / f"{name}.json"
+        try:
+            values: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}", remedy="Train the run again") from error
+        return values
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of a run; "auto" is the first GPU if there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise RunError("device is cuda, but no GPU is available", remedy="Use --device auto")
+    return torch.device(name)
