@@ -40,7 +40,7 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
     lines = [shlex.split(line) for line in README.splitlines() if line.startswith("retrieval ")]
     assert [line[1] for line in lines] == [
         *("data", "train", "evaluate", "explain", "export", "index", "search", "serve", "doctor"),
-        *["gallery"] * 6,
+        *["gallery"] * 7,
     ]
     for line in lines:
         if line[1] == "serve":

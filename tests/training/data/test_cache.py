@@ -183,7 +183,7 @@ def test_threads_share_a_cache(tmp_path: Path) -> None:
 
 def writer(folder: Path, first: int, last: int, then: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, str(folder), str(first), str(last), then]
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     return subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
