@@ -159,5 +159,5 @@ def test_the_command_line_shows_both_forms(run: Run, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     rows = Bundle.open(tmp_path / "b").manifest["evidence"]["beside_fp32"]
     assert render_comparison(rows) in done.stdout
-    assert re.search(r"^form +images/s +OPIS +OPIS of searches +FPIR +TPIR$", done.stdout, re.MULTILINE)
+    assert re.search(r"^variant +images/s +OPIS +OPIS of searches +FPIR +TPIR$", done.stdout, re.MULTILINE)
     assert re.search(r"^Mean cosine to fp32: 0\.99\d\d\.$", done.stdout, re.MULTILINE)
