@@ -47,6 +47,7 @@ WORDS = {
     "RUN": "run",
     "KEY": "shop.key",
     "FILE": "keys.json",
+    "NEW": "NEW",
     "NEW_GALLERY": "NEW",
     "NEW.parquet": "NEW.parquet",
     "bundle": "bundle",

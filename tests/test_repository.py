@@ -172,7 +172,8 @@ def test_the_workflow_calls_the_script_that_everybody_can_run() -> None:
 
 def test_every_target_is_explained_and_listed() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    call = ["make", "--no-print-directory", "help"]
+    listed = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
     lines = [line.split() for line in listed.splitlines()]
     assert {words[1] for words in lines} == set(phony.split())

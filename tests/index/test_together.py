@@ -16,7 +16,8 @@ from index.gallery import Gallery
 from .vectors import unit
 
 READERS = 8
-SECONDS = float(os.environ.get("RETRIEVAL_SECONDS", "4"))
+VERSIONS = int(os.environ.get("RETRIEVAL_VERSIONS", "12"))  # that the readers must have seen
+PATIENCE = 30.0 * VERSIONS  # seconds; only a deadlock takes as long
 
 
 @pytest.mark.slow
@@ -26,18 +27,20 @@ def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
     writer = Gallery.create(tmp_path / "g", dim=vectors.shape[1], embedding_id="e")
     writer.add([f"p{i}" for i in range(300)], [f"i{i}" for i in range(300)], vectors)
     owners, answers, done = {writer.version: "i0"}, list[tuple[int, str, int]](), threading.Event()
+    seen: set[int] = set()
 
     def read() -> None:
         with Gallery.open(tmp_path / "g", read_only=True) as gallery:
             while not done.is_set():
                 version, (found,) = gallery.search_version(vectors[:1], 1)
                 answers.append((version, found[0].item_id, found[0].photo_id == "p0"))
+                seen.add(version)
 
     readers = [threading.Thread(target=read) for _ in range(READERS)]
     for reader in readers:
         reader.start()
-    end, number = time.monotonic() + SECONDS, 0
-    while time.monotonic() < end:
+    end, number = time.monotonic() + PATIENCE, 0
+    while len(seen) < VERSIONS and time.monotonic() < end:  # as long as it takes on this machine
         number += 1
         owner = f"owner-{number}"
         writer.add(["p0"], [owner], vectors[:1], upsert=True)
@@ -50,6 +53,5 @@ def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
     for reader in readers:
         reader.join()
     writer.close()
-    assert len(answers) > 100
-    assert len({version for version, _, _ in answers}) > 10  # they followed
+    assert len(seen) >= VERSIONS  # the readers followed
     assert all(owners[version] == item and own for version, item, own in answers)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.page_screenshot import serving
+from research.benchmarks.page_screenshot import serving
 from fastapi.testclient import TestClient
 
 from retrieval.client.client import RetrievalClient

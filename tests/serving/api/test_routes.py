@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from benchmarks.page_screenshot import serving
+from research.benchmarks.page_screenshot import serving
 from fastapi.testclient import TestClient
 from PIL import Image
 

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from benchmarks.page_screenshot import FLAGS
+from research.benchmarks.page_screenshot import FLAGS
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from benchmarks.page_screenshot import FLAGS
+from research.benchmarks.page_screenshot import FLAGS
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from training.explain.page import explain_page
