@@ -1,4 +1,4 @@
-"""Densities of gallery photos: computed from the vectors and a measure, cached in memory and on disk.
+"""Densities of gallery photos: computed from the vectors and a distance form, cached in memory and on disk.
 
 The files are only a cache: a missing or invalid file is computed again.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .distance import Floats, Measure
+from .distance import DistanceForm, Floats
 from .segments import OpenSegment
 
 MEASURES = 2  # measures kept at a time: the current one and its successor
@@ -23,23 +23,23 @@ BLOCK = 65_536  # rows computed at a time
 
 
 class Densities:
-    """Densities by measure and segment. Segments never change, so only new ones are computed."""
+    """Densities by distance form and segment. Segments never change, so only new ones are computed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._guard = threading.Lock()
         self._known: dict[str, dict[str, Floats]] = {}
 
-    def of(self, measure: Measure, segments: Sequence[OpenSegment]) -> Floats:
+    def of(self, distance_form: DistanceForm, segments: Sequence[OpenSegment]) -> Floats:
         """Return the density around each photo of the segments (n,), in order."""
         with self._guard:
-            known = self._known.pop(measure.key, {})
-            self._known[measure.key] = {
-                s.name: known[s.name] if s.name in known else self._made(measure, s) for s in segments
+            known = self._known.pop(distance_form.key, {})
+            self._known[distance_form.key] = {
+                s.name: known[s.name] if s.name in known else self._made(distance_form, s) for s in segments
             }
             while len(self._known) > MEASURES:
                 del self._known[next(iter(self._known))]
-            return np.concatenate([np.zeros(0), *self._known[measure.key].values()])
+            return np.concatenate([np.zeros(0), *self._known[distance_form.key].values()])
 
     def forget(self, names: set[str]) -> None:
         """Delete files of segments other than `names`; only the writer may call this."""
@@ -48,16 +48,16 @@ class Densities:
                 if file.name.split("-")[0] not in names:
                     file.unlink(missing_ok=True)
 
-    def _made(self, measure: Measure, segment: OpenSegment) -> Floats:
+    def _made(self, distance_form: DistanceForm, segment: OpenSegment) -> Floats:
         rows = len(segment.seqs)
-        path = self._folder / f"{segment.name}-{hashlib.sha256(measure.key.encode()).hexdigest()[:16]}.npy"
+        path = self._folder / f"{segment.name}-{hashlib.sha256(distance_form.key.encode()).hexdigest()[:16]}.npy"
         if rows >= KEPT_FROM:
             kept = _kept(path, rows)
             if kept is not None:
                 return kept
         segment.check(np.arange(rows))
         blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
-        made = np.concatenate([np.zeros(0), *(measure.densities(segment.read(block)) for block in blocks)])
+        made = np.concatenate([np.zeros(0), *(distance_form.densities(segment.read(block)) for block in blocks)])
         if rows >= KEPT_FROM:
             self._keep(path, made)
         return made

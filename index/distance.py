@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 
 
-class Measure(Protocol):
+class DistanceForm(Protocol):
     """Distance function: monotone in the cosine, given the densities of both vectors.
 
     A density is one number per vector, computed from the vector alone; larger means denser.
@@ -21,7 +21,7 @@ class Measure(Protocol):
 
     @property
     def key(self) -> str:
-        """Return a key that identifies this measure."""
+        """Return a key that identifies this form."""
 
     def densities(self, vectors: NDArray[np.float32]) -> Floats:
         """Return the density around each of the unit vectors (n, d)."""

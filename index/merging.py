@@ -118,7 +118,7 @@ def build_index(
     )
     seqs, recall = snapshot.seqs[positions], None
     if choice.kind in APPROXIMATE:
-        asked = ask(snapshot, probe, snapshot.densities(probe.measure, densities))
+        asked = ask(snapshot, probe, snapshot.densities(probe.distance_form, densities))
         candidates, recall = tune(snapshot, candidates, positions, asked)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(

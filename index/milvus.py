@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .checks import check_actor, check_additions, check_ids, check_values, check_vectors, refuse_present
 from .database import system_user
-from .distance import PLAIN, Measure, squared_distance
+from .distance import PLAIN, DistanceForm, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
 from .filters import check_columns, parse_where, to_milvus
 from .shell import command
@@ -257,11 +257,11 @@ class MilvusGallery:
         k: int,
         *,
         where: str | None = None,
-        measure: Measure = PLAIN,
+        distance_form: DistanceForm = PLAIN,
         within: float | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
-        return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
+        return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
 
     def search_version(
         self,
@@ -269,7 +269,7 @@ class MilvusGallery:
         k: int,
         *,
         where: str | None = None,
-        measure: Measure = PLAIN,
+        distance_form: DistanceForm = PLAIN,
         within: float | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version."""
@@ -277,7 +277,7 @@ class MilvusGallery:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         condition = to_milvus(parse_where(where, self.columns())) if where is not None else ""
-        return self.version, [self._nearest(vector, k, condition, measure, within) for vector in unit]
+        return self.version, [self._nearest(vector, k, condition, distance_form, within) for vector in unit]
 
     def verify(self) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""
@@ -292,9 +292,9 @@ class MilvusGallery:
         """Do nothing: Milvus checks its own files."""
 
     def _nearest(
-        self, vector: NDArray[np.float32], k: int, condition: str, measure: Measure, within: float | None
+        self, vector: NDArray[np.float32], k: int, condition: str, distance_form: DistanceForm, within: float | None
     ) -> list[Neighbour]:
-        own = measure.densities(vector[None])[0]
+        own = distance_form.densities(vector[None])[0]
         fetch = FIRST_FETCH + 4 * k
         while True:
             fetch = min(fetch, MOST)
@@ -310,11 +310,13 @@ class MilvusGallery:
             if not hits:
                 return []
             found = np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32)
-            distances = measure.transform(squared_distance(vector[None], found), own, measure.densities(found))
+            distances = distance_form.transform(
+                squared_distance(vector[None], found), own, distance_form.densities(found)
+            )
             limit = np.inf
             if len(hits) == fetch:
                 cosine = float(hits[-1]["distance"]) + 2 * (SLACK + self.dim * 2.0**-24)
-                limit = float(measure.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, SPARSEST)[0])
+                limit = float(distance_form.transform(np.array([max(0.0, 2 - 2 * cosine)]), own, SPARSEST)[0])
             best: dict[str, Neighbour] = {}
             order = sorted(range(len(hits)), key=lambda i: (distances[i], hits[i]["entity"]["photo_id"]))
             for i in order:

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from .checks import check_actor, check_vectors
 from .database import RESTORE, Change, system_user
 from .densities import Densities
-from .distance import PLAIN, Floats, Measure
+from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
 from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
@@ -165,7 +165,7 @@ class Reader:
         k: int,
         *,
         where: str | None = None,
-        measure: Measure = PLAIN,
+        distance_form: DistanceForm = PLAIN,
         within: float | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
@@ -177,13 +177,13 @@ class Reader:
         where:
             Filter over declared columns, such as "brand = 'x' and price < 10" (`index.filters`). It is applied before
             the nearest k are taken.
-        measure:
-            Distance function: plain, or corrected by density. The first search with a measure computes the density
+        distance_form:
+            Distance function: plain, or corrected by density. The first search with a form computes the density
             around every photo.
         within:
             Largest distance of interest. The search stops once it has the nearest item and all items within it.
         """
-        return self.search_version(vectors, k, where=where, measure=measure, within=within)[1]
+        return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
 
     def search_version(
         self,
@@ -191,7 +191,7 @@ class Reader:
         k: int,
         *,
         where: str | None = None,
-        measure: Measure = PLAIN,
+        distance_form: DistanceForm = PLAIN,
         within: float | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version that was searched."""
@@ -200,8 +200,8 @@ class Reader:
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
-            densities = now.densities(measure, self._densities)
-            found = now.nearest(unit, k, measure, densities, only=only, within=within)
+            densities = now.densities(distance_form, self._densities)
+            found = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = [[now.neighbour(position, distance) for position, distance in best] for best in found]
             if only is not None:
                 positions = (position for best in found for position, _ in best)
@@ -215,9 +215,9 @@ class Reader:
         """Return the newest version as a searchable snapshot."""
         return self._current()
 
-    def densities(self, measure: Measure) -> tuple[Floats, float]:
+    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo of the newest version (n,), and their minimum."""
-        return self._current().densities(measure, self._densities)
+        return self._current().densities(distance_form, self._densities)
 
     def verify(self) -> list[str]:
         """Read all data and return a list of problems in words; empty if there are none."""

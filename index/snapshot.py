@@ -22,7 +22,7 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE
 
 from .densities import Densities
-from .distance import PLAIN, Floats, Measure, squared_distance
+from .distance import PLAIN, DistanceForm, Floats, squared_distance
 from .filters import Value
 from .segments import OpenSegment
 
@@ -104,13 +104,13 @@ class Snapshot:
         """Return the first position of each segment, and the end."""
         return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
 
-    def densities(self, measure: Measure, known: Densities) -> tuple[Floats, float]:
+    def densities(self, distance_form: DistanceForm, known: Densities) -> tuple[Floats, float]:
         """Return the density around each photo (n,), and their minimum."""
         with self._guard:
-            if measure.key not in self._densities:
-                made = np.zeros(len(self.seqs)) if measure is PLAIN else known.of(measure, self.segments)
-                self._densities[measure.key] = made, float(made.min(initial=np.inf))
-            return self._densities[measure.key]
+            if distance_form.key not in self._densities:
+                made = np.zeros(len(self.seqs)) if distance_form is PLAIN else known.of(distance_form, self.segments)
+                self._densities[distance_form.key] = made, float(made.min(initial=np.inf))
+            return self._densities[distance_form.key]
 
     def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
         """Return the filter for the live photos whose seqs are in `passing`, and cache it under `key`."""
@@ -173,7 +173,7 @@ class Snapshot:
         self,
         vectors: NDArray[np.float32],
         k: int,
-        measure: Measure,
+        distance_form: DistanceForm,
         densities: tuple[Floats, float],
         *,
         only: Filter | None = None,
@@ -187,7 +187,7 @@ class Snapshot:
         query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
-        own = measure.densities(vectors)
+        own = distance_form.densities(vectors)
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
         if within is not None and self.base is not None and self.base.candidates.kind in APPROXIMATE:
             fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
@@ -196,7 +196,7 @@ class Snapshot:
             together = max(1, PAIRS // fetch)
             asked, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
             for chosen in asked:
-                found = self._compared(vectors[chosen], own[chosen], fetch, measure, densities, only)
+                found = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
                 for query, (positions, distances, limit) in zip(chosen, found, strict=True):
                     best = self._by_item(positions, distances, k, limit, -1 if skip is None else int(skip[query]))
                     answers[query] = best
@@ -211,7 +211,7 @@ class Snapshot:
         vectors: NDArray[np.float32],
         own: Floats,
         fetch: int,
-        measure: Measure,
+        distance_form: DistanceForm,
         densities: tuple[Floats, float],
         only: Filter | None,
     ) -> Iterator[tuple[Rows, Floats, float]]:
@@ -222,8 +222,8 @@ class Snapshot:
         counts = there.sum(axis=1)
         positions, queries = found[there], np.repeat(np.arange(len(vectors)), counts)
         squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
-        distances = measure.transform(squared, own[queries], around[positions])
-        limits = measure.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
+        distances = distance_form.transform(squared, own[queries], around[positions])
+        limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
         limits = np.where(cosines > -np.inf, limits, np.inf)
         stops = np.cumsum(counts)
         for start, stop, limit in zip((stops - counts).tolist(), stops.tolist(), limits.tolist(), strict=True):

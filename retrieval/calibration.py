@@ -1,5 +1,7 @@
 """Calibration of an operating point (`retrieval.threshold.calibrate`)."""
 
-from .threshold.calibrate import OperatingPoint, calibrate
+from retrieval.bundle.operating_point import OperatingPoint
+
+from .threshold.calibrate import calibrate
 
 __all__ = ["OperatingPoint", "calibrate"]

@@ -145,7 +145,7 @@ def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> 
     return image.crop((left, upper, right, lower))
 
 
-def see(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+def center_crop_resize(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
     """Crop the centred square of an upright RGB image and resize it to uint8 (size, size, 3)."""
     side = preprocessing.view * min(image.size)
     left, upper = (image.width - side) / 2, (image.height - side) / 2

@@ -19,7 +19,7 @@ from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
-from retrieval.threshold.recalibrate import Outlook, outlook
+from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
 from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from .images import Appearance, Source
@@ -55,7 +55,7 @@ class Retriever:
         self.bundle = bundle
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
-        self._outlooks: dict[int, Outlook | None] = {}
+        self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
         self._closed = False
 
@@ -141,7 +141,7 @@ class Retriever:
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
         version, found = self.gallery.search_version(
-            made.vectors, top_k, where=where, measure=self.bundle.measure, within=self.bundle.threshold
+            made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=self.bundle.threshold
         )
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
@@ -201,11 +201,11 @@ class Retriever:
 
     def _explanation(self, vectors: NDArray[np.float32], where: str | None) -> dict[str, Any]:
         """Return the details behind the result for one vector (1, d)."""
-        measure = self.bundle.measure
+        distance_form = self.bundle.distance_form
         (plain,) = self.gallery.search(vectors, 1, where=where)
         return {
-            "distance_form": measure.form if isinstance(measure, LocalDensity) else measure.key,
-            "density": float(measure.densities(vectors)[0]),
+            "distance_form": distance_form.form if isinstance(distance_form, LocalDensity) else distance_form.key,
+            "density": float(distance_form.densities(vectors)[0]),
             "plain_nearest": _match(plain[0]).to_dict() if plain else None,
             "min_certainty": self.bundle.operating_point.min_certainty,
             "photos": len(self.gallery),
@@ -219,17 +219,17 @@ class Retriever:
             return GALLERY_EMPTY if where is None or not len(self.gallery) else FILTERED_OUT
         if not sure:
             return LOW_CERTAINTY
-        measure = self.bundle.measure
-        if isinstance(measure, LocalDensity) and measure.is_outside(vectors)[0]:
+        distance_form = self.bundle.distance_form
+        if isinstance(distance_form, LocalDensity) and distance_form.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
         return BEYOND_THRESHOLD
 
-    def outlook(self) -> Outlook | None:
+    def fpir_forecast(self) -> FpirForecast | None:
         """Return the expected FPIR at the gallery's current size, or None if the bundle cannot tell."""
         items = self.gallery.items
-        if items not in self._outlooks:
-            self._outlooks = {items: outlook(self.bundle, items)}
-        return self._outlooks[items]
+        if items not in self._forecasts:
+            self._forecasts = {items: fpir_forecast(self.bundle, items)}
+        return self._forecasts[items]
 
 
 def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:

@@ -85,7 +85,7 @@ def serve(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
         f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}."
     )
-    view = retriever.outlook()
+    view = retriever.fpir_forecast()
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle)}.")
     page = is_loopback(host) if page is None else page

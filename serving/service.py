@@ -149,7 +149,7 @@ class Service:
     def info(self) -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         retriever = self.retriever
-        bundle, gallery, view = retriever.bundle, retriever.gallery, retriever.outlook()
+        bundle, gallery, view = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
         point = bundle.operating_point
         return {
             "bundle_id": bundle.bundle_id,
@@ -160,7 +160,7 @@ class Service:
             "distance": bundle.manifest["distance"]["form"],
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
-            "outlook": None if view is None else view.to_dict(),
+            "fpir_forecast": None if view is None else view.to_dict(),
             "gallery": {
                 "version": gallery.version,
                 "photos": len(gallery),

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from retrieval.bundle.bundle import CALIBRATION
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.cli.main import main
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import Searches, pack_searches
 
 from .miniature import write_cub
 from .retrieval.threshold.test_gallery_size import searches, simulated
@@ -101,7 +101,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     vectors, labels = simulated(100, 4, seed=0)
     scores = searches(vectors, labels, np.arange(100), 4)
     names = np.arange(len(scores.own)).astype(str)
-    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
     make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     (folder / "config.toml").write_text(CONFIG)

@@ -19,12 +19,13 @@ import uvicorn
 
 from index.shell import command
 from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, main
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import Searches, outlook, pack_searches
+from retrieval.threshold.forecast import fpir_forecast
 from serving.http.keys import add_key, read_keys
 from serving.http.listening import bind
 
@@ -210,7 +211,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     vectors, labels = simulated(300, 4, seed=0)
     scores = searches(vectors, labels, np.arange(300), 4)
     names = np.arange(len(scores.own)).astype(str)
-    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
     bundle = make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
@@ -337,11 +338,11 @@ def test_the_remedy_of_an_outgrown_gallery_runs_for_an_estimated_bundle(
     vectors, labels = simulated(20, 4, seed=0)
     scores = searches(vectors, labels, np.arange(20), 4)
     names = np.arange(len(scores.own)).astype(str)
-    packed = pack_searches(Searches(scores, None, names, np.ones(len(names), np.float32)))
+    packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
     point = calibrate(scores, allow_estimate=True)
     assert point.status == "estimated"
     bundle = make_bundle(tmp_path / PLACE, point=point, files={CALIBRATION: packed})
-    view = outlook(bundle, 150)
+    view = fpir_forecast(bundle, 150)
     assert view is not None
     (line,) = re.findall("`(.*)`", view.warning(bundle.path))
     assert run_line(line, monkeypatch) == 0, capsys.readouterr().err

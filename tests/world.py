@@ -11,10 +11,10 @@ import onnx
 from onnx import TensorProto, helper
 from PIL import Image
 
-from index.distance import PLAIN, Measure
+from index.distance import PLAIN, DistanceForm
 from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
-from retrieval.threshold.calibrate import OperatingPoint
 
 ITEMS, PHOTOS, SIDE = 20, 8, 40
 SIZE, DIM = 32, 48
@@ -77,7 +77,7 @@ def make_bundle(
     name: str = "bundle",
     point: OperatingPoint | None = None,
     files: Mapping[str, bytes] | None = None,
-    measure: Measure = PLAIN,
+    distance_form: DistanceForm = PLAIN,
 ) -> Bundle:
     """Write a bundle around the tiny model."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,5 +88,5 @@ def make_bundle(
         dim=DIM,
         operating_point=point or OperatingPoint(threshold, "estimated", 0.05, {"fpir": 0.05}),
         files={"notes.txt": b"hello"} if files is None else files,
-        measure=measure,
+        distance_form=distance_form,
     )

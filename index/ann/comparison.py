@@ -37,7 +37,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
     positions, queries = np.flatnonzero(now.live), probe.queries
     if queries is None or not len(queries) or not len(positions):
         return
-    densities = gallery.densities(probe.measure)
+    densities = gallery.densities(probe.distance_form)
     asked = ask(now, probe, densities)
     nothing = Candidates.flat(np.zeros((0, gallery.dim), dtype=np.float32))
     truth: list[dict[int, int]] = []
@@ -51,7 +51,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
         trial = replace(now, base=base, base_positions=positions, tail=nothing, tail_start=len(now.seqs))
 
         answers: list[dict[int, int]] = []
-        for found in trial.nearest(queries, COMPARED, probe.measure, densities, within=probe.threshold):
+        for found in trial.nearest(queries, COMPARED, probe.distance_form, densities, within=probe.threshold):
             within = [position for position, distance in found if distance <= probe.threshold]
             best = [position for position, _ in found[:1]]
             answers.append({int(now.items[position]): position for position in (*best, *within)})

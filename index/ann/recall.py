@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, Floats, Measure, squared_distance
+from index.distance import PLAIN, DistanceForm, Floats, squared_distance
 from index.snapshot import Base, Snapshot
 
 from .candidates import Candidates
@@ -30,7 +30,7 @@ class Probe:
     """Queries and settings for measuring the recall of an index."""
 
     threshold: float = np.inf  # infinity counts the ten nearest items
-    measure: Measure = PLAIN
+    distance_form: DistanceForm = PLAIN
     queries: NDArray[np.float32] | None = None  # (q, d) unit vectors in addition to photos of the gallery
 
 
@@ -79,7 +79,7 @@ def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, se
     if probe.queries is not None and len(probe.queries):
         vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
         skip = np.concatenate([skip, np.full(len(probe.queries), -1)])
-    own = probe.measure.densities(vectors)
+    own = probe.distance_form.densities(vectors)
     near = _near_enough(probe, own, densities[1])
     items: list[set[int]] = []
     for start in range(0, len(vectors), QUERIES):
@@ -97,7 +97,7 @@ def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
             (nearest,) = snapshot.nearest(
                 asked.vectors[mine],
                 len(items),
-                asked.probe.measure,
+                asked.probe.distance_form,
                 asked.densities,
                 within=asked.probe.threshold,
                 skip=asked.skip[mine],
@@ -137,7 +137,7 @@ def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        inside = probe.measure.transform(middle, own, sparsest) <= probe.threshold
+        inside = probe.distance_form.transform(middle, own, sparsest) <= probe.threshold
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return high
 
@@ -167,7 +167,7 @@ def _within(
             positions = live[start + mine]
             mine, positions = mine[positions != skip[query]], positions[positions != skip[query]]
             squared = squared_distance(vectors[query : query + 1], block[mine])
-            distances = probe.measure.transform(squared, own[query], densities[positions])
+            distances = probe.distance_form.transform(squared, own[query], densities[positions])
             inside = distances <= probe.threshold
             kept[query] += zip(distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True)
         start += len(block)

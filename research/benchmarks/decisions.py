@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
-from index.distance import PLAIN, Measure
+from index.distance import PLAIN, DistanceForm
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
@@ -86,9 +86,11 @@ def _drawing(generator: np.random.Generator) -> Image.Image:
     return picture
 
 
-def answers(gallery: Gallery, vectors: np.ndarray, measure: Measure, threshold: float) -> list[tuple[str, float]]:
+def answers(
+    gallery: Gallery, vectors: np.ndarray, distance_form: DistanceForm, threshold: float
+) -> list[tuple[str, float]]:
     """Return the first answer of each query, '' for a no-match, and the nearest distance."""
-    found = gallery.search(vectors, 1, measure=measure)
+    found = gallery.search(vectors, 1, distance_form=distance_form)
     return [(nearest[0].item_id if nearest[0].distance <= threshold else "", nearest[0].distance) for nearest in found]
 
 
@@ -127,12 +129,12 @@ def compare(run_folder: Path, bundle_folder: Path, record: Recorder) -> None:
             made = Embedder(bundle_folder / "model.onnx", bundle.preprocessing, threads=threads)
             blocks = [made.embed(paths[i : i + batch]).vectors for i in range(0, len(paths), batch)]
             name = f"ONNX Runtime, batches of {batch}, {threads} threads"
-            asked[name] = answers(gallery, np.concatenate(blocks), bundle.measure, bundle.threshold)
+            asked[name] = answers(gallery, np.concatenate(blocks), bundle.distance_form, bundle.threshold)
         reader = PhotoReader(queries, run.preprocessing, cache_bytes=0)
         torch_vectors = embed_photos(model, reader, len(queries), run.preprocessing)
         whitening = whitening_of(run, bundle)
         torch_vectors = torch_vectors if whitening is None else whitening(torch_vectors)
-        asked["torch"] = answers(gallery, torch_vectors, bundle.measure, bundle.threshold)
+        asked["torch"] = answers(gallery, torch_vectors, bundle.distance_form, bundle.threshold)
         asked["the endpoint"] = served(Retriever(bundle, gallery), paths)
         first = next(iter(asked.values()))
         columns = ("decisions of", "differ from one photo at a time, 1 thread", "farther than 1e-4 from the threshold")
@@ -148,10 +150,13 @@ def compare(run_folder: Path, bundle_folder: Path, record: Recorder) -> None:
         plain = threshold_at_fpir(score_split(calibration, vectors, labels), bundle.operating_point.target_fpir)
         far = embed_blocks(embedder, list(strangers(STRANGERS)))
         record.table("strangers", ("distance", "gallery photos that match themselves", "strangers rejected"))
-        for name, measure, threshold in (("the bundle's", bundle.measure, bundle.threshold), ("plain", PLAIN, plain)):
-            own = answers(gallery, kept, measure, threshold)
+        for name, distance_form, threshold in (
+            ("the bundle's", bundle.distance_form, bundle.threshold),
+            ("plain", PLAIN, plain),
+        ):
+            own = answers(gallery, kept, distance_form, threshold)
             found = sum(answer == photo.item_id for (answer, _), photo in zip(own, gallery_photos, strict=True))
-            rejected = sum(not answer for answer, _ in answers(gallery, far, measure, threshold))
+            rejected = sum(not answer for answer, _ in answers(gallery, far, distance_form, threshold))
             record.add(name, f"{found} of {len(own)}", f"{rejected} of {STRANGERS}")
         gallery.close()
 

@@ -111,7 +111,10 @@ def compare(run: Run, variant: Variant, thread_counts: Sequence[int], rounds: in
         Row("cosine to fp32, 1st percentile", f"{np.percentile(cosines, 1):.4f}"),
     ]
     for name, split in eval_splits.items():
-        scores = [score_split(split, v, labels, measure=f.choice.measure) for v, f in zip(vectors, made, strict=True)]
+        scores = [
+            score_split(split, v, labels, distance_form=f.choice.distance_form)
+            for v, f in zip(vectors, made, strict=True)
+        ]
         low, high = paired_interval(scores[0], scores[1], np.random.default_rng(0))
         rates = [tpir(s) for s in scores]
         rows.append(

@@ -19,9 +19,11 @@ from tqdm import tqdm
 
 from index.ann.candidates import Candidates
 from index.distance import plain_distance
+from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores, threshold_at_fpir
-from retrieval.threshold.calibrate import CERTIFIED, calibrate, size_model
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.gallery_size import size_model
 
 from .tables import NONE, Recorder, parser_of
 

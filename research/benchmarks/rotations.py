@@ -28,12 +28,13 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from index.distance import Measure
+from index.distance import DistanceForm
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates
-from retrieval.threshold.calibrate import calibrate, size_model
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.gallery_size import size_model
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
 from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
@@ -156,12 +157,12 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
     mine = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
     found: dict[str, Any] = {"distances": {}}
-    for whitening, measure in distances_of(vectors[seen], labels[seen]):
+    for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
-        known = size_model(score_split(calibration, used, labels, measure=measure))
+        known = size_model(score_split(calibration, used, labels, distance_form=distance_form))
         figures: dict[str, Any] = {}
         for split in eval_splits:
-            scores = score_split(split, used, labels, measure=measure)
+            scores = score_split(split, used, labels, distance_form=distance_form)
             threshold = known.threshold(TARGET, scores.gallery_items)
             rates = identification_rates(scores, threshold)
             figures[split.name] = {
@@ -175,22 +176,22 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
         members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
         figures["OPIS"] = opis(used[members], labels[members]).value
         figures["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
-        found["distances"][title(measure, whitening)] = figures
+        found["distances"][title(distance_form, whitening)] = figures
     if pick:
         choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
-        found["chosen"] = title(choice.measure, choice.whitening)
-        found["told"] = told(photos, splits, vectors, choice.measure, choice.whitening)
+        found["chosen"] = title(choice.distance_form, choice.whitening)
+        found["told"] = told(photos, splits, vectors, choice.distance_form, choice.whitening)
     return found
 
 
 def told(
-    photos: list[Photo], splits: Splits, vectors: np.ndarray, measure: Measure, whitening: Whitening | None
+    photos: list[Photo], splits: Splits, vectors: np.ndarray, distance_form: DistanceForm, whitening: Whitening | None
 ) -> list[float]:
     """Return the FPIR interval for other families that `export` prints."""
     split = make_evaluation_split("calibration", photos, splits.calibration, make_evaluation_protocol(photos))
     used = vectors if whitening is None else whitening(vectors)
     groups = np.array([photos[i].group for i in split.queries])
-    scores = score_split(split, used, item_labels(photos), measure=measure)
+    scores = score_split(split, used, item_labels(photos), distance_form=distance_form)
     point = calibrate(scores, target_fpir=TARGET, allow_estimate=True, groups=groups)
     return list(point.evidence["fpir_on_other_half"])
 
@@ -201,9 +202,10 @@ def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> l
     return [[float((scores.impostor[families == n] <= threshold).sum()), float((families == n).sum())] for n in names]
 
 
-def title(measure: Measure, whitening: Whitening | None) -> str:
+def title(distance_form: DistanceForm, whitening: Whitening | None) -> str:
     """Return the name of a distance."""
-    words = f"{measure.form.replace('_', ' ')}, k = {measure.k}" if isinstance(measure, LocalDensity) else "plain"
+    form = distance_form
+    words = f"{form.form.replace('_', ' ')}, k = {form.k}" if isinstance(form, LocalDensity) else "plain"
     return words + (", whitened" if whitening is not None else "")
 
 

@@ -22,18 +22,20 @@ import os
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from index.distance import PLAIN, Measure
+from index.distance import PLAIN, DistanceForm
 from index.shell import command
 from retrieval.errors import BundleCorrupt, BundleError
 from retrieval.images import Preprocessing
-from retrieval.threshold.calibrate import OperatingPoint
 
+from .calibration_set import CalibrationSet
 from .embedder import Embedder
 from .golden import check_golden
-from .local_density import LocalDensity, pack_cohort, unpack_measure
+from .local_density import LocalDensity, pack_cohort, unpack_distance_form
+from .operating_point import OperatingPoint
 from .providers import CPU, FP32
 from .signing import SIGNATURE, check_signature
 
@@ -66,7 +68,7 @@ class Bundle:
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
         cohort = self.read(COHORT) if COHORT in manifest["files"] else None
-        self.measure = unpack_measure(manifest["distance"], cohort)
+        self.distance_form = unpack_distance_form(manifest["distance"], cohort)
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
@@ -98,6 +100,17 @@ class Bundle:
             )
         return data
 
+    @cached_property
+    def calibration(self) -> CalibrationSet | None:
+        """The searches that the threshold was chosen on, None if the bundle stores none."""
+        return CalibrationSet.unpack(self.read(CALIBRATION)) if CALIBRATION in self.manifest["files"] else None
+
+    def require_calibration(self) -> CalibrationSet:
+        """Return the searches that the threshold was chosen on; raise BundleError if the bundle stores none."""
+        if self.calibration is None:
+            raise BundleError(f"{self.path} keeps no calibration searches", remedy="Export it again from its run")
+        return self.calibration
+
     @property
     def further_files(self) -> list[str]:
         """The names of all files except the manifest, model and cohort."""
@@ -128,7 +141,7 @@ def write_bundle(
     preprocessing: Preprocessing,
     dim: int,
     operating_point: OperatingPoint,
-    measure: Measure = PLAIN,
+    distance_form: DistanceForm = PLAIN,
     precision: str = FP32,
     provider: str | None = CPU,
     evidence: Mapping[str, Any] | None = None,
@@ -149,8 +162,8 @@ def write_bundle(
         if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, SIGNATURE):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
     contents = {MODEL: model.read_bytes(), **(files or {})}
-    if isinstance(measure, LocalDensity):
-        contents[COHORT] = pack_cohort(measure.cohort)
+    if isinstance(distance_form, LocalDensity):
+        contents[COHORT] = pack_cohort(distance_form.cohort)
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
     named = {} if provider is None else {"provider": provider}
     beyond = {} if provider == CPU else named  # the CPU is left out: galleries of older versions stay valid
@@ -159,7 +172,7 @@ def write_bundle(
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),
         **deciding,
         **named,
-        "distance": measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key},
+        "distance": distance_form.to_dict() if isinstance(distance_form, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},

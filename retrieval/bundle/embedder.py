@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from index.shell import command
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError
-from retrieval.images import Preprocessing, Source, open_image, see, to_tensor
+from retrieval.images import Preprocessing, Source, center_crop_resize, open_image, to_tensor
 
 from .providers import CPU, FP32, PROVIDERS, Provider, engines_of, find_provider, import_onnxruntime, missing
 
@@ -83,7 +83,10 @@ class Embedder:
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
         """Decode and preprocess images to uint8 (n, size, size, 3)."""
         size = self.preprocessing.size
-        squares = [see(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing) for image in images]
+        squares = [
+            center_crop_resize(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing)
+            for image in images
+        ]
         return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import PLAIN, Floats, Measure
+from index.distance import PLAIN, DistanceForm, Floats
 from retrieval.errors import BundleCorrupt, InvalidParameter
 
 ADDITIVE, LOCAL_SCALING = "additive", "local_scaling"
@@ -92,7 +92,7 @@ def density_of(nearest: Floats, k: int) -> Floats:
 
 @dataclass(frozen=True)
 class LocalDensity:
-    """A distance corrected by the densities of query and photo (a `Measure`).
+    """A distance corrected by the densities of query and photo (a `DistanceForm`).
 
     With x the squared plain distance and b the densities of query q and photo g:
     local scaling, sqrt(x / sqrt(s_q s_g)) with s = max(floor, 1 - b);
@@ -117,7 +117,7 @@ class LocalDensity:
 
     @classmethod
     def fit(cls, form: str, k: int, cohort: Cohort, *, nearest: Floats | None = None) -> LocalDensity:
-        """Create a measure whose floor is a low percentile over the cohort's own photos.
+        """Create a form whose floor is a low percentile over the cohort's own photos.
 
         `nearest` is `cohort.nearest(cohort.vectors)`, if already computed.
         """
@@ -127,7 +127,7 @@ class LocalDensity:
 
     @property
     def key(self) -> str:
-        """A string that identifies this measure."""
+        """A string that identifies this form."""
         return f"{self.form}-{self.k}-{self.floor!r}-{self.cohort.key}"
 
     def densities(self, vectors: NDArray[np.float32]) -> Floats:
@@ -159,8 +159,8 @@ def pack_cohort(cohort: Cohort) -> bytes:
     return file.getvalue()
 
 
-def unpack_measure(values: Mapping[str, Any], data: bytes | None) -> Measure:
-    """Return the measure that a manifest describes; raise BundleCorrupt if it needs a cohort and `data` is None."""
+def unpack_distance_form(values: Mapping[str, Any], data: bytes | None) -> DistanceForm:
+    """Return the distance form in a manifest; raise BundleCorrupt if it needs a cohort and `data` is None."""
     if values["form"] == PLAIN.key:
         return PLAIN
     if data is None:

@@ -58,7 +58,7 @@ def index(
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import index_catalogue
-    from retrieval.threshold.recalibrate import outlook
+    from retrieval.threshold.forecast import fpir_forecast
 
     if report is not None:
         check_place(report)
@@ -90,7 +90,7 @@ def index(
             click.echo(describe_merge(done.merged))
         elif isinstance(gallery, Gallery):
             click.echo(describe_index(gallery))
-        view = outlook(opened, gallery.items)
+        view = fpir_forecast(opened, gallery.items)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle)}.")
     click.echo(f"Next: {command('serve', bundle, output)}")

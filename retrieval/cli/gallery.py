@@ -172,7 +172,7 @@ def merge(path: Path, bundle: Path | None, kind: str | None, max_memory: int | N
       retrieval gallery merge galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
     from retrieval.bundle.bundle import Bundle
-    from retrieval.threshold.recalibrate import probe_of
+    from retrieval.indexing.pipeline import probe_of
 
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
     with _open(path) as opened:

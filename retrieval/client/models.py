@@ -133,7 +133,7 @@ class Info:
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    outlook: dict[str, Any] | None  # expected FPIR at the current gallery size
+    fpir_forecast: dict[str, Any] | None  # expected FPIR at the current gallery size
     gallery: GalleryInfo
     drift: dict[str, Any]
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
+from index.ann.recall import Probe
 from index.filters import is_column, kind_of
 from index.gallery import Gallery, Merged
 from index.location import open_or_create
@@ -27,7 +28,6 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.retriever import require_match
-from retrieval.threshold.recalibrate import probe_of
 
 from .ray import ray_batches
 from .worker import Batch, embed_batch
@@ -105,6 +105,12 @@ def index_catalogue(
             else:
                 report.merged = gallery.merge_if_due(probe=probe_of(bundle))
     return report
+
+
+def probe_of(bundle: Bundle) -> Probe:
+    """Return the threshold, distance and queries that measure the recall of an approximate index."""
+    queries = None if bundle.calibration is None else bundle.calibration.vectors
+    return Probe(bundle.threshold, bundle.distance_form, queries)
 
 
 def columns_of(photos: Sequence[Photo]) -> dict[str, str]:

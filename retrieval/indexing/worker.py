@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused
-from retrieval.images import crop, open_image, see, thumbnail
+from retrieval.images import center_crop_resize, crop, open_image, thumbnail
 
 
 @dataclass
@@ -40,7 +40,7 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
                 batch.skipped += 1
                 continue
             image = crop(open_image(data, min_side=sight.min_side if photo.bbox is None else 0), photo.bbox)
-            squares.append(see(image, sight))
+            squares.append(center_crop_resize(image, sight))
             batch.thumbnails.append(thumbnail(image))
         except ImageRefused as error:
             batch.refused.append((photo.photo_id, error.message))

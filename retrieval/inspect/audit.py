@@ -82,11 +82,11 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     order = np.argsort(items, kind="stable")
     photos, items, vectors = np.array(photo_ids, dtype=str)[order], items[order], vectors[order]
     starts = np.flatnonzero(np.diff(items, prepend=-1))
-    densities = bundle.measure.densities(vectors)
+    densities = bundle.distance_form.densities(vectors)
 
     def exactly(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         squared = squared_distance(vectors[first], vectors[second])
-        return bundle.measure.transform(squared, densities[first], densities[second])
+        return bundle.distance_form.transform(squared, densities[first], densities[second])
 
     own = np.full(len(photos), np.inf)
     crowd = np.empty(len(photos))
@@ -96,7 +96,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         block = np.arange(start, min(start + rows, len(photos)))
         cosines = vectors[block] @ vectors.T
         squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)
-        distances = bundle.measure.transform(squared, densities[block, None], densities[None])
+        distances = bundle.distance_form.transform(squared, densities[block, None], densities[None])
         distances[np.arange(len(block)), block] = np.inf
         same = items[block, None] == items[None]
         own[block] = np.where(same, distances, np.inf).min(axis=1)

@@ -119,7 +119,7 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
         embedder = opened.embedder()
         vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
         with Gallery.open(gallery, read_only=True) as held:
-            asked = Probe(opened.threshold, opened.measure, vectors)
+            asked = Probe(opened.threshold, opened.distance_form, vectors)
             for kind, differences in compare_kinds(held, asked):
                 lost = [
                     f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import PLAIN, Measure, accepts, squared_distance
+from index.distance import PLAIN, DistanceForm, accepts, squared_distance
 from retrieval.errors import InvalidParameter
 
 BLOCK = 2**22  # cosines in memory at a time
@@ -70,7 +70,7 @@ def search_scores(
     *,
     query_ids: ArrayLike | None = None,
     gallery_ids: ArrayLike | None = None,
-    measure: Measure = PLAIN,
+    distance_form: DistanceForm = PLAIN,
 ) -> SearchScores:
     """Return the distances of every query to its own item and to the nearest other item.
 
@@ -85,7 +85,7 @@ def search_scores(
     query_ids, gallery_ids:
         Photo ids (n,) and (m,). A gallery photo with the query's own id is left out, which allows photos to be
         queries and gallery at once.
-    measure:
+    distance_form:
         Distance function.
     """
     asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
@@ -99,9 +99,9 @@ def search_scores(
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
     order = np.argsort(kept, kind="stable")  # photos of an item are adjacent
     items, starts = np.unique(kept[order], return_index=True)
-    side = _Side(gallery[order], measure.densities(gallery)[order], measure)
+    side = _Side(gallery[order], distance_form.densities(gallery)[order], distance_form)
     ids = None if query_ids is None else (np.asarray(query_ids), np.asarray(gallery_ids)[order])
-    densities = measure.densities(queries)
+    densities = distance_form.densities(queries)
     own, impostor = np.empty(len(asked)), np.empty(len(asked))
     near = np.empty((len(asked), min(NEAR, len(items))))
     rows = max(1, BLOCK // len(kept))
@@ -127,10 +127,10 @@ class _Side:
 
     vectors: NDArray[np.float32]
     densities: NDArray[np.float64]
-    measure: Measure
+    distance_form: DistanceForm
 
     def distances(self, squared: NDArray[np.float64], densities: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.measure.transform(squared, densities, self.densities[None])
+        return self.distance_form.transform(squared, densities, self.densities[None])
 
     def nearest(
         self, queries: NDArray[np.float32], densities: NDArray[np.float64], squared: NDArray[np.float64]
@@ -146,7 +146,7 @@ class _Side:
         for start in range(0, len(rows), PAIRS):
             row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
             exact = squared_distance(queries[row], self.vectors[photo])
-            np.minimum.at(nearest, row, self.measure.transform(exact, densities[row], self.densities[photo]))
+            np.minimum.at(nearest, row, self.distance_form.transform(exact, densities[row], self.densities[photo]))
         return nearest
 
 

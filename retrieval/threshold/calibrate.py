@@ -13,8 +13,8 @@ selection does not reduce the coverage of the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -22,79 +22,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from index.distance import accepts
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 
 from .bounds import CONFIDENCE, bound_p_value, cluster_means, products_needed, upper_bound
-from .gallery_size import EXTRAPOLATION, GallerySize
+from .gallery_size import EXTRAPOLATION, GallerySize, size_model
 
-CERTIFIED, ESTIMATED = "certified", "estimated"
 CANDIDATES = 2000  # maximum number of thresholds compared
-LOW_TPIR = 0.5  # export warns below this TPIR
 SPLITS = 200  # number of random splits of the clusters into halves
 STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
 REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """A threshold, its target FPIR and the evidence for it."""
-
-    threshold: float
-    status: str  # "certified" or "estimated"
-    target_fpir: float
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-    min_certainty: float = 0.0  # searches with a lower certainty return no match
-
-    def describe(self) -> str:
-        """Return a one-line description."""
-        size = self.evidence.get("gallery_size")
-        if "far_range" in self.evidence:
-            far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
-            return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
-        return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
-            f" for {size} items." if size else "."
-        )
-
-    def caveats(self) -> list[str]:
-        """Return sentences about the performance to expect on new items."""
-        told, halves = [], self.evidence.get("fpir_on_other_half")
-        if halves:
-            told.append(
-                f"Set on half of the calibration's {self.evidence['clusters']} independent groups of items, such a "
-                f"threshold realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of "
-                "ten splits): items unlike these may differ as much"
-            )
-        if self.evidence.get("tpir", 1.0) < LOW_TPIR:
-            told.append(
-                f"Only {self.evidence['tpir']:.0%} of the photos whose item is in the gallery find it at this "
-                "threshold: more training items, sharper photos or a larger backbone are what raises it"
-            )
-        return told
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the operating point as plain JSON values."""
-        return {
-            "threshold": self.threshold,
-            "status": self.status,
-            "target_fpir": self.target_fpir,
-            "min_certainty": self.min_certainty,
-            "evidence": dict(self.evidence),
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
-        """Create an OperatingPoint from the output of `to_dict`."""
-        return cls(
-            float(values["threshold"]),
-            str(values["status"]),
-            float(values["target_fpir"]),
-            dict(values["evidence"]),
-            float(values["min_certainty"]),
-        )
 
 
 def calibrate(
@@ -240,14 +181,6 @@ class _Promise:
             f"{count} independent products cannot certify an FPIR of {self.target:g}: even without a single error it "
             f"takes {products_needed(self.target)}"
         )
-
-
-def size_model(scores: SearchScores) -> GallerySize:
-    """Return a model of the FPIR by gallery size, from searches that include the distances to their nearest items."""
-    if scores.near is None:
-        raise InvalidParameter("scores", "hold the distances to the nearest items", None)
-    near = scores.near[:, : scores.gallery_items - 1]
-    return GallerySize(near, scores.gallery_items - 1)
 
 
 def _choose(scores: SearchScores, limit: float) -> float | None:

@@ -35,8 +35,8 @@ class Feedback:
     item_id: str  # nearest item, match or not
     distance: float  # to the nearest item
     gallery_items: int
-    embedding_id: str  # of the model; `measure` identifies the distance. Distances compare only if both agree
-    measure: str
+    embedding_id: str  # of the model; `distance_form` identifies the distance. Distances compare only if both agree
+    distance_form: str
     bundle_id: str
     time: str = ""  # ISO 8601, UTC
     request_id: str = ""  # of the answer; empty in older files
@@ -74,7 +74,7 @@ def feedback_on(
         distance=result.nearest.distance,
         gallery_items=gallery_items,
         embedding_id=bundle.embedding_id,
-        measure=bundle.measure.key,
+        distance_form=bundle.distance_form.key,
         bundle_id=bundle.bundle_id,
         time=now,
         request_id=request_id,

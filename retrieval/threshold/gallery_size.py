@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
+from retrieval.metrics.identification import SearchScores
 
 TAIL_SHARE, TAIL_LEAST = 0.05, 50  # pooled distances that the power law is fitted to: per query, and at least
 EXTRAPOLATION = 10  # times the calibrated number of items; rates beyond cannot be certified
@@ -125,3 +126,11 @@ def _log_likelihood(counts: NDArray[np.int64], queries: NDArray[np.int64], mean:
         for c, q in zip(counts.tolist(), queries.tolist(), strict=True)
     )
     return float(sum(terms))
+
+
+def size_model(scores: SearchScores) -> GallerySize:
+    """Return a model of the FPIR by gallery size, from searches that include the distances to their nearest items."""
+    if scores.near is None:
+        raise InvalidParameter("scores", "hold the distances to the nearest items", None)
+    near = scores.near[:, : scores.gallery_items - 1]
+    return GallerySize(near, scores.gallery_items - 1)

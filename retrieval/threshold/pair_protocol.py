@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from retrieval.bundle.operating_point import ESTIMATED, PAIRS, OperatingPoint
 from retrieval.errors import CalibrationError
 from retrieval.metrics.consistency import FAR_RANGE, opis, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .bounds import products_needed
-from .calibrate import ESTIMATED, OperatingPoint, best_threshold
+from .calibrate import best_threshold
 
-PAIRS = "pairs"
 GRID = 1000
 
 

@@ -1,92 +1,27 @@
-"""Recalibration: a new threshold for the same model, from the calibration searches stored in the bundle.
-
-calibration.npz holds n searches with photos of items that were used for nothing else: the distances `own` and
-`impostor` (n,) and `near` (n, k); `certainty`, `item_id`, `group` and `photo_id` (n,); `vector` (n, d) and
-`appearance` (n, 3) of the query photos; and `gallery_items`.
-"""
+"""Recalibration: a new threshold for the same model, from the calibration searches stored in the bundle."""
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from index.ann.recall import Probe
 from index.shell import command
-from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle, write_bundle
-from retrieval.errors import BundleError, CalibrationError, MissingDependency
+from retrieval.bundle.bundle import REPORT, Bundle, write_bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.errors import CalibrationError, MissingDependency
 from retrieval.metrics.identification import SearchScores
 
-from .calibrate import OperatingPoint, calibrate, size_model
+from .calibrate import calibrate
 from .certainty import without_uncertain
 from .feedback import Feedback
-from .gallery_size import EXTRAPOLATION
-from .pair_protocol import PAIRS
 from .report import ReportData, render_report
 from .targets import Target
 from .verdicts import Tally, feedback_caps, weigh
 
 CAP = "feedback_cap"  # key in the evidence: upper limit of later thresholds
-
-
-@dataclass(frozen=True)
-class Searches:
-    """The searches that a bundle was calibrated on."""
-
-    scores: SearchScores
-    groups: NDArray[np.str_] | None  # (n,) groups of related items, if the catalogue has them
-    photo_ids: NDArray[np.str_]  # (n,)
-    certainties: NDArray[np.float32]  # (n,)
-    vectors: NDArray[np.float32] | None = None  # (n, d) of the query photos
-    appearances: NDArray[np.float32] | None = None  # (n, 3) brightness, contrast, sharpness
-
-
-def pack_searches(searches: Searches) -> bytes:
-    """Serialize searches as npz."""
-    scores = searches.scores
-    if scores.near is None:
-        raise BundleError("the searches kept no nearest items")
-    file = io.BytesIO()
-    np.savez_compressed(
-        file,
-        own=scores.own,
-        impostor=scores.impostor,
-        near=scores.near,
-        item_id=scores.labels.astype(str),
-        group=np.array([], dtype=str) if searches.groups is None else searches.groups.astype(str),
-        photo_id=searches.photo_ids.astype(str),
-        certainty=searches.certainties,
-        vector=np.zeros((0, 0), np.float32) if searches.vectors is None else searches.vectors,
-        appearance=np.zeros((0, 3), np.float32) if searches.appearances is None else searches.appearances,
-        gallery_items=np.array(scores.gallery_items),
-    )
-    return file.getvalue()
-
-
-def searches_of(bundle: Bundle) -> Searches:
-    """Return the searches that a bundle was calibrated on; raise BundleError if it stores none."""
-    if CALIBRATION not in bundle.manifest["files"]:
-        raise BundleError(f"{bundle.path} keeps no calibration searches", remedy="Export it again from its run")
-    with np.load(io.BytesIO(bundle.read(CALIBRATION)), allow_pickle=False) as file:
-        groups = file["group"] if len(file["group"]) else None
-        scores = SearchScores(
-            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
-        )
-        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
-        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
-        return Searches(scores, groups, file["photo_id"], file["certainty"], vectors, looks)
-
-
-def probe_of(bundle: Bundle) -> Probe:
-    """Return the threshold, distance and queries that measure the recall of an approximate index."""
-    known = CALIBRATION in bundle.manifest["files"]
-    return Probe(bundle.threshold, bundle.measure, searches_of(bundle).vectors if known else None)
 
 
 @dataclass(frozen=True)
@@ -147,7 +82,7 @@ def recalibrate(
         preprocessing=bundle.preprocessing,
         dim=bundle.dim,
         operating_point=proposal.point,
-        measure=bundle.measure,
+        distance_form=bundle.distance_form,
         precision=bundle.precision,
         provider=bundle.provider,
         evidence=evidence,
@@ -171,7 +106,7 @@ def propose(
     """Return the operating point that `recalibrate` would write, without writing it."""
     _refuse_pairs(bundle)
     now = bundle.operating_point
-    searches = searches_of(bundle)
+    searches = bundle.require_calibration()
     scores = without_uncertain(searches.scores, searches.certainties, now.min_certainty)
     target_fpir = now.target_fpir if target is None else target.as_fpir(scores)
     cap, biased, tally = float(now.evidence.get(CAP, math.inf)), None, None
@@ -199,7 +134,7 @@ def propose(
 
 def _refuse_pairs(bundle: Bundle) -> None:
     """Raise CalibrationError if the bundle's threshold is one for pairs, which has no target for searches."""
-    if bundle.operating_point.evidence.get("protocol") == PAIRS:
+    if bundle.operating_point.of_pairs:
         raise CalibrationError(
             f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
             remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
@@ -216,48 +151,3 @@ def _report(data: ReportData) -> dict[str, bytes]:
         return {REPORT: render_report(data).encode()}
     except MissingDependency:  # serving machines lack matplotlib: write no report
         return {}
-
-
-@dataclass(frozen=True)
-class Outlook:
-    """The expected FPIR of a bundle's threshold at a given gallery size."""
-
-    items: int
-    promised_items: int  # gallery size that the target applies to
-    target_fpir: float
-    fpir: float  # expected at this size
-    known: bool  # False beyond ten times the calibrated size
-
-    @property
-    def outgrown(self) -> bool:
-        """Whether the gallery is larger than the size that the target applies to."""
-        return self.items > self.promised_items
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the outlook as plain JSON values."""
-        return {**vars(self), "outgrown": self.outgrown}
-
-    def warning(self, bundle: Path | None = None) -> str:
-        """Return a warning with the command to run if the gallery is outgrown, else an empty string."""
-        if not self.outgrown:
-            return ""
-        old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
-        larger = command("recalibrate", old, "-o", new, "--gallery-size", 2 * self.items, "--allow-estimate")
-        guess = "" if self.known else ", a guess so far out"
-        return (
-            f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
-            f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
-            f"promised. `{larger}` moves the threshold"
-        )
-
-
-def outlook(bundle: Bundle, items: int) -> Outlook | None:
-    """Return the expected FPIR in a gallery of `items` items, or None if the bundle cannot tell."""
-    point = bundle.operating_point
-    if CALIBRATION not in bundle.manifest["files"] or items < 1 or point.evidence.get("protocol") == PAIRS:
-        return None
-    searches = searches_of(bundle)
-    scores = without_uncertain(searches.scores, searches.certainties, point.min_certainty)
-    promised = int(point.evidence.get("gallery_size", scores.gallery_items))
-    fpir = size_model(scores).fpir(point.threshold, items)
-    return Outlook(items, promised, point.target_fpir, fpir, known=items <= EXTRAPOLATION * scores.gallery_items)

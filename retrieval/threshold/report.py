@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.html import document, drawn, legend_above, picture
 from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, det_curve
-
-from .calibrate import CERTIFIED, OperatingPoint, size_model
+from retrieval.threshold.gallery_size import size_model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,7 @@ import numpy as np
 
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
-
-from .calibrate import size_model
+from retrieval.threshold.gallery_size import size_model
 
 
 @dataclass(frozen=True)

@@ -75,8 +75,8 @@ def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[s
         dropped.update((f.key, why) for f, kept in zip(those, which, strict=True) if not kept)
         return [f for f, kept in zip(those, which, strict=True) if kept]
 
-    own = (bundle.embedding_id, bundle.measure.key)
-    found = keep(list(feedback), [(f.embedding_id, f.measure) == own for f in feedback], OTHER_MODEL)
+    own = (bundle.embedding_id, bundle.distance_form.key)
+    found = keep(list(feedback), [(f.embedding_id, f.distance_form) == own for f in feedback], OTHER_MODEL)
     found = keep(found, _last([_answer(f) for f in found]), CHANGED)
     found = keep(found, _last([(f.key, f.item_id, f.distance) for f in found]), SAME_PHOTO)
     found = keep(found, [f.of_unknown_item for f in found], NOT_UNKNOWN)

@@ -215,7 +215,7 @@ class Info(BaseModel):
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    outlook: dict[str, Any] | None = Field(description="What the threshold does in a gallery of this size.")
+    fpir_forecast: dict[str, Any] | None = Field(description="What the threshold does in a gallery of this size.")
     gallery: GalleryOut
     drift: dict[str, Any]
 

@@ -15,10 +15,9 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.bundle import Bundle
 from retrieval.images import Appearance
 from retrieval.result import SearchResult
-from retrieval.threshold.recalibrate import searches_of
 
 WINDOW = 1000  # newest searches compared
 LEAST = 200  # minimum number of searches and of reference values
@@ -111,9 +110,9 @@ def largest_difference(one: Floats, other: Floats) -> float:
 
 
 def _calibration(bundle: Bundle) -> dict[str, Floats]:
-    if CALIBRATION not in bundle.manifest["files"]:
+    searches = bundle.calibration
+    if searches is None:
         return {}
-    searches = searches_of(bundle)
     found = {
         CERTAINTY: searches.certainties.astype(np.float64),
         NEAREST: np.minimum(searches.scores.own, searches.scores.impostor),

@@ -100,7 +100,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, view = retriever.bundle.operating_point, retriever.outlook()
+        point, view = retriever.bundle.operating_point, retriever.fpir_forecast()
         numbers = {
             "queue_depth": ("Searches that wait.", self._service.pool.waiting),
             "overdue_threads": ("Threads at one search for longer than the deadline.", self._service.pool.overdue),

@@ -28,7 +28,7 @@ LEGEND = (
 
 def header_html(retriever: Retriever, drift: str = "") -> str:
     """Return the page header: gallery size, threshold with its FPIR, and warnings."""
-    point, view = retriever.bundle.operating_point, retriever.outlook()
+    point, view = retriever.bundle.operating_point, retriever.fpir_forecast()
     warnings = ["" if view is None else view.warning(), drift]
     report = REPORT in retriever.bundle.manifest["files"]
     link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""

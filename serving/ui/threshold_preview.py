@@ -8,10 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.bundle import Bundle
 from retrieval.metrics.identification import identification_rates
 from retrieval.threshold.certainty import without_uncertain
-from retrieval.threshold.recalibrate import searches_of
 
 POINTS = 201
 
@@ -29,9 +28,9 @@ class WhatIf:
     @lru_cache(maxsize=2)  # the current and the previous bundle
     def of(cls, bundle: Bundle) -> WhatIf | None:
         """Return the curves of a bundle, or None if it has no calibration photos."""
-        if CALIBRATION not in bundle.manifest["files"]:
+        searches = bundle.calibration
+        if searches is None:
             return None
-        searches = searches_of(bundle)
         scores = without_uncertain(searches.scores, searches.certainties, bundle.operating_point.min_certainty)
         near = np.minimum(scores.own, scores.impostor)
         most = max(1.5 * bundle.threshold, float(np.max(near[np.isfinite(near)], initial=0)))

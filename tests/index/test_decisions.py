@@ -99,7 +99,7 @@ def test_of_equally_far_photos_the_one_added_first_is_answered(tmp_path: Path, k
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
         gallery.add(names, names, at(np.linspace(0.9, 0.6, 300), query, 2, 300))  # the first is the farthest
         gallery.merge(kind=kind)
-        assert [found.photo_id for found in gallery.search([query], 3, measure=Coarse())[0]] == ["p0", "p1", "p2"]
+        assert [found.photo_id for found in gallery.search([query], 3, distance_form=Coarse())[0]] == ["p0", "p1", "p2"]
 
 
 def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,10 +199,10 @@ class Shifted:
 def test_densities_are_kept_apart_by_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(densities, "KEPT_FROM", 10)
     with filled(tmp_path / "g") as gallery:
-        assert gallery.search(unit(1), 1, measure=Shifted(1))[0][0].distance == 1.0
+        assert gallery.search(unit(1), 1, distance_form=Shifted(1))[0][0].distance == 1.0
     for by in (2, 1, 3):
         with Gallery.open(tmp_path / "g") as gallery:
-            assert gallery.search(unit(1), 1, measure=Shifted(by))[0][0].distance == by
+            assert gallery.search(unit(1), 1, distance_form=Shifted(by))[0][0].distance == by
             assert gallery.search(unit(1), 1)[0][0].distance == 0.0
 
 

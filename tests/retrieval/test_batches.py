@@ -12,7 +12,7 @@ from PIL import Image
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo
-from retrieval.images import open_image, see
+from retrieval.images import center_crop_resize, open_image
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import embed_batch
 
@@ -39,7 +39,9 @@ def test_a_box_is_in_pixels_of_the_photo_as_it_was_taken(tmp_path: Path, photo: 
     with Image.open(photo.path) as image:
         assert image.size == (1280, 640)
         halves = [image.convert("RGB").crop(tuple(map(int, box))) for box in (RIGHT, LEFT)]
-    expected = embedder.embed_pixels(np.stack([see(half, embedder.preprocessing) for half in halves])).vectors
+    expected = embedder.embed_pixels(
+        np.stack([center_crop_resize(half, embedder.preprocessing) for half in halves])
+    ).vectors
     assert np.array_equal(batch.vectors, expected)
     assert open_image(photo.read(), min_side=32).size != (1280, 640)  # without a box it is
 

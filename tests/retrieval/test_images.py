@@ -14,7 +14,17 @@ import pytest
 from PIL import Image
 
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
-from retrieval.images import MAX_BYTES, Preprocessing, crop, open_image, read_file, resize, see, thumbnail, to_tensor
+from retrieval.images import (
+    MAX_BYTES,
+    Preprocessing,
+    center_crop_resize,
+    crop,
+    open_image,
+    read_file,
+    resize,
+    thumbnail,
+    to_tensor,
+)
 
 from ..world import draw, encode
 
@@ -206,17 +216,17 @@ def test_draft_decoding_moves_next_to_nothing() -> None:
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8))
     photo = noise.resize((1280, 960), Image.Resampling.BICUBIC)
     sight = Preprocessing(size=160)
-    full = see(open_image(encode(photo)), sight).astype(float)
+    full = center_crop_resize(open_image(encode(photo)), sight).astype(float)
     draft = open_image(encode(photo), min_side=160)
     assert draft.width < photo.width
     assert min(draft.size) >= 320
-    assert np.abs(see(draft, sight) - full).mean() < 1
+    assert np.abs(center_crop_resize(draft, sight) - full).mean() < 1
 
 
 def test_the_view_is_the_centred_square() -> None:
     whole = np.asarray(gradient(96, 64))
-    assert np.array_equal(see(Image.fromarray(whole), Preprocessing(size=64)), whole[:, 16:80])
-    half = see(Image.fromarray(whole), Preprocessing(size=32, view=0.5))
+    assert np.array_equal(center_crop_resize(Image.fromarray(whole), Preprocessing(size=64)), whole[:, 16:80])
+    half = center_crop_resize(Image.fromarray(whole), Preprocessing(size=32, view=0.5))
     assert np.array_equal(half, whole[16:48, 32:64])
 
 

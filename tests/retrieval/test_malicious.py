@@ -15,10 +15,10 @@ from index.errors import GalleryError
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleError, RetrievalError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
-from retrieval.threshold.calibrate import OperatingPoint
 
 from ..world import DIM, SIZE, make_bundle, write_model
 

@@ -11,11 +11,11 @@ import retrieval
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import LOCAL_SCALING, Cohort, LocalDensity
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from retrieval.indexing.pipeline import CONTENT, index_catalogue
 from retrieval.retriever import Retriever
-from retrieval.threshold.calibrate import OperatingPoint
 
 from ..world import draw, encode, make_bundle, write_folder
 
@@ -277,13 +277,13 @@ def test_an_answer_can_be_explained(retriever: Retriever, world: Path, tmp_path:
     assert told["plain_nearest"]["item_id"] == "item-03"
     plain = make_bundle(tmp_path / "plain")
     vectors = plain.embedder().embed([encode(draw(item, 0)) for item in range(20)]).vectors
-    measure = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
+    distance_form = LocalDensity.fit(LOCAL_SCALING, 4, Cohort.of(vectors, np.arange(20)))
     scaled = Retriever(
-        make_bundle(tmp_path / "scaled", measure=measure), Gallery.open(world / "gallery", read_only=True)
+        make_bundle(tmp_path / "scaled", distance_form=distance_form), Gallery.open(world / "gallery", read_only=True)
     ).search(image, explain=True)
     assert scaled.explanation is not None
     assert scaled.explanation["distance_form"] == LOCAL_SCALING
-    density = measure.densities(plain.embedder().embed([image]).vectors)[0]
+    density = distance_form.densities(plain.embedder().embed([image]).vectors)[0]
     assert scaled.explanation["density"] == pytest.approx(density, abs=1e-6)
     distance = scaled.explanation["plain_nearest"]["distance"]
     assert distance == pytest.approx(retriever.search(image).nearest_distance, abs=1e-6) != scaled.nearest_distance
@@ -304,15 +304,15 @@ def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Pa
             retriever.search(image, top_k=count)
 
 
-def test_the_outlook_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fpir_forecast_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("retrieval.retriever.outlook", lambda bundle, items: asked.append(items) or items)
+    monkeypatch.setattr("retrieval.retriever.fpir_forecast", lambda bundle, items: asked.append(items) or items)
     bundle = Bundle.open(world / "bundle")
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)
-        assert [retriever.outlook() for _ in range(3)] == [0, 0, 0]
+        assert [retriever.fpir_forecast() for _ in range(3)] == [0, 0, 0]
         gallery.add(["p"], ["i"], np.eye(bundle.dim, dtype=np.float32)[:1])
-        assert [retriever.outlook() for _ in range(3)] == [1, 1, 1]
+        assert [retriever.fpir_forecast() for _ in range(3)] == [1, 1, 1]
     assert asked == [0, 1]  # worked out once for each size
 
 
@@ -320,7 +320,7 @@ def test_another_domain_is_told_where_density_tells(world: Path, tmp_path: Path)
     plain = make_bundle(tmp_path / "plain")
     photos = [encode(draw(item, 0)) for item in range(20)]
     cohort = Cohort.of(plain.embedder().embed(photos).vectors, np.arange(20))
-    bundle = make_bundle(tmp_path / "density", measure=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
+    bundle = make_bundle(tmp_path / "density", distance_form=LocalDensity.fit(LOCAL_SCALING, 4, cohort), threshold=0.05)
     retriever = Retriever(bundle, Gallery.open(world / "gallery", read_only=True))
     assert retriever.search(encode(draw(40, 1))).reason == "beyond_threshold"
     lines = Image.fromarray(np.kron([[0, 255] * 2, [0, 255] * 2] * 2, np.ones((10, 10))).astype(np.uint8))

@@ -11,10 +11,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from retrieval.bundle.bundle import CALIBRATION
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.errors import GalleryCorrupt
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
-from retrieval.threshold.recalibrate import Searches, pack_searches
 from serving.app import create_app
 
 from ..world import draw, encode, make_bundle
@@ -67,7 +67,7 @@ def searches(certainty: float) -> bytes:
     """Return the calibration of a bundle whose photos all had one certainty."""
     own, impostor, near = np.full(4, 0.2), np.full(4, 0.9), np.full((4, 3), 0.9)
     scores = SearchScores(np.arange(4).astype(str), own, impostor, 4, near=near)
-    return pack_searches(Searches(scores, None, np.arange(4).astype(str), np.full(4, certainty, np.float32)))
+    return CalibrationSet(scores, None, np.arange(4).astype(str), np.full(4, certainty, np.float32)).pack()
 
 
 def test_drift_is_told_of_the_bundle_that_serves(client: TestClient, opens: Opens, world: Path, tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.images import Appearance
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
-from retrieval.threshold.calibrate import OperatingPoint
 from retrieval.threshold.feedback import read_feedback
 from serving.app import create_app
 from serving.batching import BatchingEmbedder

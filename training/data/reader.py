@@ -20,7 +20,7 @@ from tqdm import tqdm
 from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, ImageRefused
-from retrieval.images import Preprocessing, crop, open_image, see
+from retrieval.images import Preprocessing, center_crop_resize, crop, open_image
 
 from .augmentation import SEEDS, Augmentation
 from .cache import Decoded, PixelCache, photo_key
@@ -70,7 +70,7 @@ class PhotoReader:
 
     def pixels(self, positions: Sequence[int]) -> np.ndarray:
         """Return uint8 (n, size, size, 3), with the preprocessing that serves."""
-        return np.stack([see(self._exact(position), self._preprocessing) for position in positions])
+        return np.stack([center_crop_resize(self._exact(position), self._preprocessing) for position in positions])
 
     def publish(self) -> None:
         """Make what this process wrote to `cache_dir` visible to other processes and later runs."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from index.distance import PLAIN, Floats, Measure
+from index.distance import PLAIN, DistanceForm, Floats
 from retrieval.bundle.local_density import ADDITIVE, LOCAL_SCALING, NEIGHBOURS, Cohort, LocalDensity
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import search_curves, search_opis
@@ -55,7 +55,7 @@ class Whitening:
 class DistanceChoice:
     """The selected distance form, and the metrics of all candidates."""
 
-    measure: Measure
+    distance_form: DistanceForm
     whitening: Whitening | None
     tried: list[dict[str, Any]]  # the selected one first, then its equals by OPIS, then the rest
 
@@ -85,11 +85,11 @@ def choose_distance(
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
     split = validation_split(photos, splits, protocol)
     candidates = []
-    for whitening, measure in distances_of(vectors[seen], labels[seen]):
-        if only_plain and measure is not PLAIN:
+    for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
+        if only_plain and distance_form is not PLAIN:
             continue
         whitened = vectors if whitening is None else whitening(vectors)
-        scores = score_split(split, whitened, labels, measure=measure)
+        scores = score_split(split, whitened, labels, distance_form=distance_form)
         threshold = threshold_at_fpir(scores, target_fpir)
         tpir = search_curves(scores, [threshold]).sensitivity[:, 0]  # of each item
         metrics = {
@@ -97,7 +97,7 @@ def choose_distance(
             "standard_error": float(tpir.std(ddof=1) / np.sqrt(len(tpir))) if len(tpir) > 1 else 0.0,
             "search_opis": search_opis(scores, target_fpir).value,
         }
-        candidates.append((measure, whitening, _described(measure, whitening) | metrics))
+        candidates.append((distance_form, whitening, _described(distance_form, whitening) | metrics))
     best = min((metrics for *_, metrics in candidates), key=lambda metrics: metrics["FNIR"])
     limit = best["FNIR"] + best["standard_error"]
     candidates.sort(key=lambda entry: (entry[2]["FNIR"] > limit, entry[2]["search_opis"]))
@@ -117,7 +117,7 @@ def validation_split(photos: Sequence[Photo], splits: Splits, protocol: Evaluati
     return EvaluationSplit("validation", mixed.queries[unseen[mixed.queries]], mixed.gallery)
 
 
-def distances_of(vectors: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Whitening | None, Measure]]:
+def distances_of(vectors: np.ndarray, labels: np.ndarray) -> Iterator[tuple[Whitening | None, DistanceForm]]:
     """Yield every candidate distance, fitted to unit vectors (n, d) of items that the loss was trained on."""
     for whitening in (None, Whitening.fit(vectors)):
         cohort = Cohort.of(vectors if whitening is None else whitening(vectors), labels)
@@ -132,6 +132,6 @@ def _form(described: dict[str, Any]) -> tuple[object, ...]:
     return described["form"], described.get("k"), described["whitened"]
 
 
-def _described(measure: Measure, whitening: Whitening | None) -> dict[str, Any]:
-    form = measure.to_dict() if isinstance(measure, LocalDensity) else {"form": PLAIN.key}
+def _described(distance_form: DistanceForm, whitening: Whitening | None) -> dict[str, Any]:
+    form = distance_form.to_dict() if isinstance(distance_form, LocalDensity) else {"form": PLAIN.key}
     return {**form, "whitened": whitening is not None}

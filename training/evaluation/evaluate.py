@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from index.distance import PLAIN, Measure
+from index.distance import PLAIN, DistanceForm
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
@@ -46,7 +46,7 @@ def make_evaluation_split(
 
 
 def score_split(
-    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, *, measure: Measure = PLAIN
+    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, *, distance_form: DistanceForm = PLAIN
 ) -> SearchScores:
     """Return each query's distances to its own item and to the nearest other item. No photo matches itself."""
     return search_scores(
@@ -56,7 +56,7 @@ def score_split(
         labels[split.gallery],
         query_ids=split.queries,
         gallery_ids=split.gallery,
-        measure=measure,
+        distance_form=distance_form,
     )
 
 
@@ -124,7 +124,7 @@ class Distance:
     """Vectors of all photos, and their distance form."""
 
     vectors: np.ndarray  # (n, d) unit
-    measure: Measure = PLAIN
+    distance_form: DistanceForm = PLAIN
 
 
 def evaluate_splits(
@@ -140,11 +140,11 @@ def evaluate_splits(
     The threshold is the largest distance with FPIR ≤ target on the calibration queries. OPIS is always that of the
     cosines of pairs.
     """
-    vectors, measure = distance.vectors, distance.measure
-    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, measure=measure), target_fpir)
+    vectors, distance_form = distance.vectors, distance.distance_form
+    threshold = threshold_at_fpir(score_split(calibration, vectors, labels, distance_form=distance_form), target_fpir)
     report: dict[str, Any] = {"threshold": threshold, "target_fpir": target_fpir, "splits": {}}
     for split in eval_splits:
-        scores = score_split(split, vectors, labels, measure=measure)
+        scores = score_split(split, vectors, labels, distance_form=distance_form)
         metrics = rank_metrics(split, vectors, labels)
         metrics["R@1"] = float((scores.own < scores.impostor)[scores.mated].mean())
         metrics |= consistency_metrics(split, vectors, labels)

@@ -59,7 +59,7 @@ def evaluate_run(run: Run, *, target_fpir: float | None = None, extended: bool =
     labels = item_labels(photos)
     report, served_report = (
         evaluate_splits(eval_splits, labels, distance, calibration=calibration, target_fpir=target)
-        for distance in (Distance(vectors), Distance(served, choice.measure))
+        for distance in (Distance(vectors), Distance(served, choice.distance_form))
     )
     if extended:
         report["extended"] = extended_metrics(eval_splits[0], photos, vectors, labels, seed=settings.seed)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, Measure, accepts, squared_distance
+from index.distance import PLAIN, DistanceForm, accepts, squared_distance
 from training.evaluation.evaluate import EvaluationSplit
 
 ANSWERS = 10  # items that a search returns at most
@@ -53,15 +53,15 @@ class ItemSearch:
         labels: Places,
         *,
         threshold: float,
-        measure: Measure = PLAIN,
+        distance_form: DistanceForm = PLAIN,
     ) -> None:
         order = np.argsort(labels[split.gallery], kind="stable")
         self.split, self.labels, self.threshold = split, labels, threshold
         self._photos = split.gallery[order]  # sorted by item
         self.items, self._starts = np.unique(labels[self._photos], return_index=True)
-        self._vectors, self._measure = vectors, measure
+        self._vectors, self._distance_form = vectors, distance_form
         self._gallery = _unit(vectors[self._photos])
-        self._densities = measure.densities(vectors[self._photos])
+        self._densities = distance_form.densities(vectors[self._photos])
 
     def blocks(self, rows: Places) -> Iterator[tuple[Places, Floats]]:
         """Yield blocks of rows (b,) and their queries' distances to the gallery photos (b, m), inf to themselves."""
@@ -70,8 +70,8 @@ class ItemSearch:
             block = rows[start : start + step]
             queries = self.split.queries[block]
             squared = np.maximum(2 - 2 * (_unit(self._vectors[queries]) @ self._gallery.T), 0)
-            densities = self._measure.densities(self._vectors[queries])
-            distances = self._measure.transform(squared, densities[:, None], self._densities[None])
+            densities = self._distance_form.densities(self._vectors[queries])
+            distances = self._distance_form.transform(squared, densities[:, None], self._densities[None])
             distances[queries[:, None] == self._photos[None]] = np.inf
             yield block, distances
 
@@ -107,8 +107,8 @@ class ItemSearch:
         if not len(photos):
             return None
         query_vector, photo_vectors = self._vectors[[query]], self._vectors[photos]
-        densities = self._measure.densities(query_vector), self._measure.densities(photo_vectors)
-        distances = self._measure.transform(squared_distance(query_vector, photo_vectors), *densities)
+        densities = self._distance_form.densities(query_vector), self._distance_form.densities(photo_vectors)
+        distances = self._distance_form.transform(squared_distance(query_vector, photo_vectors), *densities)
         best = int(distances.argmin())
         distance = float(distances[best])
         return Neighbour(int(item), int(photos[best]), distance, bool(accepts(distance, self.threshold)))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, Measure, accepts
+from index.distance import PLAIN, DistanceForm, accepts
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import IdentificationRates, SearchScores, identification_rates
 from training.evaluation.evaluate import EvaluationSplit, score_split
@@ -98,7 +98,7 @@ def explain(
     labels: Places,
     *,
     threshold: float,
-    measure: Measure = PLAIN,
+    distance_form: DistanceForm = PLAIN,
     worst: int = WORST,
 ) -> Explanation:
     """Return the errors in an evaluation split at a threshold.
@@ -112,8 +112,8 @@ def explain(
     """
     if not 1 <= worst <= MOST_WORST:
         raise InvalidParameter("worst", f"lie between 1 and {MOST_WORST}", worst)
-    search = ItemSearch(split, vectors, labels, threshold=threshold, measure=measure)
-    scores = score_split(split, vectors, labels, measure=measure)
+    search = ItemSearch(split, vectors, labels, threshold=threshold, distance_form=distance_form)
+    scores = score_split(split, vectors, labels, distance_form=distance_form)
     answers = search.other_answers()
     outcomes = outcomes_of(scores, threshold, answers.nearest)
     confused, pairs = confused_pairs(search, answers, outcomes)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from index.distance import PLAIN, Measure
+from index.distance import PLAIN, DistanceForm
 from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError, InvalidParameter, RunError
@@ -92,20 +92,20 @@ def explain_run(
     unreadable = np.array(sorted(refused), dtype=np.int64)
     wanted = [_without(part, unreadable) for part in wanted]
     labels = item_labels(photos)
-    measure: Measure = PLAIN
+    distance_form: DistanceForm = PLAIN
     target = run.settings.target_fpir if measured is None else float(measured["target_fpir"])
     if distance == SERVED:
         training = photos_of([wanted[-1]])
         choice = choose_distance([photos[i] for i in training], vectors[training], splits, protocol, target_fpir=target)
-        measure = choice.measure
+        distance_form = choice.distance_form
         if choice.whitening is not None:
             used = photos_of(wanted)
             vectors[used] = choice.whitening(vectors[used])
     if measured is None:
-        threshold = threshold_at_fpir(score_split(wanted[1], vectors, labels, measure=measure), target)
+        threshold = threshold_at_fpir(score_split(wanted[1], vectors, labels, distance_form=distance_form), target)
     else:
         threshold = float(measured["threshold"])
-    explanation = explain(wanted[0], vectors, labels, threshold=threshold, measure=measure, worst=worst)
+    explanation = explain(wanted[0], vectors, labels, threshold=threshold, distance_form=distance_form, worst=worst)
     wrong = wanted[0].queries[(explanation.outcomes.kind != OUTCOMES.index(FOUND)) | explanation.outcomes.false_alarm]
     return ExplainedRun(
         name=run.path.resolve().name,

@@ -12,17 +12,18 @@ import numpy as np
 
 from index.distance import accepts
 from retrieval.bundle.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.golden import pack_golden
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.errors import BundleError, InvalidParameter, RunError
 from retrieval.files import check_place
 from retrieval.images import open_image, thumbnail, to_tensor
 from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.calibrate import OperatingPoint, calibrate
+from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, without_uncertain, wrong_answers
 from retrieval.threshold.pair_protocol import calibrate_pairs
-from retrieval.threshold.recalibrate import Searches, pack_searches
 from retrieval.threshold.report import ReportData, render_report
 from retrieval.threshold.targets import Target
 from training.data.splits import photos_in_protocol
@@ -105,8 +106,8 @@ def export(
         trained = exported_model.whitened(raw)
         parity = check_parity(exported, trained, variant)
         labels = np.array([photo.item_id for photo in photos])
-        measure = choice.measure
-        searches = score_split(split, exported, labels, measure=measure)
+        distance_form = choice.distance_form
+        searches = score_split(split, exported, labels, distance_form=distance_form)
         cut, tried = _validated_cut(exporter, exported_model) if reject_uncertain else (0.0, {})
         scores = without_uncertain(searches, certainties, cut)
         groups = _groups(split, photos)
@@ -124,7 +125,9 @@ def export(
         else:
             items = [photo.item_id for photo in photos]
             point = calibrate_pairs(exported, items, scores, far_range=pairs_far_range, allow_estimate=allow_estimate)
-        flips = decision_flips(searches, score_split(split, trained, labels, measure=measure), point.threshold)
+        flips = decision_flips(
+            searches, score_split(split, trained, labels, distance_form=distance_form), point.threshold
+        )
         comparison = [] if variant.is_reference else compare_with_fp32(exporter, exported_model, photos, raw, exported)
         evidence: dict[str, Any] = {
             "protocol": vars(protocol),
@@ -153,12 +156,12 @@ def export(
             preprocessing=run.preprocessing,
             dim=settings.dim,
             operating_point=point,
-            measure=measure,
+            distance_form=distance_form,
             precision=variant.precision,
             provider=variant.provider,
             evidence=evidence,
             files={
-                CALIBRATION: pack_searches(Searches(searches, groups, photo_ids, certainties, *queries)),
+                CALIBRATION: CalibrationSet(searches, groups, photo_ids, certainties, *queries).pack(),
                 GOLDEN: pack_golden(exported_model.embedder),
                 REPORT: _report(point, scores, exported_model, exported, photos, comparison).encode(),
             },
@@ -188,7 +191,7 @@ def compare_with_fp32(
     for model, vectors, rate in zip(
         (reference, exported_model), (reference.whitened(raw), exported), rates, strict=True
     ):
-        scores = score_split(split, vectors, labels, measure=model.choice.measure)
+        scores = score_split(split, vectors, labels, distance_form=model.choice.distance_form)
         name = model.variant.describe()
         rows.append(VariantMetrics.of(name, rate, vectors, labels, scores, target_fpir=exporter.target_fpir).to_dict())
     return rows
@@ -198,7 +201,9 @@ def _validated_cut(exporter: ModelExporter, exported_model: ExportedModel) -> tu
     """Return the best cut on the certainty for the validation items, and the FNIR of all cuts tried."""
     split = validation_split(exporter.photos, exporter.run.splits, exporter.run.protocol)
     vectors = exported_model.whitened(exported_model.fitted.vectors)
-    scores = score_split(split, vectors, item_labels(exporter.photos), measure=exported_model.choice.measure)
+    scores = score_split(
+        split, vectors, item_labels(exporter.photos), distance_form=exported_model.choice.distance_form
+    )
     return choose_cut(scores, exported_model.fitted.certainties[split.queries], exporter.target_fpir)
 
 

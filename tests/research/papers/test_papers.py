@@ -14,8 +14,8 @@ from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
+from research.papers.distance_form import find_metric
 from research.papers.listing import configurations, find
-from research.papers.measure import find_metric
 from research.papers.modern import concatenated
 from research.papers.pictures import picture
 from research.papers.runner import check, run
@@ -24,7 +24,7 @@ from research.papers.transformations import transform
 from research.papers.worlds import read_world, write_world
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.images import see
+from retrieval.images import center_crop_resize
 from training.loop.run import Run
 
 from ...miniature import WRITERS
@@ -98,7 +98,9 @@ def test_figures_differ_by_variant_and_agree_with_an_independent_count(options: 
     by_id = {photo.photo_id: photo for photo in trained.photos()}
     pixels = np.stack(
         [
-            see(Image.fromarray(runs.PhotoReader([by_id[line]], trained.preprocessing)[0]), trained.preprocessing)
+            center_crop_resize(
+                Image.fromarray(runs.PhotoReader([by_id[line]], trained.preprocessing)[0]), trained.preprocessing
+            )
             for line in lines
         ]
     )

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleCorrupt, BundleError
-from retrieval.threshold.calibrate import OperatingPoint
 
 from ...world import DIM, make_bundle
 

@@ -17,7 +17,7 @@ from retrieval.bundle.local_density import (
     Cohort,
     LocalDensity,
     pack_cohort,
-    unpack_measure,
+    unpack_distance_form,
 )
 from retrieval.errors import BundleCorrupt, InvalidParameter
 from retrieval.metrics.identification import search_scores
@@ -63,29 +63,31 @@ def test_products_of_the_cohort_are_hardly_denser_than_others(cohort: Cohort) ->
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_crowd_is_farther_apart(cohort: Cohort, form: str) -> None:
-    measure = LocalDensity.fit(form, 4, cohort)
+    distance_form = LocalDensity.fit(form, 4, cohort)
     dense, sparse = 0.9, 0.1
-    assert measure.transform(np.array([0.5]), dense, dense) > measure.transform(np.array([0.5]), sparse, sparse)
+    assert distance_form.transform(np.array([0.5]), dense, dense) > distance_form.transform(
+        np.array([0.5]), sparse, sparse
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_it_is_monotone_and_zero_only_at_zero(cohort: Cohort, form: str, seed: int) -> None:
-    measure = LocalDensity.fit(form, 4, cohort)
+    distance_form = LocalDensity.fit(form, 4, cohort)
     generator = np.random.default_rng(seed)
     squared = np.concatenate([[0.0], np.sort(generator.uniform(0, 4, 50))])
     query, photo = generator.uniform(-1, 1, 2)
-    distances = measure.transform(squared, query, photo)
+    distances = distance_form.transform(squared, query, photo)
     assert distances[0] == 0
     assert (np.diff(distances) > 0).all()
-    assert (measure.transform(squared, query, photo + 0.1) >= distances).all()
+    assert (distance_form.transform(squared, query, photo + 0.1) >= distances).all()
     assert np.isfinite(distances).all()
 
 
 @pytest.mark.parametrize("form", [*FORMS, "plain"])
 def test_a_gallery_answers_as_a_look_at_every_photo(cohort: Cohort, form: str, tmp_path: Path) -> None:
-    measure = PLAIN if form == "plain" else LocalDensity.fit(form, 4, cohort)
+    distance_form = PLAIN if form == "plain" else LocalDensity.fit(form, 4, cohort)
     vectors, labels = crowded(200, 5, seed=3)
     with Gallery.create(tmp_path / "gallery", dim=16, embedding_id="e") as gallery:
         for half in (slice(0, 700), slice(700, 1000)):
@@ -93,14 +95,14 @@ def test_a_gallery_answers_as_a_look_at_every_photo(cohort: Cohort, form: str, t
             gallery.add(names, [f"i{label}" for label in labels[half]], vectors[half])
         gallery.remove(item_ids=["i3"])
         queries, _ = crowded(20, 1, seed=4)
-        answers = gallery.search(queries, 5, measure=measure)
+        answers = gallery.search(queries, 5, distance_form=distance_form)
         gallery.merge()
-        assert gallery.search(queries, 5, measure=measure) == answers
+        assert gallery.search(queries, 5, distance_form=distance_form) == answers
     kept = labels != 3
     for query, answer in zip(queries, answers, strict=True):
         squared = plain_distance(query[None], vectors[kept]) ** 2
-        own, others = measure.densities(query[None]), measure.densities(vectors[kept])
-        distances = measure.transform(squared, own, others)
+        own, others = distance_form.densities(query[None]), distance_form.densities(vectors[kept])
+        distances = distance_form.transform(squared, own, others)
         best = {label: distances[labels[kept] == label].min() for label in np.unique(labels[kept])}
         expected = sorted(best.items(), key=lambda pair: pair[1])[:5]
         assert [neighbour.item_id for neighbour in answer] == [f"i{label}" for label, _ in expected]
@@ -112,19 +114,19 @@ def test_a_photo_in_the_gallery_is_zero_away_from_itself(cohort: Cohort, form: s
     vectors, labels = crowded(40, 3, seed=5)
     with Gallery.create(tmp_path / "gallery", dim=16, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(120)], [f"i{label}" for label in labels], vectors)
-        answers = gallery.search(vectors, 1, measure=LocalDensity.fit(form, 4, cohort))
+        answers = gallery.search(vectors, 1, distance_form=LocalDensity.fit(form, 4, cohort))
     assert [(a[0].item_id, a[0].distance) for a in answers] == [(f"i{label}", 0.0) for label in labels]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_scores_are_what_the_gallery_says(cohort: Cohort, form: str, tmp_path: Path) -> None:
-    measure = LocalDensity.fit(form, 8, cohort)
+    distance_form = LocalDensity.fit(form, 8, cohort)
     vectors, labels = crowded(60, 4, seed=6)
     asked, kept = np.arange(240) % 4 == 0, np.arange(240) % 4 > 0
-    scores = search_scores(vectors[asked], labels[asked], vectors[kept], labels[kept], measure=measure)
+    scores = search_scores(vectors[asked], labels[asked], vectors[kept], labels[kept], distance_form=distance_form)
     with Gallery.create(tmp_path / "gallery", dim=16, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(180)], [f"i{label}" for label in labels[kept]], vectors[kept])
-        answers = gallery.search(vectors[asked], 60, measure=measure)
+        answers = gallery.search(vectors[asked], 60, distance_form=distance_form)
     for label, own, impostor, near, answer in zip(
         labels[asked], scores.own, scores.impostor, scores.near, answers, strict=True
     ):
@@ -135,12 +137,12 @@ def test_scores_are_what_the_gallery_says(cohort: Cohort, form: str, tmp_path: P
 
 
 def test_it_survives_a_bundle(cohort: Cohort) -> None:
-    measure = LocalDensity.fit(LOCAL_SCALING, 8, cohort)
-    again = unpack_measure(measure.to_dict(), pack_cohort(cohort))
+    distance_form = LocalDensity.fit(LOCAL_SCALING, 8, cohort)
+    again = unpack_distance_form(distance_form.to_dict(), pack_cohort(cohort))
     vectors, _ = crowded(5, 2)
-    assert again.key == measure.key
-    assert (again.densities(vectors) == measure.densities(vectors)).all()
-    assert unpack_measure({"form": "plain"}, None) is PLAIN
+    assert again.key == distance_form.key
+    assert (again.densities(vectors) == distance_form.densities(vectors)).all()
+    assert unpack_distance_form({"form": "plain"}, None) is PLAIN
 
 
 @pytest.mark.parametrize(
@@ -232,9 +234,9 @@ def test_the_floor_is_a_low_percentile_of_the_cohort() -> None:
 
 def test_where_all_photos_are_alike_the_floor_stays_positive() -> None:
     alike = np.tile(np.eye(4, dtype=np.float32)[:1], (12, 1))
-    measure = LocalDensity.fit(LOCAL_SCALING, 2, Cohort.of(alike, np.arange(12) // 2))
-    assert measure.floor == 1e-3
-    assert measure.transform(np.array([0.01]), 1.0, 1.0)[0] == pytest.approx(np.sqrt(0.01 / 1e-3))
+    distance_form = LocalDensity.fit(LOCAL_SCALING, 2, Cohort.of(alike, np.arange(12) // 2))
+    assert distance_form.floor == 1e-3
+    assert distance_form.transform(np.array([0.01]), 1.0, 1.0)[0] == pytest.approx(np.sqrt(0.01 / 1e-3))
 
 
 def test_numbers_a_reader_can_check(cohort: Cohort) -> None:
@@ -250,11 +252,11 @@ def test_numbers_a_reader_can_check(cohort: Cohort) -> None:
 
 
 def test_hardly_a_photo_of_the_cohort_is_outside(cohort: Cohort) -> None:
-    measure = LocalDensity.fit(LOCAL_SCALING, 4, cohort)
-    assert measure.is_outside(cohort.vectors).sum() == 1  # 0.001 of 240, interpolated
+    distance_form = LocalDensity.fit(LOCAL_SCALING, 4, cohort)
+    assert distance_form.is_outside(cohort.vectors).sum() == 1  # 0.001 of 240, interpolated
     opposite = -cohort.vectors.mean(axis=0, keepdims=True)
-    assert measure.is_outside((opposite / np.linalg.norm(opposite)).astype(np.float32)).all()
-    at = LocalDensity(LOCAL_SCALING, 4, 0.1, cohort, sparsest=float(measure.densities(cohort.vectors[:1])[0]))
+    assert distance_form.is_outside((opposite / np.linalg.norm(opposite)).astype(np.float32)).all()
+    at = LocalDensity(LOCAL_SCALING, 4, 0.1, cohort, sparsest=float(distance_form.densities(cohort.vectors[:1])[0]))
     assert not at.is_outside(cohort.vectors[:1]).any()
     assert not LocalDensity(LOCAL_SCALING, 4, 0.1, cohort).is_outside(-cohort.vectors).any()  # unknown: none is
 
@@ -268,14 +270,19 @@ def test_a_floor_is_positive_where_it_divides(cohort: Cohort) -> None:
 
 
 def test_a_manifest_tells_everything_of_a_measure(cohort: Cohort) -> None:
-    measure = LocalDensity.fit(ADDITIVE, 8, cohort)
-    again = unpack_measure(measure.to_dict(), pack_cohort(cohort))
+    distance_form = LocalDensity.fit(ADDITIVE, 8, cohort)
+    again = unpack_distance_form(distance_form.to_dict(), pack_cohort(cohort))
     assert isinstance(again, LocalDensity)
-    assert (again.form, again.k, again.floor, again.sparsest) == (ADDITIVE, 8, measure.floor, measure.sparsest)
+    assert (again.form, again.k, again.floor, again.sparsest) == (
+        ADDITIVE,
+        8,
+        distance_form.floor,
+        distance_form.sparsest,
+    )
     assert (again.cohort.products == cohort.products).all()
-    assert unpack_measure({"form": "plain"}, pack_cohort(cohort)) is PLAIN
+    assert unpack_distance_form({"form": "plain"}, pack_cohort(cohort)) is PLAIN
     with pytest.raises(BundleCorrupt, match="the distance form is additive and the manifest lists no cohort"):
-        unpack_measure(measure.to_dict(), None)  # never the plain distance, which another threshold is for
+        unpack_distance_form(distance_form.to_dict(), None)  # never the plain distance, which another threshold is for
     keys = {LocalDensity(form, k, floor, cohort).key for form in FORMS for k in (4, 8) for floor in (0.1, 0.2)}
     assert len(keys) == 8
 
@@ -285,20 +292,20 @@ def test_a_cohort_is_numbers_and_never_objects() -> None:
     file = io.BytesIO()
     np.savez(file, vectors=np.eye(2, dtype=np.float32), products=np.array([0, 1], dtype=object))
     with pytest.raises(ValueError, match="allow_pickle=False"):
-        unpack_measure({"form": ADDITIVE, "k": 1, "floor": 0.1, "sparsest": -1.0}, file.getvalue())
+        unpack_distance_form({"form": ADDITIVE, "k": 1, "floor": 0.1, "sparsest": -1.0}, file.getvalue())
 
 
 def test_densities_may_be_lists(cohort: Cohort) -> None:
     for form in FORMS:
-        measure = LocalDensity(form, 4, 0.25, cohort)
-        one = measure.transform(np.array([0.3]), [0.5], [0.28])
-        assert one == measure.transform(np.array([0.3]), 0.5, np.array([0.28]))
+        distance_form = LocalDensity(form, 4, 0.25, cohort)
+        one = distance_form.transform(np.array([0.3]), [0.5], [0.28])
+        assert one == distance_form.transform(np.array([0.3]), 0.5, np.array([0.28]))
 
 
 def test_a_floor_of_additive_density_is_any_number() -> None:
     """In a cohort of orthogonal photos every density is 0."""
-    measure = LocalDensity.fit(ADDITIVE, 4, Cohort(np.eye(12, dtype=np.float32), np.arange(12)))
-    assert measure.floor == 0.0
+    distance_form = LocalDensity.fit(ADDITIVE, 4, Cohort(np.eye(12, dtype=np.float32), np.arange(12)))
+    assert distance_form.floor == 0.0
 
 
 def test_without_a_limit_nothing_is_outside() -> None:

@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from retrieval.bundle.bundle import CALIBRATION, Bundle, write_bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.golden import check_golden, golden_pixels, pack_golden
 from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, find_provider
@@ -15,7 +16,7 @@ from retrieval.errors import BundleError, InvalidParameter, MissingDependency
 from retrieval.images import Preprocessing
 from retrieval.inspect.doctor import examine
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import Searches, pack_searches, recalibrate
+from retrieval.threshold.recalibrate import recalibrate
 
 from ...world import DIM, SIZE, make_bundle, write_model
 from ..threshold.test_gallery_size import searches, simulated
@@ -62,7 +63,7 @@ def test_recalibration_keeps_precision_and_provider(tmp_path: Path) -> None:
     vectors, labels = simulated(60, 4, seed=0)
     scores = searches(vectors, labels, np.arange(60), 4)
     asked = len(scores.own)
-    packed = pack_searches(Searches(scores, None, np.arange(asked).astype(str), np.ones(asked, np.float32)))
+    packed = CalibrationSet(scores, None, np.arange(asked).astype(str), np.ones(asked, np.float32)).pack()
     point = calibrate(scores, target_fpir=0.1, allow_estimate=True)
     plain = make_bundle(tmp_path, point=point, files={CALIBRATION: packed})
     for number, form in enumerate(({"precision": "int8", "provider": "openvino"}, {"provider": None})):

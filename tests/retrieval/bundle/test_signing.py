@@ -17,12 +17,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
 from retrieval.bundle.bundle import CALIBRATION, MANIFEST, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.signing import SIGNATURE, PublicKey, SigningKey, new_signing_key, sign_bundle
 from retrieval.cli.main import group
 from retrieval.errors import BundleCorrupt, BundleUntrusted, InvalidParameter, MissingDependency
 from retrieval.retriever import Retriever
 from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import Searches, pack_searches, recalibrate
+from retrieval.threshold.recalibrate import recalibrate
 
 from ...world import make_bundle
 from ..threshold.test_gallery_size import searches, simulated
@@ -188,7 +189,7 @@ def test_a_recalibrated_bundle_needs_a_signature_of_its_own(tmp_path: Path, key:
     vectors, labels = simulated(300, 4, seed=0)
     scores = searches(vectors, labels, np.arange(300), 4)
     names = [str(number) for number in range(len(scores.own))]
-    packed = pack_searches(Searches(scores, None, np.array(names), np.ones(len(names), np.float32)))
+    packed = CalibrationSet(scores, None, np.array(names), np.ones(len(names), np.float32)).pack()
     bundle = make_bundle(tmp_path, point=calibrate(scores), files={CALIBRATION: packed})
     sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(key))
     made = recalibrate(bundle, tmp_path / "unsigned", allow_estimate=True)

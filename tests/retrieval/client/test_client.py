@@ -61,7 +61,7 @@ INFO = {
     "distance": "plain",
     "min_certainty": 1.5,
     "evidence": {"errors": 0},
-    "outlook": None,
+    "fpir_forecast": None,
     "gallery": GALLERY,
     "drift": {},
 }
@@ -342,7 +342,7 @@ def test_info_is_read(ask: Ask, server: Server) -> None:
     info = ask("info")
     assert_asked(server, "GET", b"/v1/info")
     assert info.gallery == client_answers.GalleryInfo(3, 20, 10, {"kind": "flat"}, {"brand": "text"})
-    assert (info.threshold, info.status, info.outlook) == (0.5, "certified", None)
+    assert (info.threshold, info.status, info.fpir_forecast) == (0.5, "certified", None)
 
 
 def test_feedback_names_the_answer(ask: Ask, server: Server) -> None:

@@ -62,7 +62,7 @@ def test_a_corrected_distance_is_used(folder: Path, tmp_path: Path) -> None:
     with Gallery.open(folder / "gallery", read_only=True) as gallery:
         plain = Bundle.open(folder / "bundle")
         _, item_ids, vectors = gallery.contents()
-        plain.measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, item_ids))
+        plain.distance_form = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, item_ids))
         corrected = audit(plain, gallery)
         plain = audit(Bundle.open(folder / "bundle"), gallery)
     assert np.mean([c.distance for c in corrected.crowds]) > np.mean([c.distance for c in plain.crowds])

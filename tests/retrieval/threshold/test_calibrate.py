@@ -5,11 +5,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.bounds import bound_p_value, products_needed, upper_bound
-from retrieval.threshold.calibrate import OperatingPoint, best_threshold, calibrate, size_model
+from retrieval.threshold.calibrate import best_threshold, calibrate
+from retrieval.threshold.gallery_size import size_model
 
 
 def searches(products: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:

@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.result import Match, SearchResult
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.feedback import MAX_BYTES, Feedback, append_feedback, feedback_on, read_feedback
-from retrieval.threshold.recalibrate import Searches, pack_searches, recalibrate
+from retrieval.threshold.recalibrate import recalibrate
 from retrieval.threshold.verdicts import feedback_caps, weigh
 
 from ...world import make_bundle
@@ -25,7 +26,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     vectors, labels = simulated(300, 4, seed=0)
     scores = searches(vectors, labels, np.arange(300), 4)
     count = len(scores.own)
-    packed = pack_searches(Searches(scores, None, np.arange(count).astype(str), np.ones(count, np.float32)))
+    packed = CalibrationSet(scores, None, np.arange(count).astype(str), np.ones(count, np.float32)).pack()
     return make_bundle(
         tmp_path_factory.mktemp("feedback") / "bundle", point=calibrate(scores), files={CALIBRATION: packed}
     )
@@ -38,7 +39,11 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(bundle: Bundle, distances: np.ndarray, verdict: str = "unknown", key: str = "shop") -> list[Feedback]:
-    ids = {"embedding_id": bundle.embedding_id, "measure": bundle.measure.key, "bundle_id": bundle.bundle_id}
+    ids = {
+        "embedding_id": bundle.embedding_id,
+        "distance_form": bundle.distance_form.key,
+        "bundle_id": bundle.bundle_id,
+    }
     return [
         Feedback(verdict, "match", "item-1", float(d), 300, **ids, request_id=f"{key}-{n}-{d}", key=key, asked_by=key)
         for n, d in enumerate(distances)
@@ -116,7 +121,7 @@ LINE = {
     "distance": 0.5,
     "gallery_items": 3,
     "embedding_id": "e",
-    "measure": "plain",
+    "distance_form": "plain",
     "bundle_id": "b",
 }
 HOSTILE = [

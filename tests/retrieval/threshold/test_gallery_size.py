@@ -4,8 +4,8 @@ from scipy import stats
 
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, search_scores
-from retrieval.threshold.calibrate import calibrate, size_model
-from retrieval.threshold.gallery_size import GallerySize
+from retrieval.threshold.calibrate import calibrate
+from retrieval.threshold.gallery_size import GallerySize, size_model
 
 
 def simulated(items: int, photos: int, *, seed: int, crowds: int = 40, dim: int = 24) -> tuple[np.ndarray, np.ndarray]:

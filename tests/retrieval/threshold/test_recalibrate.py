@@ -7,14 +7,16 @@ from click.testing import CliRunner
 
 from index.gallery import Gallery
 from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.cli.main import group
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.retriever import Retriever
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import without_uncertain
+from retrieval.threshold.forecast import fpir_forecast
 from retrieval.threshold.pair_protocol import calibrate_pairs
-from retrieval.threshold.recalibrate import Searches, outlook, pack_searches, recalibrate, searches_of
+from retrieval.threshold.recalibrate import recalibrate
 from retrieval.threshold.targets import Target
 
 from ...world import draw, encode, make_bundle
@@ -35,14 +37,14 @@ def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def bundle(scores: SearchScores, tmp_path: Path) -> Bundle:
-    packed = pack_searches(
-        Searches(scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32))
-    )
+    packed = CalibrationSet(
+        scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32)
+    ).pack()
     return make_bundle(tmp_path / "bundle", point=calibrate(scores), files={CALIBRATION: packed})
 
 
 def test_searches_survive_a_bundle(bundle: Bundle, scores: SearchScores) -> None:
-    again = searches_of(bundle)
+    again = bundle.require_calibration()
     assert (again.scores.own == scores.own).all()
     assert (again.scores.near == scores.near).all()
     assert again.groups is None
@@ -57,7 +59,7 @@ def test_another_promise_is_another_bundle_of_the_same_model(bundle: Bundle, tmp
     assert len({bundle.bundle_id, looser.bundle_id, larger.bundle_id}) == 3
     assert bundle.embedding_id == looser.embedding_id == larger.embedding_id
     assert larger.manifest["evidence"]["recalibrated_from"] == bundle.bundle_id
-    assert searches_of(larger).scores.gallery_items == 300
+    assert larger.require_calibration().scores.gallery_items == 300
     again = recalibrate(larger, tmp_path / "again")
     assert again.operating_point == larger.operating_point  # what it promises now is kept
 
@@ -73,7 +75,7 @@ def doubting(scores: SearchScores, tmp_path: Path) -> tuple[Bundle, SearchScores
     served = without_uncertain(scores, certainties, 1.0)
     point = replace(calibrate(served), min_certainty=1.0)
     ids = np.arange(len(scores.own)).astype(str)
-    packed = pack_searches(Searches(scores, None, ids, certainties))
+    packed = CalibrationSet(scores, None, ids, certainties).pack()
     return make_bundle(tmp_path / "doubting", point=point, files={CALIBRATION: packed}), served
 
 
@@ -96,14 +98,14 @@ def test_uncertain_searches_stay_no_matches(
     assert pairs.target_fpir == target.as_fpir(served) != target.as_fpir(scores)
 
 
-def test_the_outlook_leaves_uncertain_searches_out(doubting: tuple[Bundle, SearchScores]) -> None:
+def test_the_fpir_forecast_leaves_uncertain_searches_out(doubting: tuple[Bundle, SearchScores]) -> None:
     bundle, served = doubting
-    told = outlook(bundle, 299)
+    told = fpir_forecast(bundle, 299)
     assert told.fpir == pytest.approx(identification_rates(served, bundle.threshold).fpir, abs=2e-3)
 
 
 def test_an_outgrown_gallery_is_told(bundle: Bundle) -> None:
-    small, large, huge = (outlook(bundle, items) for items in (200, 2000, 20_000))
+    small, large, huge = (fpir_forecast(bundle, items) for items in (200, 2000, 20_000))
     assert small.warning() == ""
     assert not small.outgrown
     assert small.fpir < large.fpir < huge.fpir
@@ -114,7 +116,7 @@ def test_an_outgrown_gallery_is_told(bundle: Bundle) -> None:
 
 def test_a_bundle_without_searches_says_so(world: Path) -> None:
     plain = Bundle.open(world / "bundle")
-    assert outlook(plain, 10) is None
+    assert fpir_forecast(plain, 10) is None
     with pytest.raises(BundleError, match="no calibration searches"):
         recalibrate(plain, world / "never")
 
@@ -123,15 +125,15 @@ def test_a_bundle_of_pairs_is_refused(scores: SearchScores, tmp_path: Path) -> N
     vectors, labels = simulated(300, 4, seed=0)
     items = [f"item-{label}" for label in labels]
     pairs = calibrate_pairs(vectors, items, scores, far_range=(0.01, 0.1), allow_estimate=True)
-    packed = pack_searches(
-        Searches(scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32))
-    )
+    packed = CalibrationSet(
+        scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32)
+    ).pack()
     bundle = make_bundle(tmp_path / "pairs", point=pairs, files={CALIBRATION: packed})
     for options in ({}, {"allow_estimate": True}, {"target": Target(fpir=0.05)}, {"gallery_size": 1000}):
         with pytest.raises(CalibrationError, match="a threshold of pairs"):
             recalibrate(bundle, tmp_path / "new", **options)
     assert not (tmp_path / "new").exists()
-    assert outlook(bundle, 100_000) is None  # and no warning sends anybody there
+    assert fpir_forecast(bundle, 100_000) is None  # and no warning sends anybody there
 
 
 def test_the_command_line_moves_a_threshold(bundle: Bundle, tmp_path: Path) -> None:

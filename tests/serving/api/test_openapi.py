@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from research.benchmarks.page_screenshot import serving
 from fastapi.testclient import TestClient
 
+from research.benchmarks.page_screenshot import serving
 from retrieval.client.client import RetrievalClient
 from retrieval.retriever import Retriever
 from serving.api.problems import MEDIA_TYPE

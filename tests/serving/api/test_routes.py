@@ -14,10 +14,10 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
-from research.benchmarks.page_screenshot import serving
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from research.benchmarks.page_screenshot import serving
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever

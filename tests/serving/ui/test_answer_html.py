@@ -9,7 +9,7 @@ import pytest
 
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
-from retrieval.threshold.recalibrate import Outlook
+from retrieval.threshold.forecast import FpirForecast
 from serving.ui.answer_html import answer_html, header_html, thumbnail_url
 
 
@@ -59,7 +59,7 @@ def test_other_reasons_are_said_in_words() -> None:
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.open(world / "bundle", world / "gallery")
     assert "r-warning" not in header_html(retriever)
-    monkeypatch.setattr(retriever, "outlook", lambda: Outlook(5000, 300, 0.05, 0.31, known=False))
+    monkeypatch.setattr(retriever, "fpir_forecast", lambda: FpirForecast(5000, 300, 0.05, 0.31, known=False))
     assert "about 31.0% of photos of unknown items now return something" in header_html(retriever)
 
 

@@ -10,17 +10,17 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from research.benchmarks.page_screenshot import FLAGS
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from research.benchmarks.page_screenshot import FLAGS
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.calibrate import OperatingPoint
 from retrieval.threshold.feedback import read_feedback
-from retrieval.threshold.recalibrate import Searches, pack_searches
 
 from ...world import draw, encode, make_bundle
 from ..conftest import Served, start, stop
@@ -234,8 +234,10 @@ def calibrated(world: Path, folder: Path) -> Path:
     looks = np.tile(np.array([[0.5, 0.3, 0.1]], np.float32), (200, 1))
     vectors = generator.normal(size=(200, 48)).astype(np.float32)
     certainties = np.full(200, 3.0, np.float32)
-    searches = Searches(scores, None, items, certainties, vectors / np.linalg.norm(vectors, axis=1)[:, None], looks)
-    files = {"calibration.npz": pack_searches(searches), "report.html": b"<h1>The report</h1>"}
+    searches = CalibrationSet(
+        scores, None, items, certainties, vectors / np.linalg.norm(vectors, axis=1)[:, None], looks
+    )
+    files = {"calibration.npz": searches.pack(), "report.html": b"<h1>The report</h1>"}
     make_bundle(folder, files=files, point=OperatingPoint(0.5, "certified", 0.05, {"gallery_size": 20}))
     shutil.copytree(world / "gallery", folder / "gallery")
     return folder

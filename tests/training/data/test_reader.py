@@ -10,7 +10,7 @@ from PIL import Image
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError
-from retrieval.images import Preprocessing, open_image, see
+from retrieval.images import Preprocessing, center_crop_resize, open_image
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches, training_batches
 
 from ...world import draw, encode
@@ -79,7 +79,9 @@ def test_seed_batch_and_place_each_change_the_crop(photos: list[Photo], augment:
 
 
 def test_evaluation_sees_what_serving_sees(photos: list[Photo], tmp_path: Path) -> None:
-    expected = np.stack([see(open_image(photo.path, min_side=SIGHT.min_side), SIGHT) for photo in photos[:11]])
+    expected = np.stack(
+        [center_crop_resize(open_image(photo.path, min_side=SIGHT.min_side), SIGHT) for photo in photos[:11]]
+    )
     for reader in (PhotoReader(photos, SIGHT, cache_bytes=0), PhotoReader(photos, SIGHT, cache_dir=tmp_path)):
         for threads in (1, 3):
             blocks = list(evaluation_batches(reader, 11, batch_size=5, threads=threads))
@@ -95,8 +97,8 @@ def test_a_large_photo_is_reduced_for_training_alone(tmp_path: Path) -> None:
     Image.fromarray(pixels).save(tmp_path / "boxed.png")
     photos = [Photo(name, tmp_path / name, "x") for name in ("large.png", "large.jpg")]
     photos.append(Photo("boxed.png", tmp_path / "boxed.png", "x", bbox=(10, 20, 310, 220)))
-    exact = [see(open_image(photo.path, min_side=32), SIGHT) for photo in photos[:2]]
-    exact.append(see(open_image(tmp_path / "boxed.png").crop((10, 20, 310, 220)), SIGHT))
+    exact = [center_crop_resize(open_image(photo.path, min_side=32), SIGHT) for photo in photos[:2]]
+    exact.append(center_crop_resize(open_image(tmp_path / "boxed.png").crop((10, 20, 310, 220)), SIGHT))
     for first in ("training", "evaluation"):
         reader = PhotoReader(photos, SIGHT, cache_dir=tmp_path / first)
         if first == "training":
@@ -157,4 +159,4 @@ def test_a_photo_that_changed_is_read_again(tmp_path: Path) -> None:
     os.utime(path, ns=(1, 1))
     after = PhotoReader([Photo("a", path, "x")], SIGHT, cache_dir=tmp_path / "cache").pixels([0])
     assert not np.array_equal(before, after)
-    assert np.array_equal(after[0], see(open_image(path), SIGHT))
+    assert np.array_equal(after[0], center_crop_resize(open_image(path), SIGHT))

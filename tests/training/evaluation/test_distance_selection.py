@@ -38,6 +38,6 @@ def test_density_is_chosen_where_crowds_differ() -> None:
     unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
     splits = Splits(tuple(names[:60]), tuple(names[60:]), (), ())
     choice = choose_distance(photos, unit.astype(np.float32), splits, EvaluationProtocol("a", "b"), target_fpir=0.05)
-    assert isinstance(choice.measure, LocalDensity)
+    assert isinstance(choice.distance_form, LocalDensity)
     plain = next(figures for figures in choice.tried if figures["form"] == "plain" and not figures["whitened"])
     assert choice.tried[0]["FNIR"] < plain["FNIR"] - 0.1

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from index.distance import PLAIN, Measure, plain_distance, squared_distance
+from index.distance import PLAIN, DistanceForm, plain_distance, squared_distance
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.consistency import opis
@@ -76,11 +76,11 @@ def test_a_distance_exactly_at_the_threshold_is_a_match() -> None:
 @pytest.mark.parametrize("corrected", [False, True])
 def test_the_counts_are_those_of_the_rates(seed: int, corrected: bool) -> None:
     vectors, labels = clouds(seed=seed)
-    measure: Measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
+    distance_form: DistanceForm = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
     split = all_against_all(len(labels))
-    scores = score_split(split, vectors, labels, measure=measure)
+    scores = score_split(split, vectors, labels, distance_form=distance_form)
     for threshold in np.quantile(scores.impostor, [0.1, 0.5, 1.0]):
-        found = explain(split, vectors, labels, threshold=float(threshold), measure=measure)
+        found = explain(split, vectors, labels, threshold=float(threshold), distance_form=distance_form)
         rates = identification_rates(scores, float(threshold))
         n = len(labels)
         assert found.outcomes.count(FOUND) / n == pytest.approx(rates.tpir)
@@ -94,15 +94,15 @@ def test_the_counts_are_those_of_the_rates(seed: int, corrected: bool) -> None:
 def test_searches_agree_with_a_slow_one(corrected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.explain.item_search.BLOCK", 300)  # several blocks
     vectors, labels = clouds(items=15, seed=3)
-    measure: Measure = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
+    distance_form: DistanceForm = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
     split = all_against_all(len(labels))
-    search = ItemSearch(split, vectors, labels, threshold=0.9, measure=measure)
+    search = ItemSearch(split, vectors, labels, threshold=0.9, distance_form=distance_form)
     answers = search.other_answers()
-    density = measure.densities(vectors)
+    density = distance_form.densities(vectors)
     expected, nearest = set(), []
     for query in range(len(labels)):
         squared = squared_distance(vectors[[query]], vectors)
-        distances = measure.transform(squared, np.full(len(labels), density[query]), density)
+        distances = distance_form.transform(squared, np.full(len(labels), density[query]), density)
         far = {item: distances[(labels == item)].min() for item in set(labels.tolist()) - {labels[query]}}
         ranked = sorted(far, key=far.__getitem__)
         nearest.append(ranked[0])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from research.benchmarks.page_screenshot import FLAGS
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from research.benchmarks.page_screenshot import FLAGS
 from training.explain.page import explain_page
 from training.explain.run import explain_run
 from training.loop.run import Run

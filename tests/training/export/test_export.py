@@ -11,7 +11,7 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter, RunError
 from retrieval.metrics.identification import identification_rates
 from retrieval.threshold.certainty import without_uncertain
-from retrieval.threshold.recalibrate import recalibrate, searches_of
+from retrieval.threshold.recalibrate import recalibrate
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import embed_photos
@@ -57,7 +57,7 @@ def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: 
     assert {(d["form"], d["whitened"]) for d in tried} >= {("plain", False), ("plain", True)}
     chosen = bundle.manifest["distance"]
     assert chosen == {key: tried[0][key] for key in chosen}
-    assert (bundle.measure is PLAIN) == (chosen["form"] == "plain")
+    assert (bundle.distance_form is PLAIN) == (chosen["form"] == "plain")
     best = min(d["FNIR"] for d in tried)
     limit = next(d["FNIR"] + d["standard_error"] for d in tried if d["FNIR"] == best)
     least = min(d["search_opis"] for d in tried if d["FNIR"] <= limit)
@@ -82,7 +82,7 @@ def test_uncertain_searches_may_be_rejected(run: Run, tmp_path: Path) -> None:
     assert bundle.operating_point.min_certainty == told["cut"]
     tried = told["fnir_of_cuts_tried"]
     assert tried[f"{told['cut']:.4g}"] == min(tried.values())
-    searches = searches_of(bundle)
+    searches = bundle.require_calibration()
     kept = without_uncertain(searches.scores, searches.certainties, told["cut"])
     rates = identification_rates(kept, bundle.threshold)
     assert rates.fpir == pytest.approx(bundle.operating_point.evidence["fpir"])
@@ -144,7 +144,7 @@ def test_evaluation_covers_every_scene(run: Run) -> None:
 
 def test_a_threshold_for_pairs(run: Run, tmp_path: Path) -> None:
     made = export(run, tmp_path / "pairs", allow_estimate=True, pairs_far_range=(0.01, 0.1))
-    assert made.measure is PLAIN
+    assert made.distance_form is PLAIN
     assert made.manifest["operating_point"]["evidence"]["protocol"] == "pairs"
     assert all(tried["form"] == "plain" for tried in made.manifest["evidence"]["distances_tried"])
     with pytest.raises(InvalidParameter, match="protocol pairs"):

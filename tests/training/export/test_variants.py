@@ -16,7 +16,7 @@ from retrieval.images import to_tensor
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.metrics.identification import identification_rates
 from retrieval.retriever import Retriever
-from retrieval.threshold.recalibrate import recalibrate, searches_of
+from retrieval.threshold.recalibrate import recalibrate
 from training.data.reader import PhotoReader
 from training.export import variants
 from training.export.comparison import images_per_second, render_comparison
@@ -54,7 +54,7 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
     for row in (fp32, int8):
         assert row["images_per_second"] > 0
         assert row["fpir"] <= 0.2
-    scores = searches_of(bundle).scores
+    scores = bundle.require_calibration().scores
     assert int8["fpir"] >= identification_rates(scores, bundle.threshold).fpir
     report = (bundle.path / "report.html").read_text()
     assert "This form of the model beside fp32" in report
@@ -64,7 +64,7 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
 def test_the_threshold_and_all_searches_come_through_the_int8_model(
     bundle: Bundle, run: Run, shop: list[Photo]
 ) -> None:
-    kept = searches_of(bundle)
+    kept = bundle.require_calibration()
     by_id = {photo.photo_id: photo for photo in shop}
     asked = [by_id[photo_id].read() for photo_id in kept.photo_ids]
     again = bundle.embedder().embed(asked)
