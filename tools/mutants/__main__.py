@@ -44,10 +44,13 @@ class Coverage:
     seconds: dict[str, float]
     imported: list[str]
 
-    def tests_of(self, module: str, mutant: Mutant) -> list[str]:
-        """Return the tests that run a line, the quickest first: all of the module for what runs when it is imported."""
+    def tests_of(self, module: str, source: bytes, mutant: Mutant) -> list[str]:
+        """Return the tests that run the lines that a mutant replaces, the quickest first.
+
+        All tests of the module for what runs when it is imported.
+        """
         lines = self.lines[module]
-        last = mutant.line + mutant.new.count("\n")
+        last = mutant.line + source.count(b"\n", mutant.start, mutant.end)
         names = {name for line in range(mutant.line, last + 1) for name in lines.get(str(line), ())}
         if not names and (not mutant.function or str(mutant.line) in lines):
             names = {name for tests in lines.values() for name in tests}
@@ -71,7 +74,7 @@ def cover(tree: Path, settings: Settings, modules: list[str]) -> Coverage:
 def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -> Iterator[Task]:
     """Return the mutants of a module with their tests."""
     for mutant in [*faults_of(module, source), *([] if faults_only else mutants_of(source))]:
-        yield Task(module, mutant, {test: told.seconds[test] for test in told.tests_of(module, mutant)})
+        yield Task(module, mutant, {test: told.seconds[test] for test in told.tests_of(module, source, mutant)})
 
 
 def _work(

@@ -8,7 +8,7 @@ from scipy import stats
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
-from retrieval.metrics.identification import SearchScores, identification_rates
+from retrieval.metrics.identification import SearchScores, identification_rates, search_scores
 from retrieval.threshold.bounds import bound_p_value, products_needed, upper_bound
 from retrieval.threshold.calibrate import best_threshold, calibrate
 from retrieval.threshold.gallery_size import size_model
@@ -286,8 +286,9 @@ def test_a_promise_that_equal_photos_break_already_is_refused() -> None:
     """A tenth of the photos stands in the gallery under another item, too: FPIR is 0.1 at a distance of 0."""
     scores = sized()
     scores.near[:30, 0] = scores.impostor[:30] = 0.0
-    with pytest.raises(CalibrationError, match=r"no threshold with FPIR <= 0\.05 finds a single item"):
-        calibrate(scores, gallery_size=900, allow_estimate=True)
+    for items in (200, 900):
+        with pytest.raises(CalibrationError, match=r"no threshold with FPIR <= 0\.05 finds a single item"):
+            calibrate(scores, gallery_size=items, allow_estimate=True)
 
 
 def test_ten_times_as_many_items_can_be_certified_and_no_more() -> None:
@@ -344,6 +345,24 @@ def test_where_every_stranger_may_be_answered_the_farthest_is() -> None:
     own = np.where(np.arange(80) % 2, 0.89, 0.95)
     scores = SearchScores(np.arange(80), own, np.r_[np.full(79, np.inf), 0.9], 80)
     assert calibrate(scores, target_fpir=0.3).threshold == 0.9
+
+
+def test_the_farthest_stranger_is_kept_out_where_that_is_better() -> None:
+    """All own photos are at 0.3; the one impostor at 0.9 may be let in, and nobody gains by it."""
+    scores = SearchScores(np.arange(80), np.full(80, 0.3), np.r_[np.full(79, np.inf), 0.9], 80)
+    assert calibrate(scores, target_fpir=0.3).threshold == np.nextafter(0.9, 0)
+
+
+@pytest.mark.parametrize("items", [5, 32, 40])
+def test_the_size_model_is_of_the_other_items(items: int) -> None:
+    """Of a small gallery all other items are near; the own one, at infinity, is none of them."""
+    vectors = np.random.default_rng(0).normal(size=(2 * items, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    labels = np.arange(items)
+    size = size_model(search_scores(vectors[:items], labels, vectors[items:], labels))
+    assert size.items == items - 1
+    assert size.near.shape == (items, min(32, items - 1))
+    assert np.isfinite(size.near).all()
 
 
 def test_a_cap_holds_whatever_the_status() -> None:

@@ -1,0 +1,74 @@
+"""Operating points: a threshold with its target, status and evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CERTIFIED, ESTIMATED = "certified", "estimated"
+PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
+LOW_TPIR = 0.5  # a warning is given below this TPIR
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """A threshold, its target FPIR and the evidence for it."""
+
+    threshold: float
+    status: str  # CERTIFIED or ESTIMATED
+    target_fpir: float
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    min_certainty: float = 0.0  # searches with a lower certainty return no match
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the threshold is for pairs of photos (1:1), which has no target for searches."""
+        return self.evidence.get("protocol") == PAIRS
+
+    def describe(self) -> str:
+        """Return a one-line description."""
+        size = self.evidence.get("gallery_size")
+        if "far_range" in self.evidence:
+            far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
+            return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
+        return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
+            f" for {size} items." if size else "."
+        )
+
+    def caveats(self) -> list[str]:
+        """Return sentences about the performance to expect on new items."""
+        told, halves = [], self.evidence.get("fpir_on_other_half")
+        if halves:
+            told.append(
+                f"Set on half of the calibration's {self.evidence['clusters']} independent groups of items, such a "
+                f"threshold realised an FPIR between {halves[0]:.3f} and {halves[1]:.3f} on the other half (nine of "
+                "ten splits): items unlike these may differ as much"
+            )
+        if self.evidence.get("tpir", 1.0) < LOW_TPIR:
+            told.append(
+                f"Only {self.evidence['tpir']:.0%} of the photos whose item is in the gallery find it at this "
+                "threshold: more training items, sharper photos or a larger backbone are what raises it"
+            )
+        return told
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the operating point as plain JSON values."""
+        return {
+            "threshold": self.threshold,
+            "status": self.status,
+            "target_fpir": self.target_fpir,
+            "min_certainty": self.min_certainty,
+            "evidence": dict(self.evidence),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
+        """Create an OperatingPoint from the output of `to_dict`."""
+        return cls(
+            float(values["threshold"]),
+            str(values["status"]),
+            float(values["target_fpir"]),
+            dict(values["evidence"]),
+            float(values["min_certainty"]),
+        )
