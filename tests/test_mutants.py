@@ -121,6 +121,8 @@ def test_only_what_changed_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
     kept = report.Outcomes.read().start("m.py", changed, mutants_of(changed), again=False)
     assert kept == {report.name_of(mutant) for mutant in mutants if mutant.function == "Keeper.open"}
     assert report.Outcomes.read().start("m.py", changed, mutants_of(changed), again=True) == set()
+    told = SOURCE.replace(b"Say whether it is open.", b"Tell it.").replace(b"A module.", b"Another.")
+    assert report.digests(told) == report.digests(SOURCE)
 
 
 def test_hand_made_faults_replace_text_that_is_there() -> None:

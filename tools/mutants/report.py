@@ -15,6 +15,7 @@ from .settings import CACHE, RESULTS, SURVIVORS, TABLE, Settings
 from .trees import SURVIVED, TIMEOUT, UNTESTED
 
 ALIVE = (SURVIVED, UNTESTED)
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 HEAD = """# Mutants
 
 `make mutants` puts small faults into the modules that decide a match, a threshold, a certificate, who may do what and
@@ -34,18 +35,26 @@ def name_of(mutant: Mutant) -> str:
 
 
 def digests(source: bytes) -> dict[str, str]:
-    """Return a hash of each function and class, and of the whole module under ""."""
-    found = {"": hashlib.sha256(source).hexdigest()[:12]}
+    """Return a hash of each function and class, and of the whole module under "", all without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = [ast.Pass(), *node.body[1:]]
+    found = {"": _digest(tree)}
 
     def walk(node: ast.AST, names: tuple[str, ...]) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 name = (*names, child.name)
-                found[".".join(name)] = hashlib.sha256(ast.dump(child).encode()).hexdigest()[:12]
+                found[".".join(name)] = _digest(child)
                 walk(child, name)
 
-    walk(ast.parse(source), ())
+    walk(tree, ())
     return found
+
+
+def _digest(node: ast.AST) -> str:
+    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:12]
 
 
 @dataclass
