@@ -14,7 +14,7 @@ from tools.mutants.trees import KILLED, SURVIVED, TIMEOUT, Tree
 
 SOURCE = b'''
 """A module."""
-LIMIT = 0.5
+LIMIT = 0.5  # of anything
 
 
 class Keeper:

@@ -54,6 +54,8 @@ SQL_FAULTS = [
 ]  # fmt: skip
 SPOKEN = {"log", "logger", "logging"}  # calls on these names do not affect decisions
 
+COMMENT = re.compile(r"  # .*")  # at the end of a line: a mutant keeps its name when it is reworded
+
 Span = tuple[int, int]
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -104,7 +106,7 @@ def _change(source: bytes, span: Span, new: str) -> str:
     end = (source + b"\n").index(b"\n", span[1])
     old = source[start:end].decode()
     changed = source[start : span[0]].decode() + new + source[span[1] : end].decode()
-    return " -> ".join(" ".join(part.split()) for part in (old, changed))
+    return " -> ".join(" ".join(COMMENT.sub("", part).split()) for part in (old, changed))
 
 
 @dataclass
