@@ -24,17 +24,17 @@ from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
-from .merging import Merged, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader
+from .rebuild import Rebuilt, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
 from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
 
-__all__ = ["Gallery", "Merged", "Neighbour", "StoredPhoto"]
+__all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
 MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
-UNINDEXED = 0.2  # share of photos outside the index above which a merge is due
+UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 
 
 class Gallery(Reader):
@@ -179,7 +179,7 @@ class Gallery(Reader):
                     self._store.log("remove", len(gone), actor=actor)
         return len(gone)
 
-    def merge(
+    def rebuild(
         self,
         *,
         kind: str | None = None,
@@ -189,7 +189,7 @@ class Gallery(Reader):
         purge: bool = True,
         threads: int | None = None,
         actor: str | None = None,
-    ) -> Merged:
+    ) -> Rebuilt:
         """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
 
         Parameters
@@ -204,7 +204,7 @@ class Gallery(Reader):
             Rewrite every segment with a removed photo, not only those with many.
         """
         actor = self._actor(actor)
-        with explained(self.path), self._merging:
+        with explained(self.path), self._rebuilding:
             with self._guard:
                 self._start_writing()
                 now = self._current(indexed=False)
@@ -237,19 +237,19 @@ class Gallery(Reader):
                     if max_memory is not None:
                         self._store.set_fact("max_memory", max_memory)
                     self._store.increase("layout")
-                    self._store.log(f"merge as {choice.kind}", now.photos, actor=actor)
+                    self._store.log(f"rebuild as {choice.kind}", now.photos, actor=actor)
                 self._clear()
-        return Merged(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
+        return Rebuilt(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
 
-    def merge_if_due(self, *, probe: Probe | None = None, actor: str | None = None) -> Merged | None:
-        """Merge if the recommended index kind has changed or the index covers too few of the photos."""
+    def rebuild_if_due(self, *, probe: Probe | None = None, actor: str | None = None) -> Rebuilt | None:
+        """Rebuild if the recommended index kind has changed or the index covers too few of the photos."""
         now, told, index = self._current(), self.facts(), self.index()
         most = int(told["max_memory"]) if "max_memory" in told else None
         usual = choose_kind(now.photos, self.dim, kind=told["kind"], max_memory=most)
         covered = index["scanned_photos"] <= max(TAIL, UNINDEXED * now.photos)
         if usual.kind == index["kind"] and (covered or usual.kind == FLAT):
             return None
-        return self.merge(probe=probe, purge=False, actor=actor)
+        return self.rebuild(probe=probe, purge=False, actor=actor)
 
     def _actor(self, actor: str | None) -> str:
         return self.actor if actor is None else check_actor(actor)
@@ -272,8 +272,8 @@ class Gallery(Reader):
             self._densities.forget(names)
 
     def _compact(self) -> None:
-        """Combine small segments if there are many; during a merge this is postponed until it has finished."""
-        if len(crowded(self._store.segments())) == 0 or not self._merging.acquire(blocking=False):
+        """Combine small segments if there are many; during a rebuild this is postponed until it has finished."""
+        if len(crowded(self._store.segments())) == 0 or not self._rebuilding.acquire(blocking=False):
             return
         try:
             chosen = {segment.id for segment in crowded(self._store.segments())}
@@ -290,4 +290,4 @@ class Gallery(Reader):
                 raise
             # disk full: the addition itself is committed, and the next addition tries again
         finally:
-            self._merging.release()
+            self._rebuilding.release()

@@ -42,7 +42,7 @@ class Reader:
         self.actor = system_user() if actor is None else check_actor(actor)
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
-        self._merging = threading.Lock()
+        self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
         self._densities = Densities(path / DENSITIES)
@@ -229,7 +229,7 @@ class Reader:
                 state = self._store.state()
                 problems = check_files(self._store, self.path / SEGMENTS, self.path / INDEXES)
                 problems = problems or check_rows(self._store, self.path / SEGMENTS, dim=self.dim)
-                if not problems or self._store.state() == state:  # otherwise a merge removed a file meanwhile
+                if not problems or self._store.state() == state:  # otherwise a rebuild removed a file meanwhile
                     return problems
 
     def check_in_background(self) -> threading.Thread:
@@ -284,7 +284,7 @@ class Reader:
                 try:
                     self._snapshot = self._read(last)
                 except GalleryCorrupt:
-                    if self._store.state() == state:  # otherwise a merge removed a file during the read
+                    if self._store.state() == state:  # otherwise a rebuild removed a file during the read
                         if indexed:
                             raise
                         return self._read(last, indexed=False)

@@ -1,7 +1,7 @@
 """Gallery database: photos, items, metadata, thumbnails and the files in use.
 
 Photos are numbered permanently in insertion order (`seq`). A segment holds the vectors of a range of seqs and records
-the seq of each row. Removing a photo deletes its database row; its seq stays in `removed` until a merge drops the
+the seq of each row. Removing a photo deletes its database row; its seq stays in `removed` until a rebuild drops the
 vector.
 """
 

@@ -125,7 +125,7 @@ def import_photos(path: Path, gallery_path: Path) -> int:
                 thumbnails=rows["thumbnail"].to_pylist(),
                 upsert=True,
             )
-        gallery.merge_if_due()
+        gallery.rebuild_if_due()
     return count
 
 

@@ -37,7 +37,7 @@ def check_beside(database: Path, segments: Path, indexes: Path) -> list[str]:
             return problems
         state = store.state()
         problems = check_files(store, segments, indexes)
-        return problems if store.state() == state else []  # otherwise a merge replaced and hashed the files
+        return problems if store.state() == state else []  # otherwise a rebuild replaced and hashed the files
     except GalleryError as error:
         return [error.message]
     finally:

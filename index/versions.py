@@ -19,7 +19,7 @@ from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store
 
 TAIL = 8192  # photos scanned without a base
-GROWTH = 4  # a tail larger than a quarter of the base is merged into a base in memory
+GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
 
 
 def read_snapshot(
@@ -27,7 +27,7 @@ def read_snapshot(
 ) -> Snapshot:
     """Read the newest version, reusing what the last one has open; without its index file if not `indexed`.
 
-    Raise GalleryCorrupt if files are damaged, or if a merge removes a listed file meanwhile.
+    Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
     """
     with store.transaction("DEFERRED"):
         (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None

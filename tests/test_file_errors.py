@@ -47,7 +47,7 @@ TRAINING = [
 CHANGES = [  # commands that write into what is there
     "gallery declare GALLERY colour",
     "gallery remove GALLERY --item item-00",
-    "gallery merge GALLERY",
+    "gallery rebuild GALLERY",
     "keys sign BUNDLE --key KEY",
     "keys remove KEYS shop",
 ]

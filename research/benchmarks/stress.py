@@ -73,7 +73,7 @@ def large_gallery(path: Path, bundle: Bundle) -> Path:
                 [f"item-{number // PHOTOS_PER_ITEM}" for number in numbers],
                 vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
             )
-        gallery.merge_if_due()
+        gallery.rebuild_if_due()
     return path
 
 

@@ -17,7 +17,7 @@ from index.shell import command
 from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
 
-from .gallery import MEMORY, describe_index, describe_merge
+from .gallery import MEMORY, describe_index, describe_rebuild
 from .options import Place
 from .signing_options import trust_option
 
@@ -86,8 +86,8 @@ def index(
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
     with open_gallery(output, read_only=True) as gallery:
-        if done.merged is not None:
-            click.echo(describe_merge(done.merged))
+        if done.rebuilt is not None:
+            click.echo(describe_rebuild(done.rebuilt))
         elif isinstance(gallery, Gallery):
             click.echo(describe_index(gallery))
         view = fpir_forecast(opened, gallery.items)

@@ -14,7 +14,7 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 if TYPE_CHECKING:
-    from index.gallery import Gallery, Merged
+    from index.gallery import Gallery, Rebuilt
 
 Folder = click.Path(path_type=Path)
 UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -53,20 +53,20 @@ def describe_index(gallery: Gallery) -> str:
     )
 
 
-def describe_merge(merged: Merged) -> str:
+def describe_rebuild(rebuilt: Rebuilt) -> str:
     """Return a sentence on a newly built index: kind, reason, memory and recall."""
-    choice = merged.choice
+    choice = rebuilt.choice
     told = (
         f"Index: {choice.kind}, {choice.why}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
         f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt"
     )
-    if merged.recall is None:
+    if rebuilt.recall is None:
         return f"{told}; it misses nothing."
-    if not merged.recall.expected:
+    if not rebuilt.recall.expected:
         return f"{told}; no item lies within the threshold of another photo, so that nothing is known of its recall."
     return (
-        f"{told}; of the items within the threshold it finds {merged.recall.value:.4f} (at least "
-        f"{merged.recall.lower:.4f}, with 95 % confidence)."
+        f"{told}; of the items within the threshold it finds {rebuilt.recall.value:.4f} (at least "
+        f"{rebuilt.recall.lower:.4f}, with 95 % confidence)."
     )
 
 
@@ -164,20 +164,20 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
 @click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: as told before]")
 @click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
 @click.option("--min-recall", type=float, default=0.99, show_default=True, help="Refuse an index that finds less.")
-def merge(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
+def rebuild(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
     """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
 
     \b
     Example:
-      retrieval gallery merge galleries/shop --bundle bundles/shop --max-memory 2GiB
+      retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import probe_of
 
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
     with _open(path) as opened:
-        made = opened.merge(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
-    click.echo(f"{describe_merge(made)} {made.dropped} vectors dropped.")
+        made = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
+    click.echo(f"{describe_rebuild(made)} {made.dropped} vectors dropped.")
 
 
 @gallery.command()

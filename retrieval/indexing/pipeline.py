@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from index.ann.recall import Probe
 from index.filters import is_column, kind_of
-from index.gallery import Gallery, Merged
+from index.gallery import Gallery, Rebuilt
 from index.location import open_or_create
 from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
@@ -48,7 +48,7 @@ class IndexReport:
     replaced: int = 0  # photos among the added ones whose file had changed
     skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
-    merged: Merged | None = None  # the new index, if it was rebuilt
+    rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
 
 
@@ -67,7 +67,7 @@ def index_catalogue(
     """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
 
     Metadata columns for filters are declared automatically (`columns_of`). Finally, the index is rebuilt if that is
-    due, or if `kind` or `max_memory` is given (`Gallery.merge`). The `engine` is "local", which embeds on this
+    due, or if `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this
     machine's cores, or "ray", which embeds on a Ray cluster.
 
     Raises BundleMismatch if the gallery belongs to another model, and GalleryLocked if another process is writing.
@@ -101,9 +101,9 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         if isinstance(gallery, Gallery):  # Milvus maintains its own index
             if kind is not None or max_memory is not None:
-                report.merged = gallery.merge(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
+                report.rebuilt = gallery.rebuild(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
             else:
-                report.merged = gallery.merge_if_due(probe=probe_of(bundle))
+                report.rebuilt = gallery.rebuild_if_due(probe=probe_of(bundle))
     return report
 
 

@@ -1,4 +1,4 @@
-"""What decides an answer: which candidates are looked at, which version a filter is of, and what a merge leaves."""
+"""What decides an answer: which candidates are looked at, which version a filter is of, and what a rebuild leaves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path,
         gallery.add([f"c{i}" for i in range(300)], ["crowd"] * 300, crowd)
         gallery.add(["second"], ["second"], second)
         gallery.add([f"f{i}" for i in range(800)], [f"f{i}" for i in range(800)], far)
-        gallery.merge(kind=kind, probe=Probe(0.5))
+        gallery.rebuild(kind=kind, probe=Probe(0.5))
         answer = gallery.search([query], 2, within=0.5)[0]
         assert [found.item_id for found in answer if found.distance <= 0.5] == ["crowd", "second"]
         assert [found.item_id for found in gallery.search([query], 2)[0]] == ["crowd", "second"]
@@ -65,7 +65,7 @@ def test_near_ties_are_told_apart_by_the_exact_distance(
             near = at(np.linspace(0.1, 0.1 + width, count)[::-1], query, 100 + number, count)
             names = [f"{number}-{i}" for i in range(count)]
             gallery.add(names, names, near, metadata=[{"half": "ab"[i % 2]} for i in range(count)])
-        gallery.merge(kind=kind, probe=Probe(0.4))
+        gallery.rebuild(kind=kind, probe=Probe(0.4))
         ids, _, vectors = gallery.contents()
         kept = [i for i, name in enumerate(ids) if where is None or int(name.split("-")[1]) % 2 == 0]
         found = expected = 0
@@ -98,7 +98,7 @@ def test_of_equally_far_photos_the_one_added_first_is_answered(tmp_path: Path, k
     names = [f"p{i}" for i in range(300)]
     with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
         gallery.add(names, names, at(np.linspace(0.9, 0.6, 300), query, 2, 300))  # the first is the farthest
-        gallery.merge(kind=kind)
+        gallery.rebuild(kind=kind)
         assert [found.photo_id for found in gallery.search([query], 3, distance_form=Coarse())[0]] == ["p0", "p1", "p2"]
 
 
@@ -130,7 +130,7 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
 
 
 def test_small_additions_then_a_merge(tmp_path: Path) -> None:
-    """The sixteenth single addition writes all of them as one segment; a merge starts from that one."""
+    """The sixteenth single addition writes all of them as one segment; a rebuild starts from that one."""
     gallery, vectors = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e"), unit(17)
     other = Gallery.open(tmp_path / "g", read_only=True)
     for i in range(16):
@@ -141,7 +141,7 @@ def test_small_additions_then_a_merge(tmp_path: Path) -> None:
     for reader in (gallery, other):
         assert [segment.id for segment in reader._current().segments] == [s.id for s in gallery._store.segments()]
     gallery.remove(photo_ids=["p3"])
-    gallery.merge()
+    gallery.rebuild()
     assert gallery._store.number("layout") == before + 1
     assert gallery.verify() == []
     gallery.close()
@@ -159,7 +159,7 @@ def test_the_layout_tells_readers_that_files_changed(tmp_path: Path) -> None:
     reader = Gallery.open(tmp_path / "g", read_only=True)
     old = reader._current()
     writer.remove(photo_ids=["p0"])
-    writer.merge()
+    writer.rebuild()
     new = reader._current()
     assert {segment.name for segment in new.segments}.isdisjoint(segment.name for segment in old.segments)
     assert (len(new.seqs), int(new.live.sum()), new.photos) == (39, 39, 39)

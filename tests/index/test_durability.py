@@ -142,7 +142,7 @@ def _change(gallery: Gallery, step: int, photos: dict[str, str]) -> dict[str, st
         gallery.remove(item_ids=[item])
         after = {photo: its for photo, its in photos.items() if photo not in gone}
     else:
-        gallery.merge(kind=("flat", "fp16", "ivf", "hnsw")[step // 5 % 4])
+        gallery.rebuild(kind=("flat", "fp16", "ivf", "hnsw")[step // 5 % 4])
     return after
 
 

@@ -47,7 +47,7 @@ class Histories(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.gallery = self.create()
         self.add(seed, 0, self.start)
-        self.merge()
+        self.rebuild()
 
     def create(self) -> Gallery | MilvusGallery:
         return Gallery.create(self.folder / "g", dim=DIM, embedding_id="e", columns={"brand": "text"})
@@ -59,7 +59,7 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "folder"):
             self.gallery.close()
             shutil.rmtree(self.folder)
-            least = 0.99 if self.kind in APPROXIMATE else 1.0  # what `merge` accepts at least
+            least = 0.99 if self.kind in APPROXIMATE else 1.0  # what `rebuild` accepts at least
             assert self.found >= least * self.expected
 
     @rule(seed=seeds, first=numbers, count=st.integers(1, 90))
@@ -93,21 +93,21 @@ class Histories(RuleBasedStateMachine):
         self.photos = {name: photo for name, photo in self.photos.items() if photo[0] not in items}
 
     @rule()
-    def merge(self) -> None:
+    def rebuild(self) -> None:
         if isinstance(self.gallery, Gallery):
-            self.gallery.merge(kind=self.kind, probe=Probe(THRESHOLD), threads=1)
+            self.gallery.rebuild(kind=self.kind, probe=Probe(THRESHOLD), threads=1)
 
     @rule()
     def reopen(self) -> None:
         self.gallery.close()
         self.gallery = self.open()
 
-    @rule(seed=seeds, first=numbers, count=st.integers(1, 90), merges=st.booleans(), moment=st.integers(0, 12))
-    def killed(self, seed: int, first: int, count: int, merges: bool, moment: int) -> None:
+    @rule(seed=seeds, first=numbers, count=st.integers(1, 90), rebuilds=st.booleans(), moment=st.integers(0, 12))
+    def killed(self, seed: int, first: int, count: int, rebuilds: bool, moment: int) -> None:
         """Die at one of the moments at which a change reaches the disk: all of it is there then, or nothing."""
         change, after = self.addition(seed, first, count)
-        if merges:
-            change, after = self.merge, self.photos
+        if rebuilds:
+            change, after = self.rebuild, self.photos
         ticks = itertools.count()
 
         def dying(work: Callable[..., object]) -> Callable[..., object]:

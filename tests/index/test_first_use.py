@@ -27,7 +27,7 @@ def made(path: Path, kind: str) -> np.ndarray:
     vectors = unit(COUNT, 1)
     with Gallery.create(path, dim=DIM, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(COUNT)], [f"i{i}" for i in range(COUNT)], vectors)
-        gallery.merge(kind=kind, probe=Probe(0.5))
+        gallery.rebuild(kind=kind, probe=Probe(0.5))
     return vectors
 
 
@@ -86,7 +86,7 @@ def test_a_damaged_index_is_an_error(tmp_path: Path, kind: str, ending: str) -> 
             gallery.search(vectors[:1], 1)
         assert "its sha256 differs" in gallery.damage[0]
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery.merge(kind=kind, probe=Probe(0.5))  # the remedy
+        gallery.rebuild(kind=kind, probe=Probe(0.5))  # the remedy
         assert gallery.search(vectors[7:8], 1)[0][0].photo_id == "p7"
         assert gallery.verify() == []
 
@@ -209,7 +209,7 @@ def test_metadata_that_is_no_json_is_damage(tmp_path: Path, word: str) -> None:
 
 
 def test_a_gallery_of_an_earlier_release_is_read(tmp_path: Path) -> None:
-    """Earlier files say less about themselves: what they do not say is not compared, until a merge writes it."""
+    """Earlier files say less about themselves: what they do not say is not compared, until a rebuild writes it."""
     filled(tmp_path / "g").close()
     file = only(tmp_path / "g", "segments/*.rows")
     overwrite(file, -4, bytes(4))  # without the checksum of the numbers
@@ -222,7 +222,7 @@ def test_a_gallery_of_an_earlier_release_is_read(tmp_path: Path) -> None:
         gallery.add(["new"], ["new"], unit(1, 9))
         assert gallery.search(unit(1), 1)[0][0].photo_id == "p0"
         assert "live_seqs" not in gallery.facts()
-        gallery.merge()
+        gallery.rebuild()
         assert int(gallery.facts()["live_seqs"]) == sum(range(40)) - 3 + 40
         assert gallery.verify() == []
         assert gallery.search(unit(1), 1)[0][0].photo_id == "p0"

@@ -58,7 +58,7 @@ def test_an_item_with_very_many_photos_does_not_crowd_out_the_others(tmp_path: P
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["add", "add", "many", "remove", "item", "reopen", "merge"]), st.integers(0, 29)),
+        st.tuples(st.sampled_from(["add", "add", "many", "remove", "item", "reopen", "rebuild"]), st.integers(0, 29)),
         max_size=14,
     )
 )
@@ -87,8 +87,8 @@ def test_any_history_equals_brute_force(tmp_path_factory: pytest.TempPathFactory
             photos |= {
                 name: (f"i{number % 5}", v) for number, (name, v) in enumerate(zip(names, vectors, strict=True), number)
             }
-        elif step == "merge":
-            gallery.merge(kind=KINDS[number % len(KINDS)])
+        elif step == "rebuild":
+            gallery.rebuild(kind=KINDS[number % len(KINDS)])
         else:
             gallery.close()
             gallery = Gallery.open(path)
@@ -115,7 +115,7 @@ def test_metadata_filters_before_the_cut_and_thumbnails_are_kept(tmp_path: Path)
     assert [n.metadata for n in answer] == [{"colour": "blue"}] * 5
     assert gallery.thumbnail("p0") == b"jpeg"
     assert gallery.thumbnail("p1") is None
-    gallery.merge()
+    gallery.rebuild()
     assert gallery.thumbnail("p0") == b"jpeg"
     gallery.remove(photo_ids=["p0"])
     assert gallery.thumbnail("p0") is None
@@ -187,7 +187,7 @@ def test_search_during_add_is_safe(tmp_path: Path) -> None:
     for i in range(30):
         gallery.add([f"n{i}"], [f"x{i}"], unit(1, 100 + i))
         if i % 10 == 9:
-            gallery.merge()
+            gallery.rebuild()
     stop.set()
     for thread in threads:
         thread.join()
@@ -255,25 +255,25 @@ def test_differences_below_float32_are_told_apart(tmp_path: Path) -> None:
     assert [n.photo_id for n in gallery.search(unit(1, 3, 128), 5)[0]] == [f"p{i}" for i in want]
 
 
-def test_a_reader_whose_files_are_merged_away_meanwhile_looks_again(
+def test_a_reader_whose_files_are_replaced_meanwhile_looks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = filled(tmp_path / "g")
-    reader, merges = Gallery.open(tmp_path / "g", read_only=True), 3
+    reader, rebuilds = Gallery.open(tmp_path / "g", read_only=True), 3
 
-    def merge_first(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
-        nonlocal merges
-        if merges:
-            merges -= 1
+    def rebuild_first(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
+        nonlocal rebuilds
+        if rebuilds:
+            rebuilds -= 1
             monkeypatch.setattr(versions, "open_segment", open_segment)
-            writer.add([f"n{merges}"], ["new"], unit(1, merges))
-            writer.merge()
-            monkeypatch.setattr(versions, "open_segment", merge_first)
+            writer.add([f"n{rebuilds}"], ["new"], unit(1, rebuilds))
+            writer.rebuild()
+            monkeypatch.setattr(versions, "open_segment", rebuild_first)
         return open_segment(folder, segment, dim=dim)
 
-    monkeypatch.setattr(versions, "open_segment", merge_first)
+    monkeypatch.setattr(versions, "open_segment", rebuild_first)
     assert len(reader) == 43
-    assert merges == 0
+    assert rebuilds == 0
 
 
 @pytest.mark.parametrize("ids", ["p1", ["p1", ""], [1, 2], ["\udcff", "x"]])
@@ -299,7 +299,7 @@ def test_metadata_is_json(tmp_path: Path, value: object) -> None:
 def test_a_merge_of_nothing_live_leaves_nothing_behind(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     assert gallery.remove(item_ids=[f"i{i}" for i in range(10)]) == 40
-    gallery.merge()
+    gallery.rebuild()
     assert list((tmp_path / "g" / "segments").iterdir()) == []
     assert gallery.search(unit(1), 1) == [[]]
     gallery.add(["p"], ["i"], unit(1))
@@ -349,12 +349,12 @@ def test_the_log_says_who_made_each_change(tmp_path: Path) -> None:
         gallery.add(["p2"], ["i2"], unit(1, 2), actor="key shop-1")
         gallery.declare({"brand": "text"}, actor="key shop-2")
         gallery.remove(photo_ids=["p0"], actor="key shop-3")
-        gallery.merge(actor="key shop-4")
+        gallery.rebuild(actor="key shop-4")
     with Gallery.open(tmp_path / "g", actor="cleaner") as gallery:
         gallery.remove(item_ids=["i1"])
         assert [(change.actor, change.action) for change in gallery.changes()] == [
             ("cleaner", "remove"),
-            ("key shop-4", "merge as flat"),
+            ("key shop-4", "rebuild as flat"),
             ("key shop-3", "remove"),
             ("key shop-2", "declare brand"),
             ("key shop-1", "add"),

@@ -88,7 +88,7 @@ def test_a_merge_is_on_the_disk_before_it_counts(tmp_path: Path, watch: Watch, k
     gallery.remove(photo_ids=["p0"])
     watch.events.clear()
     gallery._store._connection.set_trace_callback(watch.statement)
-    gallery.merge(kind=kind)
+    gallery.rebuild(kind=kind)
     made = files(tmp_path / "g" / "segments", (".npy", ".rows"))
     if kind != "flat":
         made += files(tmp_path / "g" / "indexes", (".faiss", ".npy"))

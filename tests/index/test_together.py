@@ -46,7 +46,7 @@ def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
         writer.add(["p0"], [owner], vectors[:1], upsert=True)
         owners[writer.version] = owner
         if number % 5 == 0:
-            writer.merge(kind=kind, probe=Probe(np.inf), threads=1)
+            writer.rebuild(kind=kind, probe=Probe(np.inf), threads=1)
             owners[writer.version] = owner
         time.sleep(0.02)
     done.set()

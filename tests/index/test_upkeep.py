@@ -1,4 +1,4 @@
-"""What a gallery keeps in order while it changes: bases in memory, files, settings, what merges forget and remember."""
+"""What a gallery keeps in order while it changes: bases in memory, files, settings, what a rebuild keeps and drops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import densities, merging, snapshot, versions
+from index import densities, rebuild, snapshot, versions
 from index import gallery as gallery_module
 from index.ann.recall import Recall
 from index.distance import PLAIN, Floats, plain_distance
@@ -53,7 +53,7 @@ def test_the_index_in_use_is_the_newest(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g", count=300)
     for step in range(3):
         gallery.add([f"n{step}"], [f"n{step}"], unit(1, 50 + step))
-        gallery.merge(kind="fp16")
+        gallery.rebuild(kind="fp16")
         assert gallery.index()["scanned_photos"] == 0
         assert gallery.snapshot().base.name == gallery._store.index().name
         assert gallery.search(unit(1, 50 + step), 1)[0][0].photo_id == f"n{step}"
@@ -61,11 +61,11 @@ def test_the_index_in_use_is_the_newest(tmp_path: Path) -> None:
 
 def test_a_merge_remembers_the_kind_and_the_memory(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g", count=300)
-    gallery.merge(kind="fp16", max_memory=10**9)
-    assert gallery.merge().choice.kind == "fp16"
+    gallery.rebuild(kind="fp16", max_memory=10**9)
+    assert gallery.rebuild().choice.kind == "fp16"
     assert gallery.facts()["max_memory"] == str(10**9)
-    assert gallery.merge(kind="auto").choice.kind == "flat"
-    assert gallery.merge().choice.kind == "flat"
+    assert gallery.rebuild(kind="auto").choice.kind == "flat"
+    assert gallery.rebuild().choice.kind == "flat"
 
 
 def test_a_merge_forgets_what_it_dropped(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_merge_forgets_what_it_dropped(tmp_path: Path) -> None:
     assert len(gallery._store.segments()) == 1
     assert gallery._store.removed().tolist() == []
     gallery.remove(photo_ids=["p5"])
-    assert gallery.merge().dropped == 1
+    assert gallery.rebuild().dropped == 1
     assert gallery._store.removed().tolist() == []
     assert len(gallery) == 13
     assert gallery.verify() == []
@@ -88,15 +88,15 @@ def test_large_segments_are_rewritten_only_where_it_pays(tmp_path: Path) -> None
     gallery = filled(tmp_path / "g", count=300)
     gallery.remove(photo_ids=["p0"])
     now = gallery.snapshot()
-    assert merging.worth_rewriting(now, purge=True) == {1}
-    assert merging.worth_rewriting(now, purge=False) == set()
+    assert rebuild.worth_rewriting(now, purge=True) == {1}
+    assert rebuild.worth_rewriting(now, purge=False) == set()
     gallery.remove(photo_ids=[f"p{i}" for i in range(1, 40)])  # more than a tenth
-    assert merging.worth_rewriting(gallery.snapshot(), purge=False) == {1}
-    gallery.merge()
+    assert rebuild.worth_rewriting(gallery.snapshot(), purge=False) == {1}
+    gallery.rebuild()
     gallery.add(["a"], ["a"], unit(1, 5))
-    assert merging.worth_rewriting(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
+    assert rebuild.worth_rewriting(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
     gallery.add([f"b{i}" for i in range(300)], ["b"] * 300, unit(300, 6))
-    assert len(merging.worth_rewriting(gallery.snapshot(), purge=True)) == 3
+    assert len(rebuild.worth_rewriting(gallery.snapshot(), purge=True)) == 3
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_an_index_is_refused_by_the_lower_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recall: Recall, least: float, accepted: bool
 ) -> None:
     gallery = filled(tmp_path / "g", count=300)
-    monkeypatch.setattr(merging, "tune", lambda _snapshot, candidates, *_: (candidates, recall))
+    monkeypatch.setattr(rebuild, "tune", lambda _snapshot, candidates, *_: (candidates, recall))
     if accepted:
-        assert gallery.merge(kind="ivf", min_recall=least).recall == recall
+        assert gallery.rebuild(kind="ivf", min_recall=least).recall == recall
     else:
         with pytest.raises(GalleryError, match="less than"):
-            gallery.merge(kind="ivf", min_recall=least)
+            gallery.rebuild(kind="ivf", min_recall=least)
 
 
 def test_filters_that_are_kept_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_no_damage_of_a_gallery_passes_verify(tmp_path: Path, pattern: str) -> N
     vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
     with Gallery.create(tmp_path / "g", dim=16, embedding_id="e") as gallery:
         gallery.add([f"p{i}" for i in range(200)], [f"i{i % 50}" for i in range(200)], vectors)
-        gallery.merge(kind="ivf", probe=Probe(0.8))
+        gallery.rebuild(kind="ivf", probe=Probe(0.8))
     (file,) = (tmp_path / "g").glob(pattern)
     whole, generator = file.read_bytes(), np.random.default_rng(2)
     for number in range(FLIPS):

@@ -23,7 +23,7 @@ def test_a_damaged_row_is_a_500_and_ends_readiness(world: Path, tmp_path: Path) 
         others /= np.linalg.norm(others, axis=1, keepdims=True)
         names = [f"other-{i}" for i in range(1000)]
         opened.add(names, names, others)
-        opened.merge(kind="fp16")  # a row is read when it is a candidate first
+        opened.rebuild(kind="fp16")  # a row is read when it is a candidate first
     with TestClient(create_app(Retriever.open(bundle, gallery), page=False)) as client:
         image = encode(draw(3, 0))
         far = encode(draw(77, 0))

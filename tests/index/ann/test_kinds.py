@@ -1,4 +1,4 @@
-"""Every kind of index under changes, filters and merges; and the traps that faiss lays."""
+"""Every kind of index under changes, filters and rebuilds; and the traps that faiss lays."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import merging, snapshot
+from index import rebuild, snapshot
 from index.ann import recall
 from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE, FLAT, KINDS, choose_kind, lists_of, memory_of, subvectors_of
@@ -37,7 +37,7 @@ def gallery_of(path: Path, kind: str, count: int = COUNT) -> tuple[Gallery, np.n
     gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"half": "text", "number": "number"})
     half = [{"half": "ab"[i % 2], "number": i} for i in range(count)]
     gallery.add([f"p{i}" for i in range(count)], items, vectors, metadata=half)
-    gallery.merge(kind=kind, probe=Probe(0.6))
+    gallery.rebuild(kind=kind, probe=Probe(0.6))
     return gallery, vectors, items
 
 
@@ -132,7 +132,7 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
     monkeypatch.setattr(recall, "ENOUGH", 0.0)  # look at eight lists and be content
     monkeypatch.setattr(recall, "LEAST", 0.0)
     with pytest.raises(GalleryError, match=r"less than 0\.9999"):
-        gallery.merge(kind="ivf", probe=Probe(1.2), min_recall=0.9999)
+        gallery.rebuild(kind="ivf", probe=Probe(1.2), min_recall=0.9999)
     assert gallery.version == before
     assert gallery.index()["kind"] == "ivf"
     gallery.close()
@@ -180,10 +180,10 @@ def test_a_merge_is_due_when_the_size_asks_for_another_kind(tmp_path: Path, monk
     vectors, items = products(COUNT)
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
     gallery.add([f"p{i}" for i in range(COUNT)], items, vectors)
-    assert gallery.merge_if_due() is None
+    assert gallery.rebuild_if_due() is None
     monkeypatch.setattr(kinds, "FLAT_UP_TO", 2000)
-    assert gallery.merge_if_due().choice.kind == "fp16"
-    assert gallery.merge_if_due() is None
+    assert gallery.rebuild_if_due().choice.kind == "fp16"
+    assert gallery.rebuild_if_due() is None
     assert gallery.index()["scanned_photos"] == 0
     gallery.close()
 
@@ -196,7 +196,7 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
         if i % 5 == 0:
             gallery.remove(photo_ids=[f"p{i}"])
     segments = gallery._store.segments()
-    assert len(segments) <= 2 * merging.FANOUT
+    assert len(segments) <= 2 * rebuild.FANOUT
     assert {file.stem for file in (tmp_path / "g" / "segments").iterdir()} == {segment.name for segment in segments}
     assert gallery.verify() == []
     assert len(gallery) == 540
@@ -209,7 +209,7 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
 def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT)
     started, release = threading.Event(), threading.Event()
-    build = merging.build_index
+    build = rebuild.build_index
 
     def slow(*arguments: object, **named: object) -> object:
         started.set()
@@ -217,10 +217,10 @@ def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch
         return build(*arguments, **named)
 
     monkeypatch.setattr("index.gallery.build_index", slow)
-    thread = threading.Thread(target=lambda: gallery.merge(kind="ivf", probe=Probe(0.6)))
+    thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf", probe=Probe(0.6)))
     thread.start()
     assert started.wait(30)
-    for i in range(40):  # more than are written as one outside of a merge
+    for i in range(40):  # more than are written as one outside of a rebuild
         gallery.add([f"n{i}"], [f"n{i}"], unit(1, 50 + i, DIM))
     gallery.remove(photo_ids=["p1", "n3"])
     assert gallery.search(unit(1, 50, DIM), 1)[0][0].photo_id == "n0"

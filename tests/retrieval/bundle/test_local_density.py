@@ -96,7 +96,7 @@ def test_a_gallery_answers_as_a_look_at_every_photo(cohort: Cohort, form: str, t
         gallery.remove(item_ids=["i3"])
         queries, _ = crowded(20, 1, seed=4)
         answers = gallery.search(queries, 5, distance_form=distance_form)
-        gallery.merge()
+        gallery.rebuild()
         assert gallery.search(queries, 5, distance_form=distance_form) == answers
     kept = labels != 3
     for query, answer in zip(queries, answers, strict=True):

@@ -82,13 +82,13 @@ def test_a_filter_narrows_the_answer(shop: Path) -> None:
 def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
     assert "1 photos removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
     assert "2 photos removed" in call("gallery", "remove", shop / "g", "--item", "item-3").output
-    merged = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "fp16").output
-    assert "Index: fp16, chosen by hand" in merged
-    assert "it misses nothing" in merged
-    assert "3 vectors dropped" in merged
+    rebuilt = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "fp16").output
+    assert "Index: fp16, chosen by hand" in rebuilt
+    assert "it misses nothing" in rebuilt
+    assert "3 vectors dropped" in rebuilt
     log = call("gallery", "log", shop / "g", "--limit", 3).output.splitlines()
     assert [" ".join(line.split()[3:]) for line in log] == [
-        "merge as fp16 9 photos",
+        "rebuild as fp16 9 photos",
         "remove 2 photos",
         "remove 1 photos",
     ]
@@ -98,7 +98,7 @@ def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
 
 
 def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
-    told = call("gallery", "merge", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
+    told = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
     assert "of the items within the threshold it finds 1.0000 (at least 0." in told.output
     assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
 

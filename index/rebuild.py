@@ -1,4 +1,4 @@
-"""Merges: rewrite the files of a gallery into fewer segments, without removed vectors and with a new index.
+"""Rebuilds: rewrite the files of a gallery into fewer segments, without removed vectors and with a new index.
 
 New files are written from a snapshot while searches and additions go on; `Gallery` adopts them in one transaction.
 """
@@ -26,7 +26,7 @@ from .store import IndexFile, Segment
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
-WORN = 0.1  # share of removed photos above which a merge rewrites a large segment
+WORN = 0.1  # share of removed photos above which a rebuild rewrites a large segment
 BLOCK = 16_384  # rows rewritten at a time
 PARTIAL = ".partial"
 
@@ -41,8 +41,8 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class Merged:
-    """Result of a merge."""
+class Rebuilt:
+    """The outcome of a rebuild."""
 
     choice: Choice
     recall: Recall | None  # for approximate index kinds
@@ -61,7 +61,7 @@ def crowded(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
-    """Return the ids of the segments that a merge combines; large ones with few removed photos stay."""
+    """Return the ids of the segments that a rebuild combines; large ones with few removed photos stay."""
     sizes = [len(segment.seqs) for segment in snapshot.segments]
     ends = np.cumsum([0, *sizes])
     for place in range(len(sizes)):
