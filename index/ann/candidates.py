@@ -29,7 +29,7 @@ PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
 FP16_SLACK = 2.0**-11  # bound of |q · (v - fp16(v))| for unit vectors
 GPU_FROM, GPU_MOST = 20_000, 2048  # minimum photos for a GPU to pay off; maximum candidates per GPU search
-REBUILD = f"Build it again: {command('gallery', X)}"
+REBUILD = f"Build it again: {command('gallery', 'rebuild', 'GALLERY')}"
 PQ_SAMPLE = 256  # vectors that estimate the error of PQ cosines
 
 Vectors = NDArray[np.float32]
