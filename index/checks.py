@@ -113,6 +113,13 @@ def check_additions(
     return checked
 
 
+def check_removals(photo_ids: Sequence[str] | None, item_ids: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """Return the ids of the photos and items to remove; raise InvalidParameter if neither is given."""
+    if photo_ids is None and item_ids is None:
+        raise InvalidParameter("photo_ids or item_ids", "be given", None)
+    return check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
+
+
 def refuse_present(present: set[str]) -> None:
     """Raise an error if some photos are already in the gallery."""
     if present:

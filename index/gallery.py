@@ -18,14 +18,14 @@ from numpy.typing import ArrayLike
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
-from .checks import check_actor, check_additions, check_ids, check_stored, check_values, refuse_present
+from .checks import check_actor, check_additions, check_removals, check_stored, check_values, refuse_present
 from .creation import ASIDE, LEFTOVERS, LOCK, is_vacant
 from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader
-from .rebuild import Rebuilt, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
+from .rebuild import Rebuilt, Rewritten, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
 from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
 from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
@@ -167,9 +167,7 @@ class Gallery(Reader):
     ) -> int:
         """Remove photos, or all photos of items, in one transaction; return how many existed."""
         actor = self._actor(actor)
-        if photo_ids is None and item_ids is None:
-            raise InvalidParameter("photo_ids or item_ids", "be given", None)
-        photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
+        photo_ids, item_ids = check_removals(photo_ids, item_ids)
         with self._guard:
             self._start_writing()
             with self._store.transaction():
@@ -208,10 +206,8 @@ class Gallery(Reader):
             with self._guard:
                 self._start_writing()
                 now = self._current(indexed=False)
-                told = self._store.facts()
-            kind = kind or told["kind"]
-            if max_memory is None and "max_memory" in told:
-                max_memory = int(told["max_memory"])
+                facts = self._store.facts()
+            kind, max_memory = kind or facts["kind"], _memory_limit(facts) if max_memory is None else max_memory
             choice = choose_kind(now.photos, self.dim, kind=kind, max_memory=max_memory)
             chosen = worth_rewriting(now, purge=purge)
             rewritten = rewrite(now, chosen, self.path / SEGMENTS, dim=self.dim) if chosen else None
@@ -227,10 +223,7 @@ class Gallery(Reader):
             with self._guard:
                 with self._store.transaction():
                     if rewritten is not None:
-                        self._store.drop_segments(rewritten.replaced)
-                        self._store.forget_removed(rewritten.dropped)
-                        if rewritten.segment is not None:
-                            self._store.add_segment(*rewritten.segment)
+                        self._adopt(rewritten)
                     self._store.set_index(index)
                     self._store.sum_live()
                     self._store.set_fact("kind", kind)
@@ -241,15 +234,18 @@ class Gallery(Reader):
                 self._clear()
         return Rebuilt(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
 
-    def rebuild_if_due(self, *, probe: Probe | None = None, actor: str | None = None) -> Rebuilt | None:
-        """Rebuild if the recommended index kind has changed or the index covers too few of the photos."""
-        now, told, index = self._current(), self.facts(), self.index()
-        most = int(told["max_memory"]) if "max_memory" in told else None
-        usual = choose_kind(now.photos, self.dim, kind=told["kind"], max_memory=most)
-        covered = index["scanned_photos"] <= max(TAIL, UNINDEXED * now.photos)
-        if usual.kind == index["kind"] and (covered or usual.kind == FLAT):
+    def rebuild_if_due(
+        self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None
+    ) -> Rebuilt | None:
+        """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
+        if kind is not None or max_memory is not None:
+            return self.rebuild(kind=kind, max_memory=max_memory, probe=probe)
+        photos, facts, index = len(self), self.facts(), self.index()
+        recommended = choose_kind(photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
+        covered = index["scanned_photos"] <= max(TAIL, UNINDEXED * photos)
+        if recommended == index["kind"] and (covered or recommended == FLAT):
             return None
-        return self.rebuild(probe=probe, purge=False, actor=actor)
+        return self.rebuild(probe=probe, purge=False)
 
     def _actor(self, actor: str | None) -> str:
         return self.actor if actor is None else check_actor(actor)
@@ -271,18 +267,22 @@ class Gallery(Reader):
             remove_stranger_indexes(self.path / INDEXES, None if index is None else index.name)
             self._densities.forget(names)
 
+    def _adopt(self, rewritten: Rewritten) -> None:
+        """Replace segments by a rewritten one, within a transaction."""
+        self._store.drop_segments(rewritten.replaced)
+        self._store.forget_removed(rewritten.dropped)
+        if rewritten.segment is not None:
+            self._store.add_segment(*rewritten.segment)
+
     def _compact(self) -> None:
         """Combine small segments if there are many; during a rebuild this is postponed until it has finished."""
         if len(crowded(self._store.segments())) == 0 or not self._rebuilding.acquire(blocking=False):
             return
         try:
             chosen = {segment.id for segment in crowded(self._store.segments())}
-            made = rewrite(self._current(), chosen, self.path / SEGMENTS, dim=self.dim)
+            rewritten = rewrite(self._current(), chosen, self.path / SEGMENTS, dim=self.dim)
             with self._store.transaction():
-                self._store.drop_segments(made.replaced)
-                self._store.forget_removed(made.dropped)
-                if made.segment is not None:
-                    self._store.add_segment(*made.segment)
+                self._adopt(rewritten)
                 self._store.increase("layout")
             self._clear()
         except (OSError, GalleryError) as error:
@@ -291,3 +291,8 @@ class Gallery(Reader):
             # disk full: the addition itself is committed, and the next addition tries again
         finally:
             self._rebuilding.release()
+
+
+def _memory_limit(facts: Mapping[str, str]) -> int | None:
+    """Return the memory limit that the last rebuild was given."""
+    return int(facts["max_memory"]) if "max_memory" in facts else None

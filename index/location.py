@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from .gallery import Gallery
+from .protocol import GalleryProtocol
 from .reader import DATABASE
 
-if TYPE_CHECKING:
-    from .milvus import MilvusGallery
-
-SCHEME = "milvus+"
+SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
 
 def is_address(place: str | Path) -> bool:
@@ -20,22 +16,25 @@ def is_address(place: str | Path) -> bool:
     return isinstance(place, str) and place.startswith(SCHEME)
 
 
-def open_gallery(place: str | Path, *, read_only: bool = False) -> Gallery | MilvusGallery:
+def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtocol:
     """Open a gallery; raise GalleryError if there is none."""
     if is_address(place):
-        from .milvus import MilvusGallery
+        from .milvus.gallery import MilvusGallery
 
         return MilvusGallery.open(str(place))
     return Gallery.open(place, read_only=read_only)
 
 
-def open_or_create(
-    place: str | Path, *, dim: int, embedding_id: str, columns: Mapping[str, str] | None = None
-) -> Gallery | MilvusGallery:
+def open_or_create(place: str | Path, *, dim: int, embedding_id: str) -> GalleryProtocol:
     """Open a gallery, or create it if there is none."""
-    facts: Any = {"dim": dim, "embedding_id": embedding_id, "columns": columns}
     if is_address(place):
-        from .milvus import MilvusGallery, exists
+        from .milvus.collection import exists
+        from .milvus.gallery import MilvusGallery
 
-        return MilvusGallery.open(str(place)) if exists(str(place)) else MilvusGallery.create(str(place), **facts)
-    return Gallery.open(place) if (Path(place) / DATABASE).exists() else Gallery.create(place, **facts)
+        address = str(place)
+        if exists(address):
+            return MilvusGallery.open(address)
+        return MilvusGallery.create(address, dim=dim, embedding_id=embedding_id)
+    if (Path(place) / DATABASE).exists():
+        return Gallery.open(place)
+    return Gallery.create(place, dim=dim, embedding_id=embedding_id)

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from index.distance import accepts
-from index.gallery import Gallery, Neighbour
 from index.location import open_gallery
+from index.protocol import GalleryProtocol
 from index.shell import command
+from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
@@ -35,10 +36,6 @@ from .result import (
     SearchResult,
 )
 
-if TYPE_CHECKING:
-    from index.milvus import MilvusGallery
-
-
 MOST_MATCHES = 100  # per search; also the limit of the HTTP API
 MOST_IMAGES = 64  # per batch
 MOST_WHERE = 2000  # characters in a filter
@@ -50,7 +47,7 @@ class Retriever:
     As a context manager it closes itself on exit, together with the gallery if `open` opened it.
     """
 
-    def __init__(self, bundle: Bundle, gallery: Gallery | MilvusGallery, *, threads: int = 1) -> None:
+    def __init__(self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
         self.bundle = bundle
         self.gallery = gallery
@@ -210,7 +207,7 @@ class Retriever:
             "min_certainty": self.bundle.operating_point.min_certainty,
             "photos": len(self.gallery),
             "items": self.gallery.items,
-            "index": self.gallery.index()["kind"] if isinstance(self.gallery, Gallery) else "milvus",
+            "index": self.gallery.index()["kind"],
         }
 
     def _reason(self, vectors: NDArray[np.float32], where: str | None, *, sure: bool, empty: bool) -> str:
@@ -232,7 +229,7 @@ class Retriever:
         return self._forecasts[items]
 
 
-def require_match(bundle: Bundle, gallery: Gallery | MilvusGallery) -> None:
+def require_match(bundle: Bundle, gallery: GalleryProtocol) -> None:
     """Raise BundleMismatch if another model made the gallery's vectors."""
     if gallery.embedding_id != bundle.embedding_id:
         raise BundleMismatch(

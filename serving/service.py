@@ -16,8 +16,8 @@ from typing import Any
 
 from PIL import Image
 
-from index.gallery import Gallery
 from index.location import open_gallery
+from index.protocol import GalleryProtocol
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source, open_image, thumbnail
 from retrieval.result import SearchResult
@@ -165,7 +165,7 @@ class Service:
                 "version": gallery.version,
                 "photos": len(gallery),
                 "items": gallery.items,
-                "index": gallery.index() if isinstance(gallery, Gallery) else {"kind": "milvus"},
+                "index": gallery.index(),
                 "columns": gallery.columns(),
             },
             "drift": {
@@ -177,7 +177,7 @@ class Service:
     # the gallery
 
     @contextmanager
-    def _writer(self) -> Iterator[Gallery | Any]:
+    def _writer(self) -> Iterator[GalleryProtocol]:
         """Open the gallery for writing, one request at a time.
 
         Raises GalleryLocked when another request or process is writing.

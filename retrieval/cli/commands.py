@@ -55,7 +55,6 @@ def index(
     Example:
       retrieval index bundles/shop photos.csv -o galleries/shop
     """
-    from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import index_catalogue
     from retrieval.threshold.forecast import fpir_forecast
@@ -86,10 +85,7 @@ def index(
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
     with open_gallery(output, read_only=True) as gallery:
-        if done.rebuilt is not None:
-            click.echo(describe_rebuild(done.rebuilt))
-        elif isinstance(gallery, Gallery):
-            click.echo(describe_index(gallery))
+        click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
         view = fpir_forecast(opened, gallery.items)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle)}.")

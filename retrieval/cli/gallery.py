@@ -15,6 +15,7 @@ from retrieval.errors import GalleryError, InvalidParameter
 
 if TYPE_CHECKING:
     from index.gallery import Gallery, Rebuilt
+    from index.protocol import GalleryProtocol
 
 Folder = click.Path(path_type=Path)
 UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -39,11 +40,13 @@ class Memory(click.ParamType[int]):
 MEMORY = Memory()
 
 
-def describe_index(gallery: Gallery) -> str:
+def describe_index(gallery: GalleryProtocol) -> str:
     """Return a sentence on the current index: kind, memory and recall."""
     from index.ann.kinds import choose_kind
 
     index = gallery.index()
+    if index["kind"] not in KINDS:
+        return f"Index: {index['kind']}, which maintains it."
     choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
     lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it misses nothing"
     return (

@@ -14,14 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
 from index.ann.recall import Probe
 from index.filters import is_column, kind_of
-from index.gallery import Gallery, Rebuilt
 from index.location import open_or_create
+from index.protocol import GalleryProtocol
+from index.rebuild import Rebuilt
 from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
@@ -31,9 +32,6 @@ from retrieval.retriever import require_match
 
 from .ray import ray_batches
 from .worker import Batch, embed_batch
-
-if TYPE_CHECKING:
-    from index.milvus import MilvusGallery
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 COLUMNS = 16  # maximum number of columns declared automatically
@@ -99,11 +97,7 @@ def index_catalogue(
             _write(gallery, batch, known, report)
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
-        if isinstance(gallery, Gallery):  # Milvus maintains its own index
-            if kind is not None or max_memory is not None:
-                report.rebuilt = gallery.rebuild(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
-            else:
-                report.rebuilt = gallery.rebuild_if_due(probe=probe_of(bundle))
+        report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
     return report
 
 
@@ -151,7 +145,7 @@ def _overlapped(
             yield future.result()
 
 
-def _write(gallery: Gallery | MilvusGallery, batch: Batch, known: Mapping[str, str], report: IndexReport) -> None:
+def _write(gallery: GalleryProtocol, batch: Batch, known: Mapping[str, str], report: IndexReport) -> None:
     report.skipped += batch.skipped
     report.refused += batch.refused
     if batch.vectors is None:

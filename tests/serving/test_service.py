@@ -22,7 +22,9 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.catalogue.read import read_catalogue
 from retrieval.images import Appearance
+from retrieval.indexing.pipeline import index_catalogue
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
@@ -59,6 +61,24 @@ def search(client: TestClient, image: bytes = MINE, **parameters: Any) -> dict[s
     answer = client.post("/v1/search", params=parameters, content=image)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
+
+
+def test_a_photo_put_over_http_is_the_row_that_indexing_writes(client: TestClient, shop: Path, tmp_path: Path) -> None:
+    """Indexing the same file again skips it: the rows are equal in everything, the hash of the content too."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "new.jpg").write_bytes(STRANGER)
+    (tmp_path / "more.csv").write_text("path,photo_id,item_id,brand\nmore/new.jpg,new.jpg,new,x\n")
+    photos, bundle = read_catalogue(tmp_path / "more.csv"), Bundle.open(shop / "bundle")
+    body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new", "metadata": {"brand": "x"}}
+    assert client.put("/v1/photos/new.jpg", json=body).status_code == 200
+    index_catalogue(bundle, photos, tmp_path / "indexed", progress=False)
+    with Gallery.open(shop / "gallery") as over_http, Gallery.open(tmp_path / "indexed") as indexed:
+        assert over_http.photo("new.jpg") == indexed.photo("new.jpg")
+        assert over_http.thumbnail("new.jpg") == indexed.thumbnail("new.jpg")
+        (answer,) = over_http.search(indexed.contents()[2], 1)
+        assert (answer[0].photo_id, answer[0].distance) == ("new.jpg", 0)
+    report = index_catalogue(bundle, photos, shop / "gallery", progress=False)
+    assert (report.added, report.skipped) == (0, 1)
 
 
 def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None:

@@ -11,42 +11,37 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .checks import check_actor, check_additions, check_ids, check_values, check_vectors, refuse_present
-from .database import system_user
-from .distance import PLAIN, DistanceForm, squared_distance
-from .errors import GalleryError, InvalidParameter, MissingDependency
-from .filters import check_columns, parse_where, to_milvus
-from .shell import command
-from .snapshot import FIRST_FETCH, Neighbour
-from .store import encode_metadata
+from index.ann.recall import Probe
+from index.checks import check_actor, check_additions, check_removals, check_values, check_vectors, refuse_present
+from index.database import system_user
+from index.distance import PLAIN, DistanceForm, squared_distance
+from index.errors import InvalidParameter
+from index.filters import check_columns, parse_where, to_milvus
+from index.snapshot import FIRST_FETCH, Neighbour
+from index.store import encode_metadata
 
-if TYPE_CHECKING:
-    from pymilvus import MilvusClient
+from .collection import LONGEST_ID, Collection
 
-SCHEME = "milvus+"  # scheme of a gallery address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
-FACTS = "_facts"  # suffix of the collection that holds the facts
-LONGEST_ID, LONGEST_TEXT = 512, 65_535  # byte limits of Milvus text fields
 MOST = 16_384  # photos that one search returns at most
-BATCH = 500
 SLACK = 1e-5  # float32 error of a cosine, in addition to the error due to the dimension
 SPARSEST = -1.0  # lower bound of every density, which is a mean of cosines
 
 
 class MilvusGallery:
-    """A collection of a Milvus cluster (or of Milvus Lite, a file) with the interface of `Gallery`."""
+    """A gallery on a Milvus cluster, or in a file of Milvus Lite."""
 
     read_only = False
 
-    def __init__(self, client: MilvusClient, name: str, path: str) -> None:
-        self._client, self._name = client, name
+    def __init__(self, collection: Collection, address: str) -> None:
+        self._collection = collection
         self._guard = threading.RLock()
-        self.path = path
+        self.path = address
         self.damage: list[str] = []
         facts = self.facts()
         self.dim, self.embedding_id = int(facts["dim"]), facts["embedding_id"]
@@ -69,44 +64,15 @@ class MilvusGallery:
         if dim < 2:
             raise InvalidParameter("dim", "be at least 2", dim)
         check_columns(columns or {})
-        client, name = _connect(address, token)
-        from pymilvus import DataType, MilvusClient
-
-        if client.has_collection(name):
-            raise GalleryError(f"{address} exists", remedy="Open it, or choose another name")
-        schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-        schema.add_field("photo_id", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
-        schema.add_field("item_id", DataType.VARCHAR, max_length=LONGEST_ID)
-        schema.add_field("metadata", DataType.JSON)
-        schema.add_field("thumbnail", DataType.VARCHAR, max_length=LONGEST_TEXT)
-        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=dim)
-        parameters = client.prepare_index_params()
-        parameters.add_index("vector", index_type=index, metric_type="IP")
-        facts = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
-        facts.add_field("key", DataType.VARCHAR, is_primary=True, max_length=LONGEST_ID)
-        facts.add_field("value", DataType.VARCHAR, max_length=LONGEST_TEXT)
-        facts.add_field("unused", DataType.FLOAT_VECTOR, dim=2)  # Milvus requires a vector field
-        beside = client.prepare_index_params()
-        beside.add_index("unused", index_type="FLAT", metric_type="IP")
-        client.create_collection(name + FACTS, schema=facts, index_params=beside, consistency_level="Strong")
-        client.create_collection(name, schema=schema, index_params=parameters, consistency_level="Strong")
-        _set_facts(client, name, {"dim": dim, "embedding_id": embedding_id, "columns": json.dumps(dict(columns or {}))})
-        return cls(client, name, address)
+        facts = {"dim": dim, "embedding_id": embedding_id, "columns": json.dumps(dict(columns or {}))}
+        return cls(Collection.create(address, dim=dim, facts=facts, index=index, token=token), address)
 
     @classmethod
     def open(cls, address: str, *, token: str = "") -> MilvusGallery:
         """Open a gallery at an address; raise GalleryError if there is none."""
-        client, name = _connect(address, token)
-        if not client.has_collection(name) or not client.has_collection(name + FACTS):
-            raise GalleryError(
-                f"{address} is not a gallery",
-                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', address)}` makes one",
-            )
-        client.load_collection(name)
-        client.load_collection(name + FACTS)
-        return cls(client, name, address)
+        return cls(Collection.open(address, token=token), address)
 
-    def __enter__(self) -> MilvusGallery:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -114,17 +80,17 @@ class MilvusGallery:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._collection.close()
 
     def __len__(self) -> int:
         """Return the number of photos."""
-        rows = self._query("", ["count(*)"])
+        rows = self._collection.query("", ["count(*)"])
         return int(rows[0]["count(*)"])
 
     @property
     def items(self) -> int:
         """Return the number of items; this reads every photo because Milvus keeps no count."""
-        return len({row["item_id"] for row in self._all(["item_id"])})
+        return len({row["item_id"] for row in self._collection.walk(["item_id"])})
 
     @property
     def version(self) -> int:
@@ -133,8 +99,11 @@ class MilvusGallery:
 
     def facts(self) -> dict[str, str]:
         """Return the facts about the gallery: dim, embedding_id, columns, version."""
-        rows = self._client.query(self._name + FACTS, filter="", limit=100, output_fields=["key", "value"])
-        return {row["key"]: row["value"] for row in rows}
+        return self._collection.facts()
+
+    def index(self) -> dict[str, Any]:
+        """Return the kind of index; Milvus maintains it."""
+        return {"kind": "milvus"}
 
     def columns(self) -> dict[str, str]:
         """Return the metadata keys that filters may use, and their kinds."""
@@ -147,41 +116,40 @@ class MilvusGallery:
         for name, kind in columns.items():
             if known.setdefault(name, kind) != kind:
                 raise InvalidParameter(f"column {name}", f"stay {known[name]}, as it was declared", kind)
-        self._set({"columns": json.dumps(known)})
+        self._collection.set_facts({"columns": json.dumps(known)})
 
     def photo_ids(self) -> set[str]:
         """Return the ids of all photos."""
-        return {row["photo_id"] for row in self._all(["photo_id"])}
+        return {row["photo_id"] for row in self._collection.walk(["photo_id"])}
 
     def values(self, key: str) -> dict[str, Any]:
         """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
-        rows = self._all(["photo_id", "metadata"])
+        rows = self._collection.walk(["photo_id", "metadata"])
         return {row["photo_id"]: row["metadata"][key] for row in rows if row["metadata"].get(key) is not None}
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all photos, ordered by photo_id."""
-        rows = sorted(self._all(["photo_id", "item_id", "vector"]), key=lambda row: str(row["photo_id"]))
+        rows = sorted(self._collection.walk(["photo_id", "item_id", "vector"]), key=lambda row: str(row["photo_id"]))
         vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.dim)
         return [row["photo_id"] for row in rows], [row["item_id"] for row in rows], vectors
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
-        rows = self._client.get(self._name, ids=[photo_id], output_fields=["photo_id", "item_id", "metadata"])
+        rows = self._collection.get([photo_id], ["photo_id", "item_id", "metadata"])
         return (rows[0]["photo_id"], rows[0]["item_id"], dict(rows[0]["metadata"])) if rows else None
 
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
-        wanted = f"item_id == {json.dumps(item_id, ensure_ascii=False)}"
-        rows = self._all(["photo_id", "item_id", "metadata"], wanted)
+        rows = self._collection.walk_items(["photo_id", "item_id", "metadata"], [item_id])
         return [(row["photo_id"], row["item_id"], dict(row["metadata"])) for row in rows]
 
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order; this reads every photo."""
-        return sorted({row["item_id"] for row in self._all(["item_id"]) if row["item_id"] > after})[:limit]
+        return sorted({row["item_id"] for row in self._collection.walk(["item_id"]) if row["item_id"] > after})[:limit]
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
-        rows = self._client.get(self._name, ids=[photo_id], output_fields=["thumbnail"])
+        rows = self._collection.get([photo_id], ["thumbnail"])
         return base64.b64decode(rows[0]["thumbnail"]) if rows and rows[0]["thumbnail"] else None
 
     def add(
@@ -208,7 +176,7 @@ class MilvusGallery:
         with self._guard:
             check_values(new.metadata, self.columns())
             if not upsert:
-                refuse_present({row["photo_id"] for row in self._get(new.photo_ids)})
+                refuse_present({row["photo_id"] for row in self._collection.get(new.photo_ids, ["photo_id"])})
             rows = [
                 {
                     "photo_id": photo_id,
@@ -221,10 +189,9 @@ class MilvusGallery:
                     new.photo_ids, new.item_ids, new.metadata, new.thumbnails, new.vectors, strict=True
                 )
             ]
-            for start in range(0, count, BATCH):
-                self._client.upsert(self._name, rows[start : start + BATCH])
+            self._collection.upsert(rows)
             if count:
-                self._set({"version": self.version + 1, "changed_by": actor})
+                self._log_change(actor)
         return count
 
     def remove(
@@ -236,20 +203,26 @@ class MilvusGallery:
     ) -> int:
         """Remove photos, or all photos of items; return how many existed."""
         actor = system_user() if actor is None else check_actor(actor)
-        if photo_ids is None and item_ids is None:
-            raise InvalidParameter("photo_ids or item_ids", "be given", None)
-        photo_ids, item_ids = check_ids("photo_ids", photo_ids or []), check_ids("item_ids", item_ids or [])
+        photo_ids, item_ids = check_removals(photo_ids, item_ids)
         with self._guard:
-            gone = {row["photo_id"] for row in self._get(photo_ids)}
-            for start in range(0, len(item_ids), BATCH):
-                named = json.dumps(item_ids[start : start + BATCH], ensure_ascii=False)
-                gone |= {row["photo_id"] for row in self._all(["photo_id"], f"item_id in {named}")}
-            doomed = sorted(gone)
-            for start in range(0, len(doomed), BATCH):
-                self._client.delete(self._name, ids=doomed[start : start + BATCH])
+            gone = {row["photo_id"] for row in self._collection.get(photo_ids, ["photo_id"])}
+            gone |= {row["photo_id"] for row in self._collection.walk_items(["photo_id"], item_ids)}
+            self._collection.delete(sorted(gone))
             if gone:
-                self._set({"version": self.version + 1, "changed_by": actor})
+                self._log_change(actor)
         return len(gone)
+
+    def _log_change(self, actor: str) -> None:
+        self._collection.set_facts({"version": self.version + 1, "changed_by": actor})
+
+    def rebuild_if_due(
+        self,
+        *,
+        kind: str | None = None,
+        max_memory: int | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        """Do nothing: Milvus maintains its own index."""
 
     def search(
         self,
@@ -260,7 +233,7 @@ class MilvusGallery:
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
     ) -> list[list[Neighbour]]:
-        """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Gallery.search`."""
+        """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Reader.search`."""
         return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
 
     def search_version(
@@ -282,7 +255,7 @@ class MilvusGallery:
     def verify(self) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""
         problems = []
-        for row in self._all(["photo_id", "vector"]):
+        for row in self._collection.walk(["photo_id", "vector"]):
             length = float(np.linalg.norm(np.asarray(row["vector"], dtype=np.float64)))
             if not abs(length - 1) < 1e-5:
                 problems.append(f"the vector of photo {row['photo_id']} has the length {length}")
@@ -298,21 +271,12 @@ class MilvusGallery:
         fetch = FIRST_FETCH + 4 * k
         while True:
             fetch = min(fetch, MOST)
-            (hits,) = self._client.search(
-                self._name,
-                [vector.tolist()],
-                limit=fetch,
-                filter=condition,
-                output_fields=["photo_id", "item_id", "metadata", "vector"],
-                search_params={"metric_type": "IP"},
-                consistency_level="Strong",
-            )
+            hits = self._collection.nearest(vector, fetch, condition)
             if not hits:
                 return []
-            found = np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32)
-            distances = distance_form.transform(
-                squared_distance(vector[None], found), own, distance_form.densities(found)
-            )
+            vectors = np.array([hit["entity"]["vector"] for hit in hits], dtype=np.float32)
+            squared = squared_distance(vector[None], vectors)
+            distances = distance_form.transform(squared, own, distance_form.densities(vectors))
             limit = np.inf
             if len(hits) == fetch:
                 cosine = float(hits[-1]["distance"]) + 2 * (SLACK + self.dim * 2.0**-24)
@@ -330,55 +294,3 @@ class MilvusGallery:
             if len(best) == k or limit == np.inf or (best and within is not None and limit > within) or fetch == MOST:
                 return list(best.values())
             fetch *= 4
-
-    def _query(self, condition: str, fields: list[str]) -> list[Any]:
-        return list(self._client.query(self._name, filter=condition, output_fields=fields, consistency_level="Strong"))
-
-    def _get(self, photo_ids: Sequence[str]) -> list[Any]:
-        found: list[Any] = []
-        for start in range(0, len(photo_ids), BATCH):
-            ids = list(photo_ids[start : start + BATCH])
-            found += self._client.get(self._name, ids=ids, output_fields=["photo_id"])
-        return found
-
-    def _all(self, fields: list[str], condition: str = "") -> Iterator[Any]:
-        walk = self._client.query_iterator(self._name, filter=condition, output_fields=fields, batch_size=BATCH)
-        try:
-            while rows := walk.next():
-                yield from rows
-        finally:
-            walk.close()
-
-    def _set(self, facts: Mapping[str, object]) -> None:
-        _set_facts(self._client, self._name, facts)
-
-
-def exists(address: str, *, token: str = "") -> bool:
-    """Return whether there is a gallery at an address."""
-    client, name = _connect(address, token)
-    try:
-        return bool(client.has_collection(name))
-    finally:
-        client.close()
-
-
-def _set_facts(client: MilvusClient, name: str, facts: Mapping[str, object]) -> None:
-    rows = [{"key": key, "value": str(value), "unused": [0.0, 1.0]} for key, value in facts.items()]
-    client.upsert(name + FACTS, rows)
-
-
-def _connect(address: str, token: str) -> tuple[MilvusClient, str]:
-    """Return a client for an address and the collection name."""
-    server, _, name = address.removeprefix(SCHEME).rpartition("/")
-    if not address.startswith(SCHEME) or not server or not name.isidentifier():
-        raise InvalidParameter(
-            "gallery", "be an address such as milvus+http://host:19530/name or milvus+/folder/lite.db/name", address
-        )
-    try:
-        from pymilvus import MilvusClient, MilvusException
-    except ImportError as error:
-        raise MissingDependency.of_extra("pymilvus", "milvus") from error
-    try:
-        return MilvusClient(server, token=token), name
-    except (MilvusException, OSError) as error:
-        raise GalleryError(f"{address} cannot be reached: {error}", remedy="Check the address and the token") from error
