@@ -1,23 +1,34 @@
-"""Public exceptions, defined in `index.errors`."""
+"""Exceptions of the project; each message says what is wrong and what to do.
+
+RetrievalError
+├── InvalidParameter          an argument or a setting is invalid
+├── MissingDependency         an optional package is not installed
+├── DataError                 a catalogue file, folder or column cannot be used
+├── ImageRefused              a photo cannot be used
+│   ├── ImageUnreadable       not an image, or a damaged one
+│   ├── ImageTooLarge         too many bytes or pixels
+│   └── ImageUnsupported      unsupported format, mode, shape or animation
+├── RunError                  a training run is missing, unfinished or has other settings
+├── CalibrationError          no threshold meets the target with these photos
+├── BundleError               a bundle is missing, damaged or of another format
+│   ├── BundleCorrupt         a file differs from the manifest
+│   ├── BundleUntrusted       the bundle is not signed with a trusted key
+│   └── BundleMismatch        bundle and gallery do not belong together
+└── GalleryError              a gallery is missing or refuses a change
+    ├── GalleryCorrupt        a file or a row fails its check
+    └── GalleryLocked         another process is writing
+
+Those that the index raises are defined in `index.errors`.
+"""
 
 from index.errors import (
-    BundleCorrupt,
-    BundleError,
-    BundleMismatch,
-    BundleUntrusted,
-    CalibrationError,
     DataError,
     GalleryCorrupt,
     GalleryError,
     GalleryLocked,
-    ImageRefused,
-    ImageTooLarge,
-    ImageUnreadable,
-    ImageUnsupported,
     InvalidParameter,
     MissingDependency,
     RetrievalError,
-    RunError,
     install_command,
 )
 
@@ -41,3 +52,43 @@ __all__ = [
     "RunError",
     "install_command",
 ]
+
+
+class ImageRefused(RetrievalError):
+    """A photo cannot be used."""
+
+
+class ImageUnreadable(ImageRefused):
+    """Not an image, or a damaged one."""
+
+
+class ImageTooLarge(ImageRefused):
+    """Too many bytes or pixels."""
+
+
+class ImageUnsupported(ImageRefused):
+    """Unsupported format, mode, shape or animation."""
+
+
+class RunError(RetrievalError):
+    """A training run is missing, unfinished or has other settings."""
+
+
+class CalibrationError(RetrievalError):
+    """No threshold meets the target with these photos."""
+
+
+class BundleError(RetrievalError):
+    """A bundle is missing, damaged or of another format."""
+
+
+class BundleCorrupt(BundleError):
+    """A file differs from the manifest."""
+
+
+class BundleUntrusted(BundleError):
+    """The bundle is not signed with a trusted key."""
+
+
+class BundleMismatch(BundleError):
+    """Bundle and gallery do not belong together."""

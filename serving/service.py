@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -18,8 +19,10 @@ from PIL import Image
 
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
+from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
-from retrieval.images import Source, open_image, thumbnail
+from retrieval.images import Source
+from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
@@ -194,21 +197,15 @@ class Service:
     def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
         """Add or replace a photo; return whether one was replaced, and the gallery version."""
         retriever = self.retriever
-        made = retriever.embedder.embed_pixels(retriever.embedder.read([image]))
-        small = thumbnail(open_image(image))
+        photo = UploadedPhoto(photo_id, Path(photo_id), item_id, metadata=metadata, content=image)
+        batch = embed_batch(retriever.embedder, [photo], {})
+        for _, error in batch.refused:
+            raise error
         with self._writer() as gallery:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
             replaced = gallery.photo(photo_id) is not None
-            gallery.add(
-                [photo_id],
-                [item_id],
-                made.vectors,
-                metadata=[metadata],
-                thumbnails=[small],
-                upsert=True,
-                actor=CALLER.get().actor,
-            )
+            write_batch(gallery, batch, actor=CALLER.get().actor)
             return replaced, gallery.version
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:

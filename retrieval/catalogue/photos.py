@@ -44,6 +44,17 @@ class Photo:
             raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class UploadedPhoto(Photo):
+    """A photo whose encoded content is in memory."""
+
+    content: bytes = b""
+
+    def read(self) -> bytes:
+        """Return the encoded photo."""
+        return self.content
+
+
 class PhotoMaker:
     """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 

@@ -14,14 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
 from index.ann.recall import Probe
 from index.filters import is_column, kind_of
 from index.location import open_or_create
-from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
 from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
@@ -31,11 +29,10 @@ from retrieval.errors import InvalidParameter
 from retrieval.retriever import require_match
 
 from .ray import ray_batches
-from .worker import Batch, embed_batch
+from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 COLUMNS = 16  # maximum number of columns declared automatically
-CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 
 
 @dataclass
@@ -84,17 +81,20 @@ def index_catalogue(
         require_match(bundle, gallery)
         known = gallery.values(CONTENT)
         declared = gallery.columns()
-        gallery.declare({name: is_a for name, is_a in columns_of(photos).items() if name not in declared})
-        wrong = _unusable(photos, gallery.columns())
-        report.refused += wrong.items()
-        bar.update(len(wrong))
-        usable = [photo for photo in photos if photo.photo_id not in wrong]
+        gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
+        refused = _refused_metadata(photos, gallery.columns())
+        report.refused += refused.items()
+        bar.update(len(refused))
+        usable = [photo for photo in photos if photo.photo_id not in refused]
         if embedder is None:
-            made = ray_batches(bundle, usable, known, batch_size=batch_size)
+            batches = ray_batches(bundle, usable, known, batch_size=batch_size)
         else:
-            made = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
-        for batch in made:
-            _write(gallery, batch, known, report)
+            batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
+        for batch in batches:
+            report.added += write_batch(gallery, batch)
+            report.replaced += sum(photo.photo_id in known for photo in batch.photos)
+            report.skipped += batch.skipped
+            report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
@@ -111,24 +111,24 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
     """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind."""
     kinds: dict[str, set[str | None]] = {}
     for photo in photos:
-        for name, value in _named(photo).items():
+        for name, value in catalogue_metadata(photo).items():
             kinds.setdefault(name, set()).add(kind_of(value))
-    found = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
-    return {name: kind for name, kind in list(found.items())[:COLUMNS] if kind is not None}
+    single = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
+    return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
 
 
-def _unusable(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
+def _refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
     """Return the reason per photo_id, for photos whose metadata the gallery or a declared column refuses."""
-    found = {}
+    reasons = {}
     for photo in photos:
         try:
-            encode_metadata(_metadata(photo, "0" * 64))
+            encode_metadata(stored_metadata(photo, "0" * 64))
         except InvalidParameter as error:
-            found[photo.photo_id] = error.message
-        for name, value in _named(photo).items():
+            reasons[photo.photo_id] = error.message
+        for name, value in catalogue_metadata(photo).items():
             if name in columns and kind_of(value) != columns[name]:
-                found[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
-    return found
+                reasons[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
+    return reasons
 
 
 def _overlapped(
@@ -143,29 +143,3 @@ def _overlapped(
                 yield waiting.pop(0).result()
         for future in waiting:
             yield future.result()
-
-
-def _write(gallery: GalleryProtocol, batch: Batch, known: Mapping[str, str], report: IndexReport) -> None:
-    report.skipped += batch.skipped
-    report.refused += batch.refused
-    if batch.vectors is None:
-        return
-    report.added += gallery.add(
-        [photo.photo_id for photo in batch.photos],
-        [photo.item_id for photo in batch.photos],
-        batch.vectors,
-        metadata=[_metadata(photo, digest) for photo, digest in zip(batch.photos, batch.hashes, strict=True)],
-        thumbnails=batch.thumbnails,
-        upsert=True,
-    )
-    report.replaced += sum(photo.photo_id in known for photo in batch.photos)
-
-
-def _metadata(photo: Photo, digest: str) -> dict[str, Any]:
-    """Return the metadata stored with a photo, including the hash of its content."""
-    return {**_named(photo), CONTENT: digest}
-
-
-def _named(photo: Photo) -> dict[str, Any]:
-    named = {"group": photo.group, "source": photo.source}
-    return {**{key: value for key, value in named.items() if value}, **photo.metadata}

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import Photo
-from retrieval.errors import MissingDependency
+from retrieval.catalogue.photos import Photo
+from retrieval.errors import ImageRefused, MissingDependency
 
 from .worker import Batch, embed_batch
 
-AHEAD = 2  # batches prefetched for the writer
+PREFETCHED = 2  # batches prefetched for the writer
 
 
 class Embedding:
@@ -38,18 +38,18 @@ class Embedding:
             for photo, digest in zip(photos.values(), columns["known"], strict=True)
             if str(digest)
         }
-        made = embed_batch(self._embedder, list(photos.values()), known)
+        batch = embed_batch(self._embedder, list(photos.values()), known)
         number_of = {photo.photo_id: number for number, photo in photos.items()}
         records = {number: _record(number) for number in numbers}
-        for place, photo in enumerate(made.photos):
-            vector = made.vectors[place] if made.vectors is not None else np.zeros(0, np.float32)
+        for place, photo in enumerate(batch.photos):
+            vector = batch.vectors[place] if batch.vectors is not None else np.zeros(0, np.float32)
             records[number_of[photo.photo_id]] |= {
                 "vector": vector.tobytes(),
-                "hash": made.hashes[place],
-                "thumbnail": made.thumbnails[place],
+                "hash": batch.hashes[place],
+                "thumbnail": batch.thumbnails[place],
             }
-        for photo_id, reason in made.refused:
-            records[number_of[photo_id]]["refused"] = reason
+        for photo_id, error in batch.refused:
+            records[number_of[photo_id]]["refused"] = error.message
         rows = [records[number] for number in numbers]
         return {
             name: np.array([row[name] for row in rows], dtype=np.int64 if name == "number" else object)
@@ -78,14 +78,14 @@ def ray_batches(
             for number, photo in enumerate(photos)
         ]
         cpus = int(ray.cluster_resources().get("CPU", 2))
-        made = ray.data.from_items(lines).map_batches(
+        records = ray.data.from_items(lines).map_batches(
             Embedding,
             fn_constructor_args=(str(Path(bundle.path).resolve()),),
             batch_size=batch_size,
             concurrency=workers or max(1, cpus - 1),  # reading needs one free CPU, or it deadlocks
             num_cpus=1,
         )
-        for columns in made.iter_batches(batch_size=batch_size, prefetch_batches=AHEAD, batch_format="numpy"):
+        for columns in records.iter_batches(batch_size=batch_size, prefetch_batches=PREFETCHED, batch_format="numpy"):
             yield _batch(columns, photos)
     finally:
         if started:
@@ -93,20 +93,20 @@ def ray_batches(
 
 
 def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
-    found, vectors = Batch(), []
+    batch, vectors = Batch(), []
     for place, number in enumerate(columns["number"].tolist()):
         photo, refused = photos[number], str(columns["refused"][place])
         if refused:
-            found.refused.append((photo.photo_id, refused))
+            batch.refused.append((photo.photo_id, ImageRefused(refused)))
         elif not columns["hash"][place]:
-            found.skipped += 1
+            batch.skipped += 1
         else:
-            found.photos.append(photo)
-            found.hashes.append(str(columns["hash"][place]))
-            found.thumbnails.append(bytes(columns["thumbnail"][place]))
+            batch.photos.append(photo)
+            batch.hashes.append(str(columns["hash"][place]))
+            batch.thumbnails.append(bytes(columns["thumbnail"][place]))
             vectors.append(np.frombuffer(columns["vector"][place], dtype=np.float32))
-    found.vectors = np.stack(vectors) if vectors else None
-    return found
+    batch.vectors = np.stack(vectors) if vectors else None
+    return batch
 
 
 def _record(number: int) -> dict[str, Any]:

@@ -1,18 +1,22 @@
-"""Decoding and embedding of one batch of photos, shared by all indexing engines."""
+"""The way of a photo into a gallery: decode, embed, describe and write; for the command line, HTTP and Ray."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from index.protocol import GalleryProtocol
 from retrieval.bundle.embedder import Embedder
-from retrieval.catalogue.read import Photo
+from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image, thumbnail
+
+CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 
 
 @dataclass
@@ -24,14 +28,14 @@ class Batch:
     thumbnails: list[bytes] = field(default_factory=list)
     vectors: NDArray[np.float32] | None = None
     skipped: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
+    refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
 
 def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str]) -> Batch:
     """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash)."""
     batch = Batch()
     squares = []
-    sight = embedder.preprocessing
+    preprocessing = embedder.preprocessing
     for photo in photos:
         try:
             data = photo.read()
@@ -39,14 +43,40 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
             if known.get(photo.photo_id) == digest:
                 batch.skipped += 1
                 continue
-            image = crop(open_image(data, min_side=sight.min_side if photo.bbox is None else 0), photo.bbox)
-            squares.append(center_crop_resize(image, sight))
+            image = crop(open_image(data, min_side=preprocessing.min_side if photo.bbox is None else 0), photo.bbox)
+            squares.append(center_crop_resize(image, preprocessing))
             batch.thumbnails.append(thumbnail(image))
         except ImageRefused as error:
-            batch.refused.append((photo.photo_id, error.message))
+            batch.refused.append((photo.photo_id, error))
             continue
         batch.photos.append(photo)
         batch.hashes.append(digest)
     if squares:
         batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
     return batch
+
+
+def write_batch(gallery: GalleryProtocol, batch: Batch, *, actor: str | None = None) -> int:
+    """Add the embedded photos to a gallery, replacing those with the same photo_id; return their number."""
+    if batch.vectors is None:
+        return 0
+    return gallery.add(
+        [photo.photo_id for photo in batch.photos],
+        [photo.item_id for photo in batch.photos],
+        batch.vectors,
+        metadata=[stored_metadata(photo, digest) for photo, digest in zip(batch.photos, batch.hashes, strict=True)],
+        thumbnails=batch.thumbnails,
+        upsert=True,
+        actor=actor,
+    )
+
+
+def stored_metadata(photo: Photo, digest: str) -> dict[str, Any]:
+    """Return the metadata stored with a photo: the catalogue's and the hash of the content."""
+    return {**catalogue_metadata(photo), CONTENT: digest}
+
+
+def catalogue_metadata(photo: Photo) -> dict[str, Any]:
+    """Return what the catalogue says of a photo: group, source and the other columns."""
+    named = {"group": photo.group, "source": photo.source}
+    return {**{key: value for key, value in named.items() if value}, **photo.metadata}
