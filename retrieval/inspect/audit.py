@@ -21,11 +21,12 @@ from index.distance import accepts, plain_distance, squared_distance
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.html import document, picture
+from retrieval.metrics.item_distances import ItemDistances
 from retrieval.retriever import require_match
 
 NEAR_DUPLICATE = 0.02  # plain distance between copies of the same picture, including re-encoded ones
 CROWD = 4  # nearest other items that measure the density around an item
-BLOCK = 2**22  # distances in memory at once
+ROUNDING = 1e-3  # more than the error of a distance from a float32 product; pairs within it are compared exactly
 SHOWN = 30  # entries per section of the page
 
 
@@ -76,13 +77,18 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     """Compare all photos of a gallery with each other, by the bundle's distance and threshold."""
     require_match(bundle, gallery)
     photo_ids, item_ids, vectors = gallery.contents()
-    names, items = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
+    names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
     if not len(names):
         return Audit(0, 0, bundle.threshold, [], [], [], 0, [])
-    order = np.argsort(items, kind="stable")
-    photos, items, vectors = np.array(photo_ids, dtype=str)[order], items[order], vectors[order]
-    starts = np.flatnonzero(np.diff(items, prepend=-1))
-    densities = bundle.distance_form.densities(vectors)
+    side = ItemDistances(
+        vectors,
+        item_numbers,
+        densities=bundle.distance_form.densities(vectors),
+        ids=np.arange(len(vectors)),
+        distance_form=bundle.distance_form,
+    )
+    photos, items = np.array(photo_ids, dtype=str)[side.order], side.labels
+    vectors, densities = side.vectors, side.densities
 
     def exactly(first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
         squared = squared_distance(vectors[first], vectors[second])
@@ -91,24 +97,18 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     own = np.full(len(photos), np.inf)
     crowd = np.empty(len(photos))
     nearest: dict[tuple[int, int], tuple[float, int, int]] = {}
-    rows = max(1, BLOCK // len(photos))
-    for start in range(0, len(photos), rows):
-        block = np.arange(start, min(start + rows, len(photos)))
-        cosines = vectors[block] @ vectors.T
-        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)
-        distances = bundle.distance_form.transform(squared, densities[block, None], densities[None])
-        distances[np.arange(len(block)), block] = np.inf
-        same = items[block, None] == items[None]
-        own[block] = np.where(same, distances, np.inf).min(axis=1)
-        distances[same] = np.inf
-        by_item = np.minimum.reduceat(distances, starts, axis=1)
-        crowd[block] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, len(names) - 1))].mean(axis=1)
-        row, other = np.nonzero(by_item <= bundle.threshold + 1e-3)
-        for photo, item in zip(block[row].tolist(), other.tolist(), strict=True):
-            inside = np.arange(starts[item], starts[item + 1] if item + 1 < len(starts) else len(photos))
-            place = int(inside[distances[photo - start, inside].argmin()])
+    for block in side.blocks(vectors, items, densities=densities, ids=side.ids):
+        distances = side.distances(block.squared, block.densities)
+        own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
+        distances[block.own] = np.inf
+        by_item = side.to_items(distances)
+        crowd[block.rows] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, len(names) - 1))].mean(axis=1)
+        for row, item in np.argwhere(by_item <= bundle.threshold + ROUNDING).tolist():
+            inside = side.photos(item)
+            place = inside.start + int(distances[row, inside].argmin())
+            photo = block.rows.start + row
             pair = (min(int(items[photo]), item), max(int(items[photo]), item))
-            distance = float(distances[photo - start, place])
+            distance = float(distances[row, place])
             if pair not in nearest or distance < nearest[pair][0]:
                 nearest[pair] = (distance, photo, place)
     first = np.array([photo for _, photo, _ in nearest.values()], dtype=np.int64)
@@ -117,7 +117,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     counts = np.bincount(items)
     lonely = counts[items] == 1
     strays = np.flatnonzero(~accepts(own, bundle.threshold) & ~lonely)
-    middle = np.add.reduceat(crowd, starts) / counts
+    middle = np.add.reduceat(crowd, side.starts) / counts
 
     def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
         found = [
@@ -137,7 +137,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         ),
         single_photo_items=int(lonely.sum()),
         crowds=sorted(
-            (Crowd(names[i].item(), photos[starts[i]].item(), float(middle[i])) for i in range(len(names))),
+            (Crowd(names[i].item(), photos[side.starts[i]].item(), float(middle[i])) for i in range(len(names))),
             key=lambda entry: entry.distance,
         )
         if len(names) > 1

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.distance import PLAIN, DistanceForm, accepts, squared_distance
+from index.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
 from retrieval.errors import InvalidParameter
 
-BLOCK = 2**22  # cosines in memory at a time
+from .item_distances import ItemDistances, QueryBlock
+
 PAIRS = 2**14  # pairs compared exactly at a time
 SLACK = 2e-5  # error bound of a squared distance computed from a float32 cosine
 NEAR = 32  # number of distances to other items that are kept
@@ -88,66 +89,44 @@ def search_scores(
     distance_form:
         Distance function.
     """
-    asked, kept = np.asarray(query_labels), np.asarray(gallery_labels)
-    if queries.shape[0] != len(asked) or gallery.shape[0] != len(kept):
+    labels, kept = np.asarray(query_labels), np.asarray(gallery_labels)
+    if queries.shape[0] != len(labels) or gallery.shape[0] != len(kept):
         raise InvalidParameter(
-            "labels", "have one value a vector", (queries.shape, len(asked), gallery.shape, len(kept))
+            "labels", "have one value a vector", (queries.shape, len(labels), gallery.shape, len(kept))
         )
     if not len(kept):
         raise InvalidParameter("gallery", "hold at least one photo", gallery.shape)
     if (query_ids is None) != (gallery_ids is None):
         raise InvalidParameter("query_ids and gallery_ids", "be given together", (query_ids, gallery_ids))
-    order = np.argsort(kept, kind="stable")  # photos of an item are adjacent
-    items, starts = np.unique(kept[order], return_index=True)
-    side = _Side(gallery[order], distance_form.densities(gallery)[order], distance_form)
-    ids = None if query_ids is None else (np.asarray(query_ids), np.asarray(gallery_ids)[order])
-    densities = distance_form.densities(queries)
-    own, impostor = np.empty(len(asked)), np.empty(len(asked))
-    near = np.empty((len(asked), min(NEAR, len(items))))
-    rows = max(1, BLOCK // len(kept))
-    for start in range(0, len(asked), rows):
-        block = slice(start, start + rows)
-        cosines = queries[block] @ side.vectors.T
-        if ids is not None:
-            cosines[ids[0][block, None] == ids[1][None, :]] = -np.inf
-        same = asked[block, None] == items[None]
-        mine = np.repeat(same, np.diff(starts, append=len(kept)), axis=1)
-        squared = np.maximum(2 - 2 * cosines.astype(np.float64), 0)  # inf for excluded photos
-        own[block] = side.nearest(queries[block], densities[block], np.where(mine, squared, np.inf))
-        squared[mine] = np.inf
-        impostor[block] = side.nearest(queries[block], densities[block], squared)
-        by_item = np.minimum.reduceat(side.distances(squared, densities[block, None]), starts, axis=1)
-        near[block] = np.sort(np.partition(by_item, near.shape[1] - 1, axis=1)[:, : near.shape[1]], axis=1)
-    return SearchScores(asked, own, impostor, len(items), near)
+    side = ItemDistances(
+        gallery, kept, densities=distance_form.densities(gallery), ids=gallery_ids, distance_form=distance_form
+    )
+    own, impostor = np.empty(len(labels)), np.empty(len(labels))
+    near = np.empty((len(labels), min(NEAR, len(side.items))))
+    for block in side.blocks(queries, labels, densities=distance_form.densities(queries), ids=query_ids):
+        own[block.rows] = _nearest(side, block, np.where(block.own, block.squared, np.inf))
+        others = np.where(block.own, np.inf, block.squared)
+        impostor[block.rows] = _nearest(side, block, others)
+        by_item = side.to_items(side.distances(others, block.densities))
+        near[block.rows] = np.sort(np.partition(by_item, near.shape[1] - 1, axis=1)[:, : near.shape[1]], axis=1)
+    return SearchScores(labels, own, impostor, len(side.items), near)
 
 
-@dataclass(frozen=True)
-class _Side:
-    """The gallery of `search_scores`: vectors (m, d), the density around each, and the distance function."""
+def _nearest(side: ItemDistances, block: QueryBlock, squared: Floats) -> Floats:
+    """Return the exact distance of each query to the nearest of the photos (b, m) with a finite squared distance.
 
-    vectors: NDArray[np.float32]
-    densities: NDArray[np.float64]
-    distance_form: DistanceForm
-
-    def distances(self, squared: NDArray[np.float64], densities: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self.distance_form.transform(squared, densities, self.densities[None])
-
-    def nearest(
-        self, queries: NDArray[np.float32], densities: NDArray[np.float64], squared: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return the exact distance to the nearest of the photos (b, m) with a finite squared distance.
-
-        All photos within the float32 error of the nearest are compared exactly, because near-duplicates differ by less.
-        """
-        nearest = np.full(len(queries), np.inf)
-        least = self.distances(np.maximum(squared - SLACK, 0), densities[:, None])
-        most = self.distances(squared + SLACK, densities[:, None]).min(axis=1, keepdims=True)
-        rows, photos = np.nonzero((least <= most) & np.isfinite(squared))
-        for start in range(0, len(rows), PAIRS):
-            row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
-            exact = squared_distance(queries[row], self.vectors[photo])
-            np.minimum.at(nearest, row, self.distance_form.transform(exact, densities[row], self.densities[photo]))
-        return nearest
+    All photos within the float32 error of the nearest are compared exactly, because near-duplicates differ by less.
+    """
+    nearest = np.full(len(squared), np.inf)
+    least = side.distances(np.maximum(squared - SLACK, 0), block.densities)
+    most = side.distances(squared + SLACK, block.densities).min(axis=1, keepdims=True)
+    rows, photos = np.nonzero((least <= most) & np.isfinite(squared))
+    for start in range(0, len(rows), PAIRS):
+        row, photo = rows[start : start + PAIRS], photos[start : start + PAIRS]
+        exact = squared_distance(block.queries[row], side.vectors[photo])
+        distances = side.distance_form.transform(exact, block.densities[row], side.densities[photo])
+        np.minimum.at(nearest, row, distances)
+    return nearest
 
 
 def identification_rates(scores: SearchScores, threshold: float) -> IdentificationRates:

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.distance import PLAIN, DistanceForm, accepts, squared_distance
+from retrieval.metrics.item_distances import ItemDistances
 from training.evaluation.evaluate import EvaluationSplit
 
 ANSWERS = 10  # items that a search returns at most
-BLOCK = 2**22  # distances held at a time
 
 Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -55,37 +55,32 @@ class ItemSearch:
         threshold: float,
         distance_form: DistanceForm = PLAIN,
     ) -> None:
-        order = np.argsort(labels[split.gallery], kind="stable")
         self.split, self.labels, self.threshold = split, labels, threshold
-        self._photos = split.gallery[order]  # sorted by item
-        self.items, self._starts = np.unique(labels[self._photos], return_index=True)
         self._vectors, self._distance_form = vectors, distance_form
-        self._gallery = _unit(vectors[self._photos])
-        self._densities = distance_form.densities(vectors[self._photos])
+        self._side = ItemDistances(
+            _unit(vectors[split.gallery]),
+            labels[split.gallery],
+            densities=distance_form.densities(vectors[split.gallery]),
+            ids=split.gallery,
+            distance_form=distance_form,
+        )
+        self.items = self._side.items
 
     def blocks(self, rows: Places) -> Iterator[tuple[Places, Floats]]:
-        """Yield blocks of rows (b,) and their queries' distances to the gallery photos (b, m), inf to themselves."""
-        step = max(1, BLOCK // len(self._photos))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            queries = self.split.queries[block]
-            squared = np.maximum(2 - 2 * (_unit(self._vectors[queries]) @ self._gallery.T), 0)
-            densities = self._distance_form.densities(self._vectors[queries])
-            distances = self._distance_form.transform(squared, densities[:, None], self._densities[None])
-            distances[queries[:, None] == self._photos[None]] = np.inf
-            yield block, distances
-
-    def by_item(self, distances: Floats) -> Floats:
-        """Return the distances to items (b, T), from distances to photos (b, m)."""
-        return np.asarray(np.minimum.reduceat(distances, self._starts, axis=1))
+        """Yield blocks of rows (b,) and their queries' distances to the items (b, T); no photo matches itself."""
+        queries = self.split.queries[rows]
+        densities = self._distance_form.densities(self._vectors[queries])
+        for block in self._side.blocks(
+            _unit(self._vectors[queries]), self.labels[queries], densities=densities, ids=queries
+        ):
+            yield rows[block.rows], self._side.to_items(self._side.distances(block.squared, block.densities))
 
     def other_answers(self) -> OtherAnswers:
         """Return the other items that each query returns."""
         count = min(ANSWERS, len(self.items))
         answers: list[tuple[Places, Places, Places, Floats]] = []
         nearest = np.full(len(self.split.queries), -1, dtype=np.int64)
-        for rows, distances in self.blocks(np.arange(len(self.split.queries))):
-            item_distances = self.by_item(distances)
+        for rows, item_distances in self.blocks(np.arange(len(self.split.queries))):
             item_distances[self.labels[self.split.queries[rows]][:, None] == self.items[None]] = np.inf
             order = np.argsort(item_distances, axis=1, kind="stable")[:, :count]
             ordered = np.take_along_axis(item_distances, order, axis=1)
@@ -102,7 +97,7 @@ class ItemSearch:
         index = int(np.searchsorted(self.items, item))
         if index == len(self.items) or self.items[index] != item:
             return None
-        photos = self._photos[self._starts[index] : (*self._starts, None)[index + 1]]
+        photos = self.split.gallery[self._side.order[self._side.photos(index)]]
         photos = photos[photos != query]
         if not len(photos):
             return None

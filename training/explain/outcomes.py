@@ -201,7 +201,7 @@ def _described(search: ItemSearch, rows: Places, outcomes: Outcomes) -> tuple[Wo
     """Return the queries of some rows, with their neighbours."""
     described = []
     for part, distances in search.blocks(rows):
-        for row, item_distances in zip(part.tolist(), search.by_item(distances), strict=True):
+        for row, item_distances in zip(part.tolist(), distances, strict=True):
             nearest = search.items[np.argsort(item_distances, kind="stable")[:NEIGHBOURS]]
             neighbours = [search.nearest_photo(row, int(item)) for item in nearest]
             photo = int(search.split.queries[row])

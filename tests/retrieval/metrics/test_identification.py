@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import InvalidParameter
-from retrieval.metrics import identification
+from retrieval.metrics import identification, item_distances
 from retrieval.metrics.identification import (
     SearchScores,
     det_curve,
@@ -40,7 +40,7 @@ def slow(queries: np.ndarray, asked: np.ndarray, gallery: np.ndarray, kept: np.n
 
 @pytest.mark.parametrize(("block", "pairs"), [(30, 7), (60, 1), (200, 2**14), (10**6, 7)])
 def test_equals_a_loop_whatever_the_block(block: int, pairs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(identification, "BLOCK", block)
+    monkeypatch.setattr(item_distances, "BLOCK", block)
     monkeypatch.setattr(identification, "PAIRS", pairs)
     queries, asked, gallery, kept = world()
     scores = search_scores(queries, asked, gallery, kept)

@@ -92,7 +92,7 @@ def test_the_counts_are_those_of_the_rates(seed: int, corrected: bool) -> None:
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_searches_agree_with_a_slow_one(corrected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.explain.item_search.BLOCK", 300)  # several blocks
+    monkeypatch.setattr("retrieval.metrics.item_distances.BLOCK", 300)  # several blocks
     vectors, labels = clouds(items=15, seed=3)
     distance_form: DistanceForm = LocalDensity.fit(ADDITIVE, 4, Cohort.of(vectors, labels)) if corrected else PLAIN
     split = all_against_all(len(labels))
