@@ -59,6 +59,11 @@ class Preprocessing:
         if len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise InvalidParameter("mean and std", "have three values, std positive", (self.mean, self.std))
 
+    def offset_and_scale(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what is subtracted from the pixels and what they are then multiplied by, (3, 1, 1) each."""
+        mean, std = (np.asarray(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std))
+        return mean * 255, np.float32(1) / (std * 255)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain JSON values."""
         return {"size": self.size, "view": self.view, "mean": list(self.mean), "std": list(self.std)}
@@ -179,11 +184,10 @@ class Appearance:
 
 def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArray[np.float32]:
     """Scale uint8 pixels (..., h, w, 3) to a float32 tensor (..., 3, h, w)."""
-    mean = np.asarray(preprocessing.mean, dtype=np.float32) * 255
-    scale = 1 / (np.asarray(preprocessing.std, dtype=np.float32) * 255)
+    offset, scale = preprocessing.offset_and_scale()
     tensor = np.ascontiguousarray(np.moveaxis(pixels, -1, -3)).astype(np.float32)  # contiguous rows are faster
-    tensor -= mean[:, None, None]
-    tensor *= scale[:, None, None]
+    tensor -= offset
+    tensor *= scale
     return tensor
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from index.distance import accepts
 from index.gallery import Gallery
 from index.snapshot import Base
 
@@ -52,7 +53,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
 
         answers: list[dict[int, int]] = []
         for found in trial.nearest(queries, COMPARED, probe.distance_form, densities, within=probe.threshold):
-            within = [position for position, distance in found if distance <= probe.threshold]
+            within = [position for position, distance in found if accepts(distance, probe.threshold)]
             best = [position for position, _ in found[:1]]
             answers.append({int(now.items[position]): position for position in (*best, *within)})
         truth = truth or answers

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats, squared_distance
+from index.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
 from index.snapshot import Base, Snapshot
 
 from .candidates import Candidates
@@ -137,7 +137,7 @@ def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
         return high
     for _ in range(40):
         middle = (low + high) / 2
-        inside = probe.distance_form.transform(middle, own, sparsest) <= probe.threshold
+        inside = accepts(probe.distance_form.transform(middle, own, sparsest), probe.threshold)
         low, high = np.where(inside, middle, low), np.where(inside, high, middle)
     return high
 
@@ -168,7 +168,7 @@ def _within(
             mine, positions = mine[positions != skip[query]], positions[positions != skip[query]]
             squared = squared_distance(vectors[query : query + 1], block[mine])
             distances = probe.distance_form.transform(squared, own[query], densities[positions])
-            inside = distances <= probe.threshold
+            inside = accepts(distances, probe.threshold)
             kept[query] += zip(distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True)
         start += len(block)
     found = []

@@ -21,7 +21,7 @@ from fastapi.testclient import TestClient
 from PIL import Image, ImageDraw, ImageFilter
 from tqdm import tqdm
 
-from index.distance import PLAIN, DistanceForm
+from index.distance import PLAIN, DistanceForm, accepts
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
@@ -91,7 +91,10 @@ def answers(
 ) -> list[tuple[str, float]]:
     """Return the first answer of each query, '' for a no-match, and the nearest distance."""
     found = gallery.search(vectors, 1, distance_form=distance_form)
-    return [(nearest[0].item_id if nearest[0].distance <= threshold else "", nearest[0].distance) for nearest in found]
+    return [
+        (nearest[0].item_id if accepts(nearest[0].distance, threshold) else "", nearest[0].distance)
+        for nearest in found
+    ]
 
 
 def flips(one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]], threshold: float) -> tuple[int, int]:

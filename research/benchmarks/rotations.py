@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from index.distance import DistanceForm
+from index.distance import DistanceForm, accepts
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.consistency import opis
@@ -199,7 +199,9 @@ def told(
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
     """Return the errors and queries of each family."""
     names = np.unique(families)
-    return [[float((scores.impostor[families == n] <= threshold).sum()), float((families == n).sum())] for n in names]
+    return [
+        [float(accepts(scores.impostor[families == n], threshold).sum()), float((families == n).sum())] for n in names
+    ]
 
 
 def title(distance_form: DistanceForm, whitening: Whitening | None) -> str:

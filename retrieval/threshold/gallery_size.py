@@ -23,6 +23,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from index.distance import accepts
 from retrieval.errors import InvalidParameter
 from retrieval.metrics.identification import SearchScores
 
@@ -49,7 +50,7 @@ class GallerySize:
         """Return, for each query, the probability that a gallery of `items` other items returns something (n,)."""
         if items < 1:
             raise InvalidParameter("items", "be at least 1", items)
-        counts = (self.near <= threshold).sum(axis=1)
+        counts = accepts(self.near, threshold).sum(axis=1)
         if items <= self.items:
             return np.asarray(1 - _chance_to_avoid(counts, items, self.items))
         mean = self._mean_count(threshold) / self.items  # of p
@@ -98,7 +99,7 @@ class GallerySize:
 
     def _shape(self, threshold: float) -> float:
         """Return the maximum-likelihood shape of the gamma distribution for the counts within a threshold."""
-        counts, queries = np.unique((self.near <= threshold).sum(axis=1), return_counts=True)
+        counts, queries = np.unique(accepts(self.near, threshold).sum(axis=1), return_counts=True)
         mean = float((counts * queries).sum() / queries.sum())
         grid = np.exp(np.linspace(-5, 5, 81))
         return float(grid[int(np.argmax([_log_likelihood(counts, queries, mean, shape) for shape in grid]))])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from retrieval.errors import InvalidParameter
+from retrieval.images import Preprocessing, to_tensor
+from training.evaluation.embedding import to_device
 from training.loop.run import LAST
 from training.loop.trainer import Trainer, train
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
@@ -96,3 +99,10 @@ def test_a_run_that_died_in_its_first_epoch_resumes_from_the_pretrained_weights(
     resumed = train(settings, tmp_path / "run", resume=True)
     one, other = whole.load(LAST)[0], resumed.load(LAST)[0]
     assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+def test_training_scales_pixels_as_serving_does() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), dtype=np.uint8)
+    preprocessing = Preprocessing(size=8, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    on_device = to_device(pixels, preprocessing, torch.device("cpu"))
+    assert np.array_equal(on_device.numpy(), to_tensor(pixels, preprocessing))

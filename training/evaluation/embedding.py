@@ -18,11 +18,10 @@ from training.model import EmbeddingModel
 
 
 def to_device(pixels: np.ndarray, preprocessing: Preprocessing, device: torch.device) -> Tensor:
-    """Return uint8 (n, h, w, 3) as the model's float input (n, 3, h, w), scaled on the device."""
+    """Return uint8 (n, h, w, 3) as the model's float input (n, 3, h, w): `to_tensor`, computed on the device."""
     raw = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2)
-    mean = torch.tensor(preprocessing.mean, device=device).view(1, 3, 1, 1)
-    std = torch.tensor(preprocessing.std, device=device).view(1, 3, 1, 1)
-    return (raw.float() / 255 - mean) / std
+    offset, scale = (torch.from_numpy(values).to(device) for values in preprocessing.offset_and_scale())
+    return (raw.float() - offset) * scale
 
 
 def embed_photos(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from retrieval.bundle.embedder import Embedder
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from retrieval.text_table import text_table
 
 ROUNDS = 7
 
@@ -93,8 +94,4 @@ def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" if not column else f"{cell:>{width}}" for column, (cell, width) in enumerate(line))
-        for line in (list(zip(row, widths, strict=True)) for row in (head, *cells))
-    )
+    return "\n".join(text_table(head, cells))

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
 from index.shell import command
+from retrieval.text_table import text_table
 from training.config import Settings
 
 from .plan import Plan
@@ -156,17 +157,14 @@ def render(outcome: Outcome) -> str:
             shown.append(trial)
     metrics = [*plan.metrics, *(f for f in ("FNIR", "R@1", "MAP@R") if f not in plan.metrics)]
     names = list(dict.fromkeys(name for trial in shown for name in trial.params))
-    rows = [["trial", *metrics, *names, "seconds", ""]]
+    head, rows = ["trial", *metrics, *names, "seconds", ""], []
     for trial in shown:
         cells = [number(float(_folds(trial, metric).mean()), metric) for metric in metrics]
         cells[0] += f" ± {number(_error(_folds(trial, metrics[0])), metrics[0])}"
         mark = "best" if trial.number == outcome.best.number else "given" if trial.user_attrs.get("default") else ""
         values = [short(trial.params.get(name, "")) for name in names]
         rows.append([str(trial.number), *cells, *values, f"{trial.user_attrs['seconds']:.0f}", mark])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * w for w in widths[:-1]))
-    return "\n".join([*lines, "", summary(outcome)])
+    return "\n".join([*text_table(head, rows), "", summary(outcome)])
 
 
 def summary(outcome: Outcome) -> str:
