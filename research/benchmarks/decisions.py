@@ -90,11 +90,8 @@ def answers(
     gallery: Gallery, vectors: np.ndarray, distance_form: DistanceForm, threshold: float
 ) -> list[tuple[str, float]]:
     """Return the first answer of each query, '' for a no-match, and the nearest distance."""
-    found = gallery.search(vectors, 1, distance_form=distance_form)
-    return [
-        (nearest[0].item_id if accepts(nearest[0].distance, threshold) else "", nearest[0].distance)
-        for nearest in found
-    ]
+    nearest = [items[0] for items in gallery.search(vectors, 1, distance_form=distance_form)]
+    return [(item.item_id if accepts(item.distance, threshold) else "", item.distance) for item in nearest]
 
 
 def flips(one: Sequence[tuple[str, float]], other: Sequence[tuple[str, float]], threshold: float) -> tuple[int, int]:

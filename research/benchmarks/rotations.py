@@ -199,9 +199,8 @@ def told(
 def by_family(scores: SearchScores, threshold: float, families: np.ndarray) -> list[list[float]]:
     """Return the errors and queries of each family."""
     names = np.unique(families)
-    return [
-        [float(accepts(scores.impostor[families == n], threshold).sum()), float((families == n).sum())] for n in names
-    ]
+    wrong = accepts(scores.impostor, threshold)
+    return [[float(wrong[families == name].sum()), float((families == name).sum())] for name in names]
 
 
 def title(distance_form: DistanceForm, whitening: Whitening | None) -> str:
