@@ -206,7 +206,7 @@ def test_serve_and_client_alone(install: Callable[..., Path], tmp_path: Path) ->
     assert "15 photos added" in does([retrieval, "index", bundle, photos, "-o", "gallery"], tmp_path)
     photo = photos / "item-03" / "0.png"
     assert "item-03" in does([retrieval, "search", bundle, "gallery", photo], tmp_path)
-    assert "Nothing is wrong." in does([retrieval, "doctor", bundle, "gallery"], tmp_path)
+    assert "No problems found." in does([retrieval, "doctor", bundle, "gallery"], tmp_path)
     ask = """
 import sys, httpx
 from retrieval.client.client import RetrievalClient

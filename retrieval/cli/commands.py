@@ -28,13 +28,37 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("photos", type=Folder)
-@click.option("-o", "--output", required=True, type=Place(), help="The gallery: a directory, or an address of Milvus.")
-@click.option("--threads", type=click.IntRange(min=1), default=os.cpu_count(), show_default="all cores")
-@click.option("--batch-size", type=int, default=16, show_default=True, help="Photos a transaction.")
-@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: auto, or as told before]")
-@click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="What embeds.")
-@click.option("--report", type=Folder, help="Write what was refused, and why, as JSON.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=Place(),
+    help="Gallery to add to or create: a directory, or the address of a Milvus collection.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=os.cpu_count(),
+    show_default="all cores",
+    help="Number of threads that embed.",
+)
+@click.option("--batch-size", type=int, default=16, show_default=True, help="Number of photos per transaction.")
+@click.option(
+    "--kind",
+    type=click.Choice(["auto", *KINDS]),
+    help="Kind of index (local galleries).  [default: the last choice, at first auto]",
+)
+@click.option(
+    "--max-memory", type=MEMORY, help="Memory limit of the index and its rebuild, such as 2GiB (local galleries)."
+)
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Embed on this machine or on a Ray cluster.",
+)
+@click.option("--report", type=Folder, help="JSON file to write the refused photos and the reasons to.")
 def index(
     bundle: Path,
     photos: Path,
@@ -75,8 +99,8 @@ def index(
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
     click.echo(
         f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
-        f"{done.skipped} there already, {len(done.refused)} refused; "
-        f"{done.added / max(done.seconds, 1e-9):.0f} a second."
+        f"{done.skipped} already there, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
     )
     if report is not None:
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
@@ -96,9 +120,9 @@ def index(
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.argument("image", type=Folder)
-@click.option("--top-k", type=int, default=10, show_default=True, help="Matches at most.")
-@click.option("--where", help="A filter over metadata, such as \"brand = 'x' and price < 10\".")
-@click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+@click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of matches.")
+@click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
     """Search for the catalogue item that a photo shows.
 
@@ -131,10 +155,10 @@ def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: st
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Folder)
-@click.option("-o", "--output", type=Folder, help="Also write the audit with pictures, as one HTML page.")
-@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+@click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
+@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
-    """Find gallery problems: items that collide, photos that miss their own item, near-duplicates.
+    """Find items that collide, photos that miss their own item, and near-duplicates in a gallery.
 
     \b
     Example:
@@ -142,20 +166,20 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
     """
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
-    from retrieval.inspect.audit import audit as look
+    from retrieval.inspect.audit import audit as run_audit
     from retrieval.inspect.audit import audit_page, summary, table
 
     if output is not None:
         check_place(output)
     with Gallery.open(gallery, read_only=True) as opened:
-        found = look(Bundle.open(bundle), opened)
+        report = run_audit(Bundle.open(bundle), opened)
         if output is not None:
-            write_file(output, audit_page(found, opened.thumbnail))
+            write_file(output, audit_page(report, opened.thumbnail))
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2))
+        click.echo(json.dumps(asdict(report), indent=2))
         return
-    click.echo(summary(found))
-    for title, lines in table(found, limit=SHOWN):
+    click.echo(summary(report))
+    for title, lines in table(report, limit=SHOWN):
         if lines:
             click.echo(f"{title[0].upper()}{title[1:]}:")
             click.echo("\n".join(f"  {line}" for line in lines))
@@ -166,7 +190,7 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 @click.argument("bundle", type=Folder, required=False)
 @click.argument("gallery", type=Folder, required=False)
 @click.option(
-    "--probe", type=Folder, help="Ask these photos (a catalogue) of every kind of index, and list differences."
+    "--probe", type=Folder, help="Catalogue of photos to search for with every kind of index, to list the differences."
 )
 @trust_option
 def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
@@ -186,7 +210,7 @@ def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust:
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:
             click.echo(f"     -> {finding.remedy}")
-    click.echo("Nothing is wrong." if healthy else "Something is wrong: see the lines that begin with BAD.")
+    click.echo("No problems found." if healthy else "Problems found: see the lines that begin with BAD.")
     if not healthy:
         sys.exit(1)
 

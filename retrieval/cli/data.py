@@ -1,4 +1,4 @@
-"""Command group `retrieval data`: check catalogues and convert benchmark sets."""
+"""Command group `retrieval data`: check and create catalogues."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ Folder = click.Path(path_type=Path)
 
 
 COMMANDS = {
-    "check": Entry("retrieval.cli.data", "check", "Report what is wrong with a catalogue."),
-    "table": Entry("retrieval.cli.data", "table", "Write a catalogue as a CSV, one line per photo."),
+    "check": Entry("retrieval.cli.data", "check", "Find problems in a catalogue before training."),
+    "table": Entry("retrieval.cli.data", "table", "Write a catalogue as a CSV file with one line per photo."),
     "convert": Entry("training.data.cli", "convert", "Write a benchmark set as a catalogue."),
+    "synthetic": Entry("training.data.cli", "synthetic", "Draw a catalogue of procedural items."),
 }
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+@click.group(cls=LazyGroup, sections={"Commands": COMMANDS})
 def data() -> None:
-    """Check a catalogue before training, or create one from a benchmark set.
+    """Check a catalogue before training, or create one.
 
     \b
     Example:
@@ -39,7 +40,7 @@ def data() -> None:
 
 @click.command()
 @click.argument("catalogue", type=Folder)
-@click.option("--report", type=Folder, help="Write everything that is wrong with the photos as JSON.")
+@click.option("--report", type=Folder, help="JSON file to write all problems to.")
 def check(catalogue: Path, report: Path | None) -> None:
     """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
 
@@ -57,23 +58,23 @@ def check(catalogue: Path, report: Path | None) -> None:
     if report is not None:
         report.write_text(json.dumps(asdict(checked), indent=2) + "\n")
     if not checked.usable:
-        click.echo("Mend the unreadable photos and the items in several partitions before training.")
+        click.echo("Repair or remove the unreadable photos, and put each item into one partition, before training.")
         sys.exit(1)
-    found = readiness(photos)
-    if found.problem is not None:
-        click.echo(f"Training refuses this catalogue: {found.problem}.")
-        click.echo(f"A gallery takes it: {command('index', 'BUNDLE', catalogue, '-o', 'GALLERY')}")
+    ready = readiness(photos)
+    if ready.problem is not None:
+        click.echo(f"Training refuses this catalogue: {ready.problem}.")
+        click.echo(f"It can still be indexed: {command('index', 'BUNDLE', catalogue, '-o', 'GALLERY')}")
         sys.exit(1)
-    click.echo(f"{found.parts}.")
-    for warning in found.warnings:
+    click.echo(f"{ready.parts}.")
+    for warning in ready.warnings:
         click.echo(f"Warning: {warning}.")
     click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
 
 
 @click.command()
 @click.argument("catalogue", type=Folder)
-@click.option("-o", "--output", required=True, type=Folder, help="The CSV to write.")
-@click.option("--no-groups", is_flag=True, help="Leave the groups out: parts of a training may then divide them.")
+@click.option("-o", "--output", required=True, type=Folder, help="CSV file to write.")
+@click.option("--no-groups", is_flag=True, help="Leave out the groups, so that the training split may divide them.")
 def table(catalogue: Path, output: Path, no_groups: bool) -> None:
     """Write a catalogue as a CSV with one line per photo, to view or edit. The photos are not copied.
 
@@ -90,7 +91,7 @@ def table(catalogue: Path, output: Path, no_groups: bool) -> None:
 
 
 def _show(report: CatalogueReport) -> None:
-    show_lines("unreadable", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
-    show_lines("with the same content", [" = ".join(ids) for ids in report.duplicates])
+    show_lines("unreadable photos", [f"{photo_id}: {reason}" for photo_id, reason in report.unreadable])
+    show_lines("sets of photos with the same content", [" = ".join(ids) for ids in report.duplicates])
     show_lines("items with one photo", report.single_photo_items)
     show_lines("items in more than one partition", report.split_items)

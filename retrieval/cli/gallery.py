@@ -33,7 +33,7 @@ class Memory(click.ParamType[int]):
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
         unit = (match[2] or "").lower() if match else None
         if match is None or unit not in UNITS:
-            self.fail(f"{value!r} is no amount of memory such as 2GiB or 500MB", param, ctx)
+            self.fail(f"{value!r} is not an amount of memory such as 2GiB or 500MB", param, ctx)
         return int(float(match[1]) * UNITS[unit])
 
 
@@ -48,27 +48,27 @@ def describe_index(gallery: GalleryProtocol) -> str:
     if index["kind"] not in KINDS:
         return f"Index: {index['kind']}, which maintains it."
     choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
-    lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it misses nothing"
+    lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it is exact"
     return (
         f"Index: {choice.kind}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
         f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt; {lost}; "
-        f"{index['scanned_photos']:,} photos beside it are scanned."
+        f"{index['scanned_photos']:,} photos outside it are scanned."
     )
 
 
 def describe_rebuild(rebuilt: Rebuilt) -> str:
     """Return a sentence on a newly built index: kind, reason, memory and recall."""
     choice = rebuilt.choice
-    told = (
+    sentence = (
         f"Index: {choice.kind}, {choice.why}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
         f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt"
     )
     if rebuilt.recall is None:
-        return f"{told}; it misses nothing."
+        return f"{sentence}; it is exact."
     if not rebuilt.recall.expected:
-        return f"{told}; no item lies within the threshold of another photo, so that nothing is known of its recall."
+        return f"{sentence}; its recall is unknown, because no photo has an item within the threshold."
     return (
-        f"{told}; of the items within the threshold it finds {rebuilt.recall.value:.4f} (at least "
+        f"{sentence}; decision recall {rebuilt.recall.value:.4f} (at least "
         f"{rebuilt.recall.lower:.4f}, with 95 % confidence)."
     )
 
@@ -112,7 +112,7 @@ def info(path: Path) -> None:
 
 @gallery.command()
 @click.argument("path", type=Folder)
-@click.option("--limit", type=int, default=20, show_default=True, help="Changes, newest first.")
+@click.option("--limit", type=int, default=20, show_default=True, help="Number of changes to list, newest first.")
 def log(path: Path, limit: int) -> None:
     """List changes: version, time, user, action and number of photos.
 
@@ -143,8 +143,10 @@ def declare(path: Path, columns: tuple[str, ...]) -> None:
 
 @gallery.command()
 @click.argument("path", type=Folder)
-@click.option("--photo", "photos", multiple=True, help="A photo_id; may be repeated.")
-@click.option("--item", "items", multiple=True, help="An item_id, with all its photos; may be repeated.")
+@click.option("--photo", "photos", multiple=True, help="photo_id of a photo to remove. Can be repeated.")
+@click.option(
+    "--item", "items", multiple=True, help="item_id of an item to remove with all its photos. Can be repeated."
+)
 def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     """Remove photos or whole items.
 
@@ -157,16 +159,20 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     with _open(path) as opened:
         removed = opened.remove(photo_ids=photos, item_ids=items)
     if not removed:
-        raise GalleryError(f"nothing of that is in {path}", remedy="Nothing was removed: check the ids")
+        raise GalleryError(f"{path} holds none of these photos and items", remedy="Check the ids; nothing was removed")
     click.echo(f"{removed} photos removed.")
 
 
 @gallery.command()
 @click.argument("path", type=Folder)
-@click.option("--bundle", type=Folder, help="Measure what the index loses at this bundle's threshold.")
-@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Of the index.  [default: as told before]")
-@click.option("--max-memory", type=MEMORY, help="For the index and its rebuild, such as 2GiB.")
-@click.option("--min-recall", type=float, default=0.99, show_default=True, help="Refuse an index that finds less.")
+@click.option(
+    "--bundle", type=Folder, help="Bundle whose threshold and queries measure the recall of an approximate index."
+)
+@click.option("--kind", type=click.Choice(["auto", *KINDS]), help="Kind of index.  [default: the last choice]")
+@click.option("--max-memory", type=MEMORY, help="Memory limit of the index and its rebuild, such as 2GiB.")
+@click.option(
+    "--min-recall", type=float, default=0.99, show_default=True, help="Recall below which the index is refused."
+)
 def rebuild(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
     """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
 
@@ -179,8 +185,8 @@ def rebuild(path: Path, bundle: Path | None, kind: str | None, max_memory: int |
 
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
     with _open(path) as opened:
-        made = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
-    click.echo(f"{describe_rebuild(made)} {made.dropped} vectors dropped.")
+        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
+    click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 
 
 @gallery.command()
@@ -199,7 +205,7 @@ def verify(path: Path) -> None:
         if problems:
             click.echo("Restore the gallery from a copy, or index the photos again.")
             sys.exit(1)
-        click.echo(f"{len(opened):,} photos are what was written.")
+        click.echo(f"{len(opened):,} photos are intact.")
 
 
 @gallery.command()

@@ -20,12 +20,13 @@ class Entry(NamedTuple):
 class LazyGroup(click.Group):
     """A group that imports only the command in use: help is fast, and serving does not import torch."""
 
-    def __init__(self, *arguments: Any, entries: Mapping[str, Entry], **settings: Any) -> None:
+    def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, Entry]], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._entries = entries
+        self._sections = sections
+        self._entries = {name: entry for entries in sections.values() for name, entry in entries.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Return the command names, in the order of the table."""
+        """Return the names of the commands, in the order of the sections."""
         return list(self._entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -37,6 +38,7 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.summary) for name, entry in self._entries.items()])
+        """List the commands by section, without importing them."""
+        for title, entries in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])

@@ -15,30 +15,42 @@ from retrieval.files import explain
 from .lazy import Entry, LazyGroup
 
 PACKAGES = ("index", "research", "retrieval", "serving", "training")
-COMMANDS = {
-    "demo": Entry("training.demo", "demo", "Draw a catalogue, train, export and index it."),
-    "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or make one of a benchmark set."),
-    "losses": Entry("training.cli", "losses", "List the losses: papers, cost, batches they need, defaults."),
-    "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
-    "tune": Entry("training.tune.cli", "tune", "Search the settings that do best on items not trained on."),
-    "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
-    "explain": Entry("training.explain.cli", "explain", "Show what a run gets wrong, as one page with photos."),
-    "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
-    "research": Entry("research.papers.cli", "research", "Run the papers' tables and figures (checkout only)."),
-    "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Move a bundle's threshold without a new model."),
-    "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
-    "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
-    "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),
-    "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and in a browser."),
-    "keys": Entry("serving.cli", "keys", "Manage the API keys of `serve`, and keys that sign."),
-    "audit": Entry("retrieval.cli.commands", "audit", "Find items that collide and photos that miss their item."),
-    "doctor": Entry("retrieval.cli.commands", "doctor", "Say what is wrong with an installation, bundle or gallery."),
-    "synthetic": Entry("training.data.cli", "synthetic", "Draw a procedural catalogue."),
+SECTIONS = {
+    "Make a bundle": {
+        "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
+        "losses": Entry("training.cli", "losses", "List the losses that `train` accepts."),
+        "tune": Entry("training.tune.cli", "tune", "Search for the settings that do best on items not trained on."),
+        "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold and evidence."),
+    },
+    "Fill a gallery": {
+        "index": Entry("retrieval.cli.commands", "index", "Add the photos of a catalogue to a gallery."),
+        "gallery": Entry("retrieval.cli.gallery", "gallery", "Inspect, change, export and import galleries."),
+    },
+    "Ask": {
+        "search": Entry("retrieval.cli.commands", "search", "Find the catalogue item that a photo shows, if any."),
+        "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and on a web page."),
+    },
+    "Judge": {
+        "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),
+        "explain": Entry("training.explain.cli", "explain", "Show the errors of a run on one page with photos."),
+        "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Change the threshold of a bundle."),
+        "audit": Entry("retrieval.cli.commands", "audit", "Find the items and photos of a gallery that cause errors."),
+        "doctor": Entry("retrieval.cli.commands", "doctor", "Check the installation, a bundle and a gallery."),
+    },
+    "More": {
+        "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or create one."),
+        "keys": Entry("serving.cli", "keys", "Manage the API keys of a server and the keys that sign bundles."),
+        "research": Entry(
+            "research.papers.cli", "research", "Reproduce the papers' tables and figures (checkout only)."
+        ),
+        "demo": Entry("training.demo", "demo", "Draw a catalogue, then train, export and index it."),
+    },
 }
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show where an error was raised.")
+@click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="retrieval")
 @click.pass_context
 def group(context: click.Context, debug: bool) -> None:
@@ -81,14 +93,16 @@ def main() -> None:
 def _one_line(error: Exception) -> str:
     """Return the error and its remedy as one line."""
     if isinstance(error, RetrievalError):
-        told = str(error)
+        message = str(error)
     elif isinstance(error, ModuleNotFoundError):
-        told = _missing(error.name or "")
+        message = _missing(error.name or "")
     elif isinstance(error, OSError):
-        told = explain(error)
+        message = explain(error)
     else:
-        told = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
-    return " ".join(line.strip() for line in told.splitlines())  # keep spaces within lines: they may belong to a path
+        message = f"a database cannot be used: {error}. Check disk space and permissions, then try again"
+    return " ".join(
+        line.strip() for line in message.splitlines()
+    )  # keep spaces within lines: they may belong to a path
 
 
 def _missing(name: str) -> str:

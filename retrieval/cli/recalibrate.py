@@ -21,18 +21,22 @@ Folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.option("-o", "--output", type=Folder, help="The new bundle's directory; needed but for --dry-run.")
+@click.option("-o", "--output", type=Folder, help="Directory of the new bundle. Required without --dry-run.")
 @target_options
-@click.option("--gallery-size", type=int, help="Items to keep the promise for.  [default: the bundle's]")
-@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option(
+    "--gallery-size", type=int, help="Number of gallery items that the target must hold for.  [default: the bundle's]"
+)
+@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR is estimated, not certified.")
+@click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold.")
 @click.option(
     "--trust-key",
     multiple=True,
-    help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
+    help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
 )
-@click.option("--accept-biased", is_flag=True, help="Let the feedback loosen it, too: it is estimated then.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option(
+    "--accept-biased", is_flag=True, help="Let the feedback also loosen the threshold; its FPIR is then estimated."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
 @sign_option
 def recalibrate(
     bundle: Path,
@@ -70,7 +74,7 @@ def recalibrate(
     verdicts = read_feedback(feedback) if feedback else ()
     if feedback:
         tally = weigh(opened, verdicts, trusted=trust_key)
-        click.echo(f"{len(verdicts)} verdicts, of which {len(tally.counted)} count:")
+        click.echo(f"{len(verdicts)} verdicts, {len(tally.counted)} of them counted:")
         for line in tally.lines():
             click.echo(f"  {line}")
     wanted: dict[str, Any] = {
@@ -84,9 +88,9 @@ def recalibrate(
     if output is None or dry_run:
         point = propose(opened, **wanted).point
     else:
-        made = write(opened, output, **wanted)
-        say_signed(made, key)
-        point = made.operating_point
+        written = write(opened, output, **wanted)
+        say_signed(written, key)
+        point = written.operating_point
     if feedback:
         change = point.threshold - opened.threshold
         done = "tightens" if change < 0 else "loosens" if change > 0 else "does not move"

@@ -35,7 +35,7 @@ def new_signing(file: Path) -> None:
 
 @click.command()
 @click.argument("bundle", type=File)
-@click.option("--key", required=True, type=File, help="The private key's file.")
+@click.option("--key", required=True, type=File, help="Private key file.")
 def sign(bundle: Path, key: Path) -> None:
     """Check a bundle's files and sign it, replacing an older signature.
 

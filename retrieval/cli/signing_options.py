@@ -13,9 +13,11 @@ if TYPE_CHECKING:
 
 File = click.Path(path_type=Path)
 
-sign_option = click.option("--sign", type=File, help="Sign it with this private key (retrieval keys new-signing).")
+sign_option = click.option(
+    "--sign", type=File, help="Private key file to sign the bundle with; `retrieval keys new-signing` creates one."
+)
 trust_option = click.option(
-    "--trust", type=File, multiple=True, help="File of a public key that must have signed the bundle; may be repeated."
+    "--trust", type=File, multiple=True, help="Public key file that must have signed the bundle. Can be repeated."
 )
 
 

@@ -11,10 +11,18 @@ import click
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 OPTIONS = (
-    click.option("--target-fpir", type=float, help="Share of photos of unknown items that may return something."),
-    click.option("--target-far", type=float, help="Instead: share of pairs of a photo and another item accepted."),
-    click.option("--target-precision", type=float, help="Instead: share of answers that are right; see --mated-share."),
-    click.option("--mated-share", type=float, help="Share of searches whose item is in the gallery."),
+    click.option(
+        "--target-fpir", type=float, help="Maximum share of searches for unknown items that return a match (FPIR)."
+    ),
+    click.option(
+        "--target-far", type=float, help="Instead: maximum share of accepted pairs of a photo and another item (FAR)."
+    ),
+    click.option(
+        "--target-precision", type=float, help="Instead: minimum share of correct matches; needs --mated-share."
+    ),
+    click.option(
+        "--mated-share", type=float, help="Share of searches whose item is in the gallery, for --target-precision."
+    ),
 )
 
 

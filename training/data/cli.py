@@ -1,4 +1,4 @@
-"""The commands `retrieval data convert` and `retrieval synthetic`, which make catalogues."""
+"""The commands `retrieval data convert` and `retrieval data synthetic`, which create catalogues."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def synthetic(output: Path, items: int, seed: int) -> None:
 
     \b
     Example:
-      retrieval synthetic demo/photos --seed 1
+      retrieval data synthetic demo/photos --seed 1
     """
     from .synthetic import make_catalogue
 

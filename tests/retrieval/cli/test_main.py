@@ -111,7 +111,7 @@ def test_doctor_finds_what_is_wrong(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "doctor", world / "bundle", world / "gallery") == 0
-    assert "Nothing is wrong." in capsys.readouterr().out
+    assert "No problems found." in capsys.readouterr().out
     bundle = make_bundle(tmp_path)
     (bundle.path / "notes.txt").write_text("edited")
     assert call(monkeypatch, "doctor", bundle.path, tmp_path / "none") == 1

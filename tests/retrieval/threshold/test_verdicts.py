@@ -124,7 +124,7 @@ def test_a_dry_run_says_what_would_happen_and_writes_nothing(bundle: Bundle, tmp
     assert code == 0, output
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     for words in (
-        "852 verdicts, of which 800 count:",
+        "852 verdicts, 800 of them counted:",
         "key 'app': 200 count",
         "key 'app': 1 dropped, given again later",
         "key 'app': 1 dropped, not about an unknown item",
