@@ -69,10 +69,10 @@ class Database:
         self._path = path
         self._connect(path, read_only=read_only)
         try:
-            found = self.fact("format")
-            if found != str(FORMAT):
+            stored_format = self.fact("format")
+            if stored_format != str(FORMAT):
                 raise GalleryError(
-                    f"{path.parent} has format {found}, this program reads {FORMAT}",
+                    f"{path.parent} has format {stored_format}, this program reads {FORMAT}",
                     remedy="Index the photos again",
                 )
         except BaseException:
@@ -139,12 +139,12 @@ class Database:
 
     def _json(self, text: str) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = json.loads(text)
+            values: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise GalleryCorrupt(
                 f"the database {self._path} holds {text[:60]!r}, which is not JSON", remedy=RESTORE
             ) from error
-        return found
+        return values
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._explained():

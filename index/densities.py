@@ -52,38 +52,38 @@ class Densities:
         rows = len(segment.seqs)
         path = self._folder / f"{segment.name}-{hashlib.sha256(distance_form.key.encode()).hexdigest()[:16]}.npy"
         if rows >= KEPT_FROM:
-            kept = _kept(path, rows)
-            if kept is not None:
-                return kept
+            cached = _kept(path, rows)
+            if cached is not None:
+                return cached
         segment.check(np.arange(rows))
         blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
-        made = np.concatenate([np.zeros(0), *(distance_form.densities(segment.read(block)) for block in blocks)])
+        densities = np.concatenate([np.zeros(0), *(distance_form.densities(segment.read(block)) for block in blocks)])
         if rows >= KEPT_FROM:
-            self._keep(path, made)
-        return made
+            self._keep(path, densities)
+        return densities
 
     def _keep(self, path: Path, densities: Floats) -> None:
-        aside = path.with_suffix(f".{uuid.uuid4().hex}.partial")
+        partial_path = path.with_suffix(f".{uuid.uuid4().hex}.partial")
         try:
             path.parent.mkdir(exist_ok=True)
-            with aside.open("wb") as file:
+            with partial_path.open("wb") as file:
                 np.save(file, densities, allow_pickle=False)
                 file.write(_checksum(densities))
-            aside.replace(path)
+            partial_path.replace(path)
         except OSError:  # a read-only gallery: densities are computed at each start
-            aside.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)
 
 
 def _kept(path: Path, rows: int) -> Floats | None:
     """Return cached densities, or None if the file is missing or invalid."""
     try:
         with path.open("rb") as file:
-            kept = np.load(file, allow_pickle=False)
+            densities = np.load(file, allow_pickle=False)
             checksum = file.read()
     except (OSError, ValueError, EOFError):
         return None
-    whole = kept.shape == (rows,) and kept.dtype == np.float64 and checksum == _checksum(kept)
-    return np.asarray(kept) if whole else None
+    whole = densities.shape == (rows,) and densities.dtype == np.float64 and checksum == _checksum(densities)
+    return np.asarray(densities) if whole else None
 
 
 def _checksum(densities: Floats) -> bytes:

@@ -165,13 +165,13 @@ class _Parser:
         self._depth = 0
 
     def whole(self) -> Where:
-        found = self._expression()
+        tree = self._expression()
         if self._kind() != "end":
             self._refuse("'and', 'or' or the end")
-        return found
+        return tree
 
     def _split(self, text: str) -> Sequence[tuple[str, str, int]]:
-        found, place = [], 0
+        tokens, place = [], 0
         while place < len(text.rstrip()):
             match = TOKEN.match(text, place)
             if match is None:
@@ -180,9 +180,9 @@ class _Parser:
                     "where", f"be a filter; character {place + 1} begins nothing known", text[place : place + 20]
                 )
             kind = str(match.lastgroup)
-            found.append((kind, match.group(kind), match.start(kind)))
+            tokens.append((kind, match.group(kind), match.start(kind)))
             place = match.end()
-        return [*found, ("end", "", len(text))]
+        return [*tokens, ("end", "", len(text))]
 
     def _kind(self) -> str:
         return self._tokens[self._next][0]
@@ -201,9 +201,9 @@ class _Parser:
         if not self._take(word):
             self._refuse(repr(word))
 
-    def _refuse(self, wanted: str) -> NoReturn:
+    def _refuse(self, expected: str) -> NoReturn:
         _, text, place = self._tokens[self._next]
-        raise InvalidParameter("where", f"have {wanted} at character {place + 1}", text or "the end")
+        raise InvalidParameter("where", f"have {expected} at character {place + 1}", text or "the end")
 
     def _expression(self) -> Where:
         self._depth += 1
@@ -226,11 +226,11 @@ class _Parser:
         while self._take("not"):
             negations += 1
         if self._take("("):
-            found = self._expression()
+            factor = self._expression()
             self._need(")")
         else:
-            found = self._test()
-        return Negation(found) if negations % 2 else found
+            factor = self._test()
+        return Negation(factor) if negations % 2 else factor
 
     def _test(self) -> Where:
         if self._kind() != "word" or self._word() in WORDS:

@@ -101,8 +101,8 @@ class Reader:
         now = self._current()
         with self._guard:
             file = self._store.index()
-        found = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
-        return {**found, "scanned_photos": len(now.seqs) - now.tail_start}
+        facts = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
+        return {**facts, "scanned_photos": len(now.seqs) - now.tail_start}
 
     def columns(self) -> dict[str, str]:
         """Return the metadata keys that filters may use, and their kinds."""
@@ -201,10 +201,10 @@ class Reader:
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
             densities = now.densities(distance_form, self._densities)
-            found = now.nearest(unit, k, distance_form, densities, only=only, within=within)
-            answers = [[now.neighbour(position, distance) for position, distance in best] for best in found]
+            nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
+            answers = [[now.neighbour(position, distance) for position, distance in best] for best in nearest_photos]
             if only is not None:
-                positions = (position for best in found for position, _ in best)
+                positions = (position for best in nearest_photos for position, _ in best)
                 self._confirm(only, dict(zip(positions, chain.from_iterable(answers), strict=True)))
         except GalleryCorrupt as error:
             self._remember([error.message])
@@ -247,9 +247,11 @@ class Reader:
 
     def _confirm(self, only: Filter, answers: Mapping[int, Neighbour]) -> None:
         """Raise GalleryCorrupt if a photo passes a filter in the database but not by its own checksummed metadata."""
-        new = {position: found for position, found in answers.items() if position not in only.confirmed}
+        new = {position: neighbour for position, neighbour in answers.items() if position not in only.confirmed}
         with self._guard:
-            wrong = self._store.failing(*only.sql, {p: encode_metadata(found.metadata) for p, found in new.items()})
+            wrong = self._store.failing(
+                *only.sql, {p: encode_metadata(neighbour.metadata) for p, neighbour in new.items()}
+            )
         if wrong:
             raise GalleryCorrupt(
                 f"photo {new[wrong[0]].photo_id} passes the filter in the database {self.path / DATABASE}, and not by "

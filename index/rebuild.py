@@ -16,7 +16,7 @@ import numpy as np
 
 from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE, FLAT, Choice
-from index.ann.recall import Probe, Recall, ask, settings_of, tune
+from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
 from .densities import Densities
 from .errors import GalleryError
@@ -51,13 +51,13 @@ class Rebuilt:
 
 def crowded(segments: Sequence[Segment]) -> list[Segment]:
     """Return the newest segments to combine into one, keeping sizes a factor of sixteen apart."""
-    found: list[Segment] = []
+    chosen: list[Segment] = []
     size = SMALLEST * FANOUT
     while True:
         newest = list(takewhile(lambda segment: segment.rows < size, reversed(segments)))  # noqa: B023
-        if len(newest) - len(found) + bool(found) < FANOUT:
-            return found[::-1]
-        found, size = newest, size * FANOUT
+        if len(newest) - len(chosen) + bool(chosen) < FANOUT:
+            return chosen[::-1]
+        chosen, size = newest, size * FANOUT
 
 
 def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
@@ -74,24 +74,24 @@ def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
 def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> Rewritten:
     """Write the live photos of some adjacent segments as one segment."""
     ends = np.cumsum([0, *(len(segment.seqs) for segment in snapshot.segments)])
-    mine = [
+    segments = [
         (segment, snapshot.live[ends[i] : ends[i + 1]])
         for i, segment in enumerate(snapshot.segments)
         if segment.id in chosen
     ]
-    rows = sum(int(live.sum()) for _, live in mine)
-    dropped = [int(seq) for segment, live in mine for seq in segment.seqs[~live]]
-    replaced = [segment.id for segment, _ in mine]
+    rows = sum(int(live.sum()) for _, live in segments)
+    dropped = [int(seq) for segment, live in segments for seq in segment.seqs[~live]]
+    replaced = [segment.id for segment, _ in segments]
     if not rows:
         return Rewritten(replaced, None, dropped)
 
     def parts() -> Iterator[Part]:
-        for segment, live in mine:
+        for segment, live in segments:
             places = np.flatnonzero(live)
             for start in range(0, len(places), BLOCK):
                 yield segment.part(places[start : start + BLOCK])
 
-    first = next(int(segment.seqs[live][0]) for segment, live in mine if live.any())
+    first = next(int(segment.seqs[live][0]) for segment, live in segments if live.any())
     name, digest = write_segment(folder, parts(), rows=rows, dim=dim)
     return Rewritten(replaced, (name, rows, first, digest), dropped)
 
@@ -118,8 +118,8 @@ def build_index(
     )
     seqs, recall = snapshot.seqs[positions], None
     if choice.kind in APPROXIMATE:
-        asked = ask(snapshot, probe, snapshot.densities(probe.distance_form, densities))
-        candidates, recall = tune(snapshot, candidates, positions, asked)
+        reference = reference_search(snapshot, probe, snapshot.densities(probe.distance_form, densities))
+        candidates, recall = tune(snapshot, candidates, positions, reference)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(
                 f"an index of the kind {choice.kind} finds {recall.value:.4f} of the items within the threshold (at "
@@ -129,15 +129,15 @@ def build_index(
     name = uuid.uuid4().hex
     folder.mkdir(exist_ok=True)
     paths = [folder / f"{name}{ending}" for ending in (".faiss", ".npy")]
-    aside = [path.with_name(path.name + PARTIAL) for path in paths]
-    candidates.write(aside[0])
-    with aside[1].open("wb") as file:
+    partial_paths = [path.with_name(path.name + PARTIAL) for path in paths]
+    candidates.write(partial_paths[0])
+    with partial_paths[1].open("wb") as file:
         np.save(file, seqs, allow_pickle=False)
         file.flush()
         os.fsync(file.fileno())
-    digest = sha256(*aside)
-    for one, path in zip(aside, paths, strict=True):
-        one.replace(path)
+    digest = sha256(*partial_paths)
+    for partial_path, path in zip(partial_paths, paths, strict=True):
+        partial_path.replace(path)
     sync_folder(folder)
     return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall
 

@@ -90,20 +90,20 @@ class OpenSegment:
         self.checked[new] = True
 
     def _check_whole(self) -> None:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for file in self.files:
             for start in range(0, len(file), BLOCK):
-                found.update(file[start : start + BLOCK].data)
-        if found.hexdigest() != self.sha256:
+                digest.update(file[start : start + BLOCK].data)
+        if digest.hexdigest() != self.sha256:
             raise GalleryCorrupt(f"segment {self.name} is not what was written: its sha256 differs", remedy=RESTORE)
         self.checked[:] = True
 
     def text_of(self, row: int) -> bytes:
         """Return the JSON of a row; raise GalleryCorrupt if the text or the vector fails its checksum."""
-        found = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
-        if _checksum(self.vectors[row], found) != self.checksums[row]:
+        text = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
+        if _checksum(self.vectors[row], text) != self.checksums[row]:
             raise self._damaged(row)
-        return found
+        return text
 
     def _damaged(self, row: int) -> GalleryCorrupt:
         return GalleryCorrupt(f"photo number {self.seqs[row]} is not what was written", remedy=RESTORE)
@@ -142,9 +142,9 @@ def explained(path: Path) -> Iterator[None]:
 def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -> tuple[str, str]:
     """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256."""
     name = uuid.uuid4().hex
-    aside = [folder / f"{name}{ending}{PARTIAL}" for ending in (VECTORS, ROWS)]
+    partial_paths = [folder / f"{name}{ending}{PARTIAL}" for ending in (VECTORS, ROWS)]
     seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
-    with aside[0].open("wb") as first, aside[1].open("wb") as second:
+    with partial_paths[0].open("wb") as first, partial_paths[1].open("wb") as second:
         header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
         np.lib.format.write_array_header_1_0(first, header)
         start = 0
@@ -152,11 +152,13 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
             vectors = np.ascontiguousarray(part.vectors, dtype=np.float32)
             first.write(vectors.tobytes())
             second.write(b"".join(part.texts))
-            mine = slice(start, start + len(part.seqs))
-            seqs[mine], items[mine] = part.seqs, part.items
-            lengths[mine] = [len(text) for text in part.texts]
-            checksums[mine] = [_checksum(vector, text) for vector, text in zip(vectors, part.texts, strict=True)]
-            start = mine.stop
+            rows_of_part = slice(start, start + len(part.seqs))
+            seqs[rows_of_part], items[rows_of_part] = part.seqs, part.items
+            lengths[rows_of_part] = [len(text) for text in part.texts]
+            checksums[rows_of_part] = [
+                _checksum(vector, text) for vector, text in zip(vectors, part.texts, strict=True)
+            ]
+            start = rows_of_part.stop
         starts = np.concatenate([[0], np.cumsum(lengths)])
         second.write(bytes(-int(starts[-1]) % 8))
         arrays = b"".join(array.tobytes() for array in (seqs, starts, items, checksums))
@@ -164,8 +166,8 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
         for file in (first, second):
             file.flush()
             os.fsync(file.fileno())
-    digest = sha256(*aside)
-    for path in aside:
+    digest = sha256(*partial_paths)
+    for path in partial_paths:
         path.replace(path.with_suffix(""))
     sync_folder(folder)
     return name, digest
@@ -184,7 +186,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
         raise GalleryCorrupt(
             f"segment {segment.name} holds {vectors.shape} {vectors.dtype}, not ({rows}, {dim}) float32", remedy=RESTORE
         )
-    found = _arrays(raw[1], segment)
+    arrays = _arrays(raw[1], segment)
     return OpenSegment(
         segment.id,
         segment.name,
@@ -192,7 +194,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
         files=raw,
         sha256=segment.sha256,
         checked=np.zeros(rows, dtype=bool),
-        **found,
+        **arrays,
     )
 
 
@@ -201,7 +203,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     rows, end = segment.rows, len(raw) - 8
     sizes = {"checksums": 4 * rows, "items": 4 * rows, "starts": 8 * (rows + 1), "seqs": 8 * rows}
     first = end - sum(sizes.values())
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     whole = first >= 0 and len(raw) % 8 == 0
     if whole:
         count, checksum = raw[end:].view(np.uint32).tolist()
@@ -209,13 +211,13 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     if whole:
         for name, size in sizes.items():
             kind = {"checksums": np.uint32, "items": np.int32}.get(name, np.int64)
-            found[name] = raw[end - size : end].view(kind)
+            arrays[name] = raw[end - size : end].view(kind)
             end -= size
-        starts = found["starts"]
-        whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and found["seqs"][0] == segment.first
+        starts = arrays["starts"]
+        whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and arrays["seqs"][0] == segment.first
     if not whole:
         raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos as written", remedy=RESTORE)
-    return {**found, "text": raw[:first]}
+    return {**arrays, "text": raw[:first]}
 
 
 def remove_strangers(folder: Path, named: set[str]) -> None:
@@ -227,12 +229,12 @@ def remove_strangers(folder: Path, named: set[str]) -> None:
 
 def sha256(*paths: Path) -> str:
     """Return the hash of the concatenated files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
             while block := file.read(2**20):
-                found.update(block)
-    return found.hexdigest()
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

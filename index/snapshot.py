@@ -108,8 +108,8 @@ class Snapshot:
         """Return the density around each photo (n,), and their minimum."""
         with self._guard:
             if distance_form.key not in self._densities:
-                made = np.zeros(len(self.seqs)) if distance_form is PLAIN else known.of(distance_form, self.segments)
-                self._densities[distance_form.key] = made, float(made.min(initial=np.inf))
+                values = np.zeros(len(self.seqs)) if distance_form is PLAIN else known.of(distance_form, self.segments)
+                self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
             return self._densities[distance_form.key]
 
     def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
@@ -123,12 +123,12 @@ class Snapshot:
             known = self.base_positions >= 0
             base = self.base.candidates.selection(np.where(known, mask[self.base_positions], False))
         tail = None if few is not None else self.tail.selection(mask[self.tail_start :])
-        made = Filter(mask, few, base, tail, sql)
+        new_filter = Filter(mask, few, base, tail, sql)
         with self._guard:
-            self._filters[key] = made
+            self._filters[key] = new_filter
             while len(self._filters) > FILTERS:
                 del self._filters[next(iter(self._filters))]
-        return made
+        return new_filter
 
     def known_filter(self, key: str) -> Filter | None:
         """Return the cached filter for a key, or None."""
@@ -139,17 +139,17 @@ class Snapshot:
         """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
         if len(self.segments) == 1:
             return self.segments[0].read(positions)
-        found = np.empty((len(positions), self.tail.dim), dtype=np.float32)
-        for segment, rows, mine in self._by_segment(positions):
-            found[mine] = segment.read(rows)
-        return found
+        gathered = np.empty((len(positions), self.tail.dim), dtype=np.float32)
+        for segment, rows, places in self._by_segment(positions):
+            gathered[places] = segment.read(rows)
+        return gathered
 
     def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""
         of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in set(of.tolist()):
-            mine = of == number
-            yield self.segments[number], positions[mine] - self._starts[number], mine
+            inside = of == number
+            yield self.segments[number], positions[inside] - self._starts[number], inside
 
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of the photo at a position."""
@@ -194,10 +194,10 @@ class Snapshot:
         waiting = list(range(len(vectors)))
         while waiting:
             together = max(1, PAIRS // fetch)
-            asked, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
-            for chosen in asked:
-                found = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
-                for query, (positions, distances, limit) in zip(chosen, found, strict=True):
+            groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
+            for chosen in groups:
+                candidates = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
+                for query, (positions, distances, limit) in zip(chosen, candidates, strict=True):
                     best = self._by_item(positions, distances, k, limit, -1 if skip is None else int(skip[query]))
                     answers[query] = best
                     enough = len(best) == k or (best and within is not None and limit > within)
@@ -217,10 +217,10 @@ class Snapshot:
     ) -> Iterator[tuple[Rows, Floats, float]]:
         """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
         around, sparsest = densities
-        found, cosines = self._candidates(vectors, fetch, only)
-        there = found >= 0
+        padded, cosines = self._candidates(vectors, fetch, only)
+        there = padded >= 0
         counts = there.sum(axis=1)
-        positions, queries = found[there], np.repeat(np.arange(len(vectors)), counts)
+        positions, queries = padded[there], np.repeat(np.arange(len(vectors)), counts)
         squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
         distances = distance_form.transform(squared, own[queries], around[positions])
         limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
@@ -235,8 +235,8 @@ class Snapshot:
         seen: set[int] = set()
         best: list[tuple[int, float]] = []
         positions = positions[order]
-        found = zip(self.items[positions].tolist(), positions.tolist(), distances[order].tolist(), strict=True)
-        for item, position, distance in found:
+        ascending = zip(self.items[positions].tolist(), positions.tolist(), distances[order].tolist(), strict=True)
+        for item, position, distance in ascending:
             if distance >= limit or len(best) == k:
                 break
             if item not in seen and position != skip:

@@ -97,19 +97,19 @@ class Store(Database):
 
     def remove_photos(self, photo_ids: Sequence[str]) -> None:
         """Delete photos and their thumbnails; all of them must exist."""
-        found = list(self._each("SELECT seq, item FROM photos WHERE photo_id IN", photo_ids))
+        rows = list(self._each("SELECT seq, item FROM photos WHERE photo_id IN", photo_ids))
         run = self._connection.executemany
-        run("DELETE FROM photos WHERE seq = ?", [(seq,) for seq, _ in found])
-        run("INSERT INTO removed VALUES (?)", [(seq,) for seq, _ in found])
+        run("DELETE FROM photos WHERE seq = ?", [(seq,) for seq, _ in rows])
+        run("INSERT INTO removed VALUES (?)", [(seq,) for seq, _ in rows])
         run("DELETE FROM thumbnails WHERE photo_id = ?", [(photo_id,) for photo_id in photo_ids])
-        run("UPDATE items SET photos = photos - 1 WHERE number = ?", [(item,) for _, item in found])
-        numbers = sorted({item for _, item in found})
+        run("UPDATE items SET photos = photos - 1 WHERE number = ?", [(item,) for _, item in rows])
+        numbers = sorted({item for _, item in rows})
         empty = [
             (number,) for (number,) in self._each("SELECT number FROM items WHERE photos = 0 AND number IN", numbers)
         ]
         run("DELETE FROM items WHERE number = ?", empty)
-        self.increase("photos", -len(found))
-        self.increase("live_seqs", -sum(seq for seq, _ in found))
+        self.increase("photos", -len(rows))
+        self.increase("live_seqs", -sum(seq for seq, _ in rows))
         self.increase("items", -len(empty))
 
     def existing(self, photo_ids: Sequence[str]) -> set[str]:

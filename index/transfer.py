@@ -40,23 +40,27 @@ def export_photos(gallery: Gallery, path: Path) -> int:
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
     if path.exists():
         raise GalleryError(f"{path} exists", remedy="Choose a new name")
-    with explained(path), _written(path) as aside:
-        return write_table(gallery, aside) if path.suffix.lower() == TABLE else _write_parquet(gallery, aside)
+    with explained(path), _written(path) as partial_path:
+        return (
+            write_table(gallery, partial_path)
+            if path.suffix.lower() == TABLE
+            else _write_parquet(gallery, partial_path)
+        )
 
 
 @contextmanager
 def _written(path: Path) -> Iterator[Path]:
     """Yield a temporary path; on success the file is synced and renamed to `path`."""
-    aside = path.with_name(f"{path.name}.partial")
+    partial_path = path.with_name(f"{path.name}.partial")
     try:
-        yield aside
-        with aside.open("rb+") as file:
+        yield partial_path
+        with partial_path.open("rb+") as file:
             os.fsync(file.fileno())
-        aside.replace(path)
+        partial_path.replace(path)
         sync_folder(path.parent)
     finally:
         with suppress(OSError):
-            aside.unlink()
+            partial_path.unlink()
 
 
 def _write_parquet(gallery: Gallery, path: Path) -> int:

@@ -122,12 +122,12 @@ def _positions(base: Base | None, seqs: Rows) -> tuple[NDArray[np.integer], int]
 
 def _gather(segments: list[OpenSegment], start: int, stop: int, dim: int) -> NDArray[np.float32]:
     """Return the vectors from position `start` up to `stop`."""
-    found = np.empty((max(0, stop - start), dim), dtype=np.float32)
+    vectors = np.empty((max(0, stop - start), dim), dtype=np.float32)
     place = 0
     for segment in segments:
         rows = len(segment.seqs)
         first, last = max(start, place), min(stop, place + rows)
         if first < last:
-            found[first - start : last - start] = segment.read(slice(first - place, last - place))
+            vectors[first - start : last - start] = segment.read(slice(first - place, last - place))
         place += rows
-    return found
+    return vectors

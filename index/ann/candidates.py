@@ -218,20 +218,20 @@ def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count
         lists.resize(number, 0)
     start = 0
     for block in blocks():
-        vectors, mine = np.ascontiguousarray(block), centres[start : start + len(block)]
-        index.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(mine))
+        vectors, lists_of_block = np.ascontiguousarray(block), centres[start : start + len(block)]
+        index.add_core(len(vectors), faiss.swig_ptr(vectors), None, faiss.swig_ptr(lists_of_block))
         start += len(block)
 
 
-def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, wanted: int, seed: int) -> Vectors:
+def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, most: int, seed: int) -> Vectors:
     """Return evenly drawn vectors without loading all of them."""
-    chosen = np.sort(np.random.default_rng(seed).choice(count, size=min(count, wanted), replace=False))
-    found, start = [], 0
+    chosen = np.sort(np.random.default_rng(seed).choice(count, size=min(count, most), replace=False))
+    samples, start = [], 0
     for block in blocks():
-        mine = chosen[(chosen >= start) & (chosen < start + len(block))] - start
-        found.append(np.asarray(block[mine], dtype=np.float32))
+        places = chosen[(chosen >= start) & (chosen < start + len(block))] - start
+        samples.append(np.asarray(block[places], dtype=np.float32))
         start += len(block)
-    return np.concatenate(found)
+    return np.concatenate(samples)
 
 
 def _pq_slack(index: Any, sample: Vectors) -> float:

@@ -14,7 +14,7 @@ from index.snapshot import Base
 
 from .candidates import Candidates
 from .kinds import APPROXIMATE, FLAT, KINDS
-from .recall import Probe, ask, tune
+from .recall import Probe, reference_search, tune
 
 COMPARED = 10  # nearest items within the threshold
 
@@ -39,7 +39,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
     if queries is None or not len(queries) or not len(positions):
         return
     densities = gallery.densities(probe.distance_form)
-    asked = ask(now, probe, densities)
+    reference = reference_search(now, probe, densities)
     nothing = Candidates.flat(np.zeros((0, gallery.dim), dtype=np.float32))
     truth: list[dict[int, int]] = []
     for kind in (FLAT, *(kind for kind in KINDS if kind != FLAT)):
@@ -47,7 +47,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
             kind, lambda: now.blocks(positions), len(positions), gallery.dim, threads=os.cpu_count() or 1
         )
         if kind in APPROXIMATE:
-            candidates, _ = tune(now, candidates, positions, asked)
+            candidates, _ = tune(now, candidates, positions, reference)
         base = Base(candidates, now.seqs[positions], "")
         trial = replace(now, base=base, base_positions=positions, tail=nothing, tail_start=len(now.seqs))
 

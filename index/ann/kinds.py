@@ -44,25 +44,25 @@ def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | No
     if kind not in (AUTO, *KINDS):
         raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
     if kind != AUTO:
-        found = _choice(kind, photos, dim, "chosen by hand")
-        if max_memory is not None and found.rebuild_bytes > max_memory:
+        choice = _choice(kind, photos, dim, "chosen by hand")
+        if max_memory is not None and choice.rebuild_bytes > max_memory:
             raise InvalidParameter(
                 "max_memory",
-                f"be at least {found.rebuild_bytes:,} for the kind {kind} of {photos:,} photos",
+                f"be at least {choice.rebuild_bytes:,} for the kind {kind} of {photos:,} photos",
                 max_memory,
                 remedy="Choose --kind auto, ivfpq or disk",
             )
-        return found
+        return choice
     usual = FLAT if photos <= FLAT_UP_TO else FP16 if photos <= FP16_UP_TO else IVF
     smaller = {FLAT: (FLAT, FP16, IVFPQ, DISK), FP16: (FP16, IVFPQ, DISK), IVF: (IVF, IVFPQ, DISK)}
     for name in smaller[usual]:
         why = f"usual for {photos:,} photos" if name == usual else "the fastest that fits the memory"
-        found = _choice(name, photos, dim, why)
-        if max_memory is None or found.rebuild_bytes <= max_memory:
-            return found
+        choice = _choice(name, photos, dim, why)
+        if max_memory is None or choice.rebuild_bytes <= max_memory:
+            return choice
     raise InvalidParameter(
         "max_memory",
-        f"be at least {found.rebuild_bytes:,} for {photos:,} photos even on disk",
+        f"be at least {choice.rebuild_bytes:,} for {photos:,} photos even on disk",
         max_memory,
         remedy="Allow more, or spread the gallery over several machines",
     )

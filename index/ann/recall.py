@@ -61,7 +61,7 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Reference:
     """Queries of a measurement and the expected items of each."""
 
     vectors: NDArray[np.float32]  # (q, d)
@@ -71,7 +71,7 @@ class Asked:
     densities: tuple[Floats, float]
 
 
-def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, seed: int = 0) -> Asked:
+def reference_search(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, seed: int = 0) -> Reference:
     """Compute the expected items by comparing the queries with every live photo."""
     live = np.flatnonzero(snapshot.live)
     chosen = np.random.default_rng(seed).permutation(live)[:OWN_QUERIES]
@@ -83,38 +83,38 @@ def ask(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, float], *, se
     near = _near_enough(probe, own, densities[1])
     items: list[set[int]] = []
     for start in range(0, len(vectors), QUERIES):
-        mine = slice(start, start + QUERIES)
-        items += _within(snapshot, live, vectors[mine], skip[mine], own[mine], near[mine], probe, densities[0])
-    return Asked(vectors, skip, items, probe, densities)
+        block = slice(start, start + QUERIES)
+        items += _within(snapshot, live, vectors[block], skip[block], own[block], near[block], probe, densities[0])
+    return Reference(vectors, skip, items, probe, densities)
 
 
-def recall_of(snapshot: Snapshot, asked: Asked) -> Recall:
+def recall_of(snapshot: Snapshot, reference: Reference) -> Recall:
     """Return how many of the expected items a snapshot finds."""
     found = 0
-    for number in range(len(asked.items)):  # each query with k = its number of expected items
-        mine, items = slice(number, number + 1), asked.items[number]
+    for number in range(len(reference.items)):  # each query with k = its number of expected items
+        row, items = slice(number, number + 1), reference.items[number]
         if items:
             (nearest,) = snapshot.nearest(
-                asked.vectors[mine],
+                reference.vectors[row],
                 len(items),
-                asked.probe.distance_form,
-                asked.densities,
-                within=asked.probe.threshold,
-                skip=asked.skip[mine],
+                reference.probe.distance_form,
+                reference.densities,
+                within=reference.probe.threshold,
+                skip=reference.skip[row],
             )
             found += len(items & {int(snapshot.items[position]) for position, _ in nearest})
-    return Recall(found, sum(len(items) for items in asked.items))
+    return Recall(found, sum(len(items) for items in reference.items))
 
 
 def tune(
-    snapshot: Snapshot, candidates: Candidates, positions: NDArray[np.int64], asked: Asked
+    snapshot: Snapshot, candidates: Candidates, positions: NDArray[np.int64], reference: Reference
 ) -> tuple[Candidates, Recall]:
     """Return an index over the photos at `positions` with the smallest sufficient search width, and its recall."""
     nothing = Candidates.flat(np.zeros((0, candidates.dim), dtype=np.float32))
     while True:
         base = Base(candidates, snapshot.seqs[positions], "")
         trial = replace(snapshot, base=base, base_positions=positions, tail=nothing, tail_start=len(snapshot.seqs))
-        recall = recall_of(trial, asked)
+        recall = recall_of(trial, reference)
         wide = candidates.probes >= candidates.most_probes
         if wide or (recall.value >= ENOUGH and (recall.lower >= LEAST or recall.found == recall.expected)):
             return candidates, recall
@@ -123,11 +123,11 @@ def tune(
 
 def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> Mapping[str, Any]:
     """Return the settings stored with an index."""
-    kept: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
+    settings: dict[str, Any] = {"slack": candidates.slack, "probes": candidates.probes}
     if recall is not None:
         threshold = probe.threshold if np.isfinite(probe.threshold) else None
-        kept["recall"] = {**recall.to_dict(), "threshold": threshold}
-    return kept
+        settings["recall"] = {**recall.to_dict(), "threshold": threshold}
+    return settings
 
 
 def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
@@ -154,7 +154,7 @@ def _within(
 ) -> list[set[int]]:
     """Return the nearest items within the threshold for each query."""
     least = (1 - near / 2 - SLACK).astype(np.float32)[:, None]
-    kept: list[list[tuple[float, int]]] = [[] for _ in vectors]
+    neighbours: list[list[tuple[float, int]]] = [[] for _ in vectors]
     start = 0
     for block in snapshot.blocks(live):
         cosines = vectors @ block.T
@@ -163,20 +163,22 @@ def _within(
             least = np.maximum(least, -np.partition(-cosines, width - 1, axis=1)[:, width - 1 : width])
         queries, rows = np.nonzero(cosines >= least)
         for query in np.unique(queries).tolist():
-            mine = rows[queries == query]
-            positions = live[start + mine]
-            mine, positions = mine[positions != skip[query]], positions[positions != skip[query]]
-            squared = squared_distance(vectors[query : query + 1], block[mine])
+            near_rows = rows[queries == query]
+            positions = live[start + near_rows]
+            near_rows, positions = near_rows[positions != skip[query]], positions[positions != skip[query]]
+            squared = squared_distance(vectors[query : query + 1], block[near_rows])
             distances = probe.distance_form.transform(squared, own[query], densities[positions])
             inside = accepts(distances, probe.threshold)
-            kept[query] += zip(distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True)
+            neighbours[query] += zip(
+                distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True
+            )
         start += len(block)
-    found = []
-    for pairs in kept:
+    nearest_items = []
+    for pairs in neighbours:
         items: dict[int, None] = {}
         for _, item in sorted(pairs):
             items.setdefault(item)
             if len(items) == SHOWN:
                 break
-        found.append(set(items))
-    return found
+        nearest_items.append(set(items))
+    return nearest_items

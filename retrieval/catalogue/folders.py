@@ -43,8 +43,10 @@ def _leaves(
     """Yield the photos of each folder below `folder` that contains any; `above` identifies its parent folders."""
     try:
         state = folder.stat()
-        with os.scandir(folder) as found:
-            entries = sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        with os.scandir(folder) as listing:
+            entries = sorted(
+                (entry for entry in listing if not entry.name.startswith(".")), key=lambda entry: entry.name
+            )
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from error
     here = (state.st_dev, state.st_ino)

@@ -79,11 +79,11 @@ def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
     """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
     path = Path(path)
     groups = {photo.group for photo in photos} - {""}
-    told = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
-    told += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
+    text = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
+    text += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
     if path.is_dir() and not any(path.glob("*.tar")):
-        return f"{told}, from {describe_folders(photos)}"
-    return f"{told}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else told
+        return f"{text}, from {describe_folders(photos)}"
+    return f"{text}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else text
 
 
 def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
@@ -107,7 +107,7 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
         unreadable=unreadable,
         duplicates=[ids for ids in by_content.values() if len(ids) > 1],
         single_photo_items=sorted(item for item, count in counts.items() if count == 1),
-        split_items=sorted(item for item, found in partitions.items() if len(found) > 1),
+        split_items=sorted(item for item, names in partitions.items() if len(names) > 1),
     )
 
 

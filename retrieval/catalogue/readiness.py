@@ -47,12 +47,12 @@ def readiness(photos: Sequence[Photo]) -> Readiness:
     except DataError as error:
         return Readiness("", error, ())
     fit = photos_in_protocol(photos, splits.fit, protocol)
-    told = (
+    parts = (
         f"Training fits {len(splits.fit)} items ({len(fit)} photos) and validates on {len(splits.validation)}; "
         f"{len(splits.calibration)} are left for calibration and {len(splits.test)} for the test"
     )
     warnings = [*_few_photos(fit), *_few_batches(fit), *_few_items(splits, _groups(photos))]
-    return Readiness(told, None, tuple(warnings))
+    return Readiness(parts, None, tuple(warnings))
 
 
 def _few_photos(fit: Sequence[Photo]) -> list[str]:
@@ -79,10 +79,10 @@ def _few_batches(fit: Sequence[Photo]) -> list[str]:
 
 
 def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
-    found = []
+    warnings = []
     for part, verbs in (("calibration", "`evaluate` and `export` need"), ("test", "`evaluate` needs")):
         if len(getattr(splits, part)) < 2:
-            found.append(
+            warnings.append(
                 f"the {part} part has {len(getattr(splits, part))} items, and {verbs} two at least. Bring more "
                 f"items" + (", or more groups" if group_of else "")
             )
@@ -91,11 +91,11 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     needed = products_needed(TARGET_FPIR)
     if len(splits.calibration) >= 2 and len(counted) < needed:
         named = "groups" if grouped else "items"
-        found.append(
+        warnings.append(
             f"{len(counted)} {named} for calibration give an estimated threshold (`export --allow-estimate`): a "
             f"certificate of FPIR {TARGET_FPIR:g} takes {needed} at least. Bring more {named} for it"
         )
-    return found
+    return warnings
 
 
 def _groups(photos: Sequence[Photo]) -> dict[str, str]:

@@ -43,14 +43,14 @@ def read_shard(path: Path, suffixes: frozenset[str]) -> Iterator[dict[str, Any]]
 def _search(path: Path, suffixes: frozenset[str]) -> Iterator[dict[str, Any]]:
     try:
         with tarfile.open(path, mode="r:") as shard:
-            found: dict[str, dict[str, Any]] = {}
+            lines: dict[str, dict[str, Any]] = {}
             for member in shard:
                 folder, _, name = member.name.rpartition("/")
                 stem, _, ending = name.partition(".")
                 key = f"{folder}/{stem}" if folder else stem
                 if not member.isfile() or not ending:
                     continue
-                line = found.setdefault(key, {})
+                line = lines.setdefault(key, {})
                 if f".{ending.lower()}" in suffixes:
                     line |= {SPAN: (member.offset_data, member.size), "_name": member.name}
                 elif ending in ("json", LABEL):
@@ -61,7 +61,7 @@ def _search(path: Path, suffixes: frozenset[str]) -> Iterator[dict[str, Any]]:
         raise DataError(
             f"{path} cannot be read as an uncompressed tar file: {error}", remedy="Write it again with plain `tar -cf`"
         ) from error
-    for line in found.values():
+    for line in lines.values():
         if SPAN in line:
             name = line.pop("_name")
             yield {"photo_id": f"{path.stem}/{name}", **line}
@@ -119,12 +119,12 @@ def _write_index(path: Path, state: dict[str, Any], lines: list[dict[str, Any]])
     `state` was taken before the scan, which makes the index invalid if the shard changed meanwhile.
     """
     index = _index_of(path)
-    aside = index.with_name(f".{index.name}.{uuid.uuid4().hex}")
+    partial_path = index.with_name(f".{index.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         try:
-            with aside.open("x", encoding="utf-8") as file:
+            with partial_path.open("x", encoding="utf-8") as file:
                 file.write(json.dumps(state | {"photos": len(lines)}) + "\n")
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-            aside.replace(index)
+            partial_path.replace(index)
         finally:
-            aside.unlink(missing_ok=True)
+            partial_path.unlink(missing_ok=True)

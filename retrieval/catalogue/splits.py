@@ -102,7 +102,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
     return parts
 
 
-def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: np.random.Generator) -> set[str]:
+def _take(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
     """Return whole groups in random order, as long as they bring the number of items closer to `wanted`."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):
@@ -111,7 +111,7 @@ def _take(items: set[str], group_of: dict[str, str], wanted: float, generator: n
     taken: set[str] = set()
     for position in generator.permutation(len(names)):
         group = members[names[position]]
-        if abs(len(taken) + len(group) - wanted) <= abs(len(taken) - wanted):
+        if abs(len(taken) + len(group) - count) <= abs(len(taken) - count):
             taken.update(group)
     return taken
 
@@ -176,16 +176,16 @@ def make_evaluation_protocol(
 
 def photos_in_protocol(photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
     """Return the photos of some items whose source takes part in the evaluation protocol."""
-    wanted = set(items)
-    return [p for p in photos if p.item_id in wanted and side(p) in protocol.sources]
+    chosen = set(items)
+    return [p for p in photos if p.item_id in chosen and side(p) in protocol.sources]
 
 
 def query_and_gallery(
     name: str, photos: Sequence[Photo], items: Sequence[str], protocol: EvaluationProtocol
 ) -> tuple[list[int], list[int]]:
     """Return the positions of the query and of the gallery photos of some items; raise DataError if either is empty."""
-    wanted = set(items)
-    positions = [i for i, photo in enumerate(photos) if photo.item_id in wanted]
+    chosen = set(items)
+    positions = [i for i, photo in enumerate(photos) if photo.item_id in chosen]
     queries = [i for i in positions if side(photos[i]) == protocol.query_source]
     gallery = [i for i in positions if side(photos[i]) == protocol.gallery_source]
     if not queries or not gallery:

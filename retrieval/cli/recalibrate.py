@@ -77,7 +77,7 @@ def recalibrate(
         click.echo(f"{len(verdicts)} verdicts, {len(tally.counted)} of them counted:")
         for line in tally.lines():
             click.echo(f"  {line}")
-    wanted: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "target": target,
         "gallery_size": gallery_size,
         "allow_estimate": allow_estimate,
@@ -86,9 +86,9 @@ def recalibrate(
         "accept_biased": accept_biased,
     }
     if output is None or dry_run:
-        point = propose(opened, **wanted).point
+        point = propose(opened, **settings).point
     else:
-        written = write(opened, output, **wanted)
+        written = write(opened, output, **settings)
         say_signed(written, key)
         point = written.operating_point
     if feedback:

@@ -120,11 +120,11 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     middle = np.add.reduceat(crowd, side.starts) / counts
 
     def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
-        found = [
+        entries = [
             Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(d))
             for a, b, d in zip(first[chosen], second[chosen], distances[chosen], strict=True)
         ]
-        return sorted(found, key=lambda pair: pair.distance)
+        return sorted(entries, key=lambda pair: pair.distance)
 
     return Audit(
         photos=len(photos),
@@ -152,7 +152,7 @@ figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3re
 """
 
 
-def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
+def audit_page(report: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
     """Render an audit as one HTML page with pictures."""
 
     def shown(photo_id: str) -> str:
@@ -166,31 +166,31 @@ def audit_page(found: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
         return _card(shown(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
 
     parts = [
-        ("Items closer than the threshold", found.collisions, [pair(p) for p in found.collisions[:SHOWN]]),
-        ("Near-duplicates in different items", found.duplicates, [pair(p) for p in found.duplicates[:SHOWN]]),
-        ("Photos that do not find their own item", found.strays, [single(s) for s in found.strays[:SHOWN]]),
-        ("The most crowded items, distance to the nearest others", (), [single(c) for c in found.crowds[:SHOWN]]),
+        ("Items closer than the threshold", report.collisions, [pair(p) for p in report.collisions[:SHOWN]]),
+        ("Near-duplicates in different items", report.duplicates, [pair(p) for p in report.duplicates[:SHOWN]]),
+        ("Photos that do not find their own item", report.strays, [single(s) for s in report.strays[:SHOWN]]),
+        ("The most crowded items, distance to the nearest others", (), [single(c) for c in report.crowds[:SHOWN]]),
     ]
     body = "".join(
         f"<h2>{title}{f': {len(entries)}' if isinstance(entries, list) else ''}</h2>"
         f'<div class="row">{"".join(cards) or "none"}</div>'
         for title, entries, cards in parts
     )
-    head = f"<h1>Gallery audit</h1><p>{html.escape(summary(found))}</p>"
+    head = f"<h1>Gallery audit</h1><p>{html.escape(summary(report))}</p>"
     return document("Gallery audit", style=STYLE, body=head + body)
 
 
-def summary(found: Audit) -> str:
+def summary(report: Audit) -> str:
     """Return a one-line summary."""
     return (
-        f"{found.photos} photos of {found.items} items, threshold {found.threshold:.4f}: "
-        f"{len(found.collisions)} pairs of items collide, {len(found.strays)} photos do not find their own item, "
-        f"{len(found.duplicates)} pairs of items share a near-duplicate; {found.single_photo_items} items have one "
+        f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
+        f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
+        f"{len(report.duplicates)} pairs of items share a near-duplicate; {report.single_photo_items} items have one "
         "photo."
     )
 
 
-def table(found: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
+def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
     """Return pairs of a title and its lines of text, at most `limit` lines per title."""
 
     def pairs(entries: Sequence[Pair]) -> list[str]:
@@ -199,13 +199,13 @@ def table(found: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
         ]
 
     return [
-        ("pairs of items closer than the threshold", pairs(found.collisions[:limit])),
-        ("pairs of items with a near-duplicate", pairs(found.duplicates[:limit])),
+        ("pairs of items closer than the threshold", pairs(report.collisions[:limit])),
+        ("pairs of items with a near-duplicate", pairs(report.duplicates[:limit])),
         (
             "photos that do not find their own item",
-            [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in found.strays[:limit]],
+            [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in report.strays[:limit]],
         ),
-        ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in found.crowds[:limit]]),
+        ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in report.crowds[:limit]]),
     ]
 
 

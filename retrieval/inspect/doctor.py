@@ -64,9 +64,9 @@ def _package(name: str) -> Finding:
     return Finding(False, f"{name} is not installed", install_command("serve"))
 
 
-def _guarded(what: str, look: Callable[[], str]) -> Finding:
+def _guarded(what: str, check: Callable[[], str]) -> Finding:
     try:
-        return Finding(True, f"{what}: {look()}")
+        return Finding(True, f"{what}: {check()}")
     except RetrievalError as error:
         return Finding(False, f"{what}: {error.message}", error.remedy)
     except Exception as error:  # report any error as a finding
@@ -86,10 +86,10 @@ def _bundle(path: Path, trust: Sequence[Path]) -> str:
     bundle = Bundle.open(path, trust=trust)
     state = "intact" if bundle.signed_by is None else f"verified (signed by {bundle.signed_by})"
     size = bundle.preprocessing.size
-    made = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
+    embeddings = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
     point = bundle.operating_point
     return (
-        f"{state}, the model runs ({made.vectors.shape[1]} values, {bundle.precision}, "
+        f"{state}, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
         f"{bundle.provider or 'any provider'}), threshold {point.threshold:.4f}, "
         f"FPIR {point.target_fpir:g} {point.status}"
     )
@@ -118,15 +118,17 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
         opened, photos = Bundle.open(bundle), read_catalogue(probe)
         embedder = opened.embedder()
         vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
-        with Gallery.open(gallery, read_only=True) as held:
+        with Gallery.open(gallery, read_only=True) as opened_gallery:
             asked = Probe(opened.threshold, opened.distance_form, vectors)
-            for kind, differences in compare_kinds(held, asked):
+            for kind, differences in compare_kinds(opened_gallery, asked):
                 lost = [
                     f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"
                     for d in differences
                 ]
-                told = f"{len(lost)} of {len(photos)} photos are answered otherwise" if lost else "answers as it should"
-                yield Finding(not lost, f"index {kind}: {told}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
+                summary = (
+                    f"{len(lost)} of {len(photos)} photos are answered otherwise" if lost else "answers as it should"
+                )
+                yield Finding(not lost, f"index {kind}: {summary}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
     except RetrievalError as error:
         yield Finding(False, f"probe {probe}: {error.message}", error.remedy)
 

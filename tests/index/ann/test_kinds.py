@@ -142,7 +142,7 @@ def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
     gallery, _, _ = gallery_of(tmp_path / "g", FLAT)
     now = gallery._current()
     densities = now.densities(Probe().distance_form, gallery._densities)
-    asked = recall.ask(now, Probe(0.6), densities)
+    asked = recall.reference_search(now, Probe(0.6), densities)
     assert recall.recall_of(now, asked).value == 1.0
     half = Candidates.flat(now.vectors(np.arange(COUNT // 2)))
     _, lost = recall.tune(now, half, np.arange(COUNT // 2), asked)
