@@ -5,6 +5,7 @@ Shapes: n vectors, d = embedding size.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,9 +108,10 @@ def check_additions(
     count = len(checked.photo_ids)
     for name in ("item_ids", "vectors", "metadata", "thumbnails"):
         if len(getattr(checked, name)) != count:
-            raise InvalidParameter(name, f"have one entry a photo_id ({count})", len(getattr(checked, name)))
-    if len(set(checked.photo_ids)) != count:
-        raise InvalidParameter("photo_ids", "be different from each other", "one of them twice")
+            raise InvalidParameter(name, f"have one entry per photo_id ({count})", len(getattr(checked, name)))
+    repeated = [photo_id for photo_id, times in Counter(checked.photo_ids).items() if times > 1]
+    if repeated:
+        raise InvalidParameter("photo_ids", "hold each id once", repeated[0])
     return checked
 
 

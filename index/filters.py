@@ -100,7 +100,7 @@ def check_columns(columns: Mapping[str, str]) -> None:
     """Raise InvalidParameter for column names or kinds that no filter could use."""
     for name, kind in columns.items():
         if not is_column(name):
-            raise InvalidParameter("column", "be a name of letters, digits and _, and no word of filters", name)
+            raise InvalidParameter("column", "consist of letters, digits and _, and not be a keyword of filters", name)
         if kind not in KINDS:
             raise InvalidParameter(f"kind of column {name}", f"be one of {', '.join(KINDS)}", kind)
 
@@ -177,7 +177,9 @@ class _Parser:
             if match is None:
                 place += len(text[place:]) - len(text[place:].lstrip())
                 raise InvalidParameter(
-                    "where", f"be a filter; character {place + 1} begins nothing known", text[place : place + 20]
+                    "where",
+                    f"be a filter; character {place + 1} starts no value, name or operator",
+                    text[place : place + 20],
                 )
             kind = str(match.lastgroup)
             tokens.append((kind, match.group(kind), match.start(kind)))
@@ -208,7 +210,7 @@ class _Parser:
     def _expression(self) -> Where:
         self._depth += 1
         if self._depth > DEEPEST:
-            raise InvalidParameter("where", f"be at most {DEEPEST} deep", self._text[:60])
+            raise InvalidParameter("where", f"be nested at most {DEEPEST} levels deep", self._text[:60])
         parts = [self._conjunction()]
         while self._take("or"):
             parts.append(self._conjunction())

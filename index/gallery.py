@@ -65,7 +65,7 @@ class Gallery(Reader):
         lock = take_lock(path / LOCK)
         try:
             if not is_vacant(path):  # another process created a gallery meanwhile
-                raise GalleryError(f"{path} has just been made by another process", remedy="Open it")
+                raise GalleryError(f"{path} has just been created by another process", remedy="Open it")
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
@@ -91,7 +91,7 @@ class Gallery(Reader):
             new = {name: kind for name, kind in columns.items() if known.get(name) != kind}
             for name, kind in new.items():
                 if name in known:
-                    raise InvalidParameter(f"column {name}", f"stay {known[name]}, as it was declared", kind)
+                    raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
                 check_stored(self._store, name, kind)
             if new:
                 with self._store.transaction():
@@ -105,7 +105,9 @@ class Gallery(Reader):
             self._start_writing()
             with self._store.transaction():
                 if self._store.number("version"):
-                    raise GalleryError(f"{self.path} has a log of its own", remedy="Restore it into a new gallery")
+                    raise GalleryError(
+                        f"{self.path} already has a change log", remedy="Restore the log into a new gallery"
+                    )
                 self._store.restore_changes(changes)
 
     def add(
@@ -253,7 +255,7 @@ class Gallery(Reader):
     def _start_writing(self) -> None:
         """Take the write lock until `close`, and clean up after an interrupted write."""
         if self.read_only:
-            raise GalleryError(f"{self.path} was opened to read only", remedy="Open it without read_only")
+            raise GalleryError(f"{self.path} was opened read-only", remedy="Open it without read_only")
         if self._lock is None:
             self._lock = take_lock(self.path / LOCK)
             self._clear()

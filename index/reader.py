@@ -254,8 +254,7 @@ class Reader:
             )
         if wrong:
             raise GalleryCorrupt(
-                f"photo {new[wrong[0]].photo_id} passes the filter in the database {self.path / DATABASE}, and not by "
-                "what was written of it",
+                f"the metadata of photo {new[wrong[0]].photo_id} in {self.path / DATABASE} has changed since it was written",
                 remedy=RESTORE,
             )
         only.confirmed.update(new)

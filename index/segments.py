@@ -95,7 +95,9 @@ class OpenSegment:
             for start in range(0, len(file), BLOCK):
                 digest.update(file[start : start + BLOCK].data)
         if digest.hexdigest() != self.sha256:
-            raise GalleryCorrupt(f"segment {self.name} is not what was written: its sha256 differs", remedy=RESTORE)
+            raise GalleryCorrupt(
+                f"segment {self.name} has changed since it was written: its sha256 differs", remedy=RESTORE
+            )
         self.checked[:] = True
 
     def text_of(self, row: int) -> bytes:
@@ -106,7 +108,7 @@ class OpenSegment:
         return text
 
     def _damaged(self, row: int) -> GalleryCorrupt:
-        return GalleryCorrupt(f"photo number {self.seqs[row]} is not what was written", remedy=RESTORE)
+        return GalleryCorrupt(f"photo number {self.seqs[row]} has changed since it was written", remedy=RESTORE)
 
     def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a row."""
@@ -216,7 +218,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
         starts = arrays["starts"]
         whole = starts[0] == 0 and starts[-1] <= end < starts[-1] + 8 and arrays["seqs"][0] == segment.first
     if not whole:
-        raise GalleryCorrupt(f"segment {segment.name} does not describe {rows} photos as written", remedy=RESTORE)
+        raise GalleryCorrupt(f"segment {segment.name} has a damaged description of its {rows} photos", remedy=RESTORE)
     return {**arrays, "text": raw[:first]}
 
 

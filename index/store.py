@@ -245,7 +245,9 @@ class Store(Database):
         settings = self._json(text)
         written = settings.pop(CHECKSUM, None)  # absent in earlier releases
         if written not in (None, _checksum(settings)):
-            raise GalleryCorrupt(f"the settings of the index {name} are not what was written", remedy=RESTORE)
+            raise GalleryCorrupt(
+                f"the settings of the index {name} have changed since they were written", remedy=RESTORE
+            )
         return IndexFile(name, kind, settings, digest)
 
     def set_index(self, index: IndexFile | None) -> None:

@@ -110,7 +110,9 @@ def import_photos(path: Path, gallery_path: Path) -> int:
         gallery = Gallery.open(gallery_path)
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]):
             gallery.close()
-            raise GalleryError(f"{gallery_path} was made by another model than {path}", remedy="Import into a new one")
+            raise GalleryError(
+                f"{gallery_path} holds vectors of another model than {path}", remedy="Import into a new gallery"
+            )
         log = []
     else:
         gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"])
@@ -139,7 +141,7 @@ def _facts(path: Path) -> tuple[dict[str, Any], list[Change]]:
 
     if path.suffix.lower() == TABLE:
         raise DataError(
-            f"{path} is a table without vectors, so that no gallery can be made of it",
+            f"{path} is a table without vectors and cannot be imported",
             remedy=f"Import a parquet file ({NOT_EXPORTED}), or index the photos again: `retrieval index`",
         )
     try:

@@ -63,7 +63,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
                     continue
                 facts = known.pop(seq, None)
                 if facts is not None and encode_row(*facts) != text:
-                    wrong.append(f"photo number {seq} is another one in the database")
+                    wrong.append(f"photo number {seq} differs from the database")
                 elif facts is None and seq not in removed:
                     wrong.append(f"photo number {seq} is not in the database")
             wrong += [f"photo number {seq} has no vector" for seq in known]
@@ -81,4 +81,4 @@ def _check_file(what: str, paths: list[Path], digest: str) -> list[str]:
         same = sha256(*paths) == digest
     except OSError as error:
         return [f"{what} is missing or cannot be read: {error.strerror}"]
-    return [] if same else [f"{what} is not what was written: its sha256 differs"]
+    return [] if same else [f"{what} has changed since it was written: its sha256 differs"]

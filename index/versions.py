@@ -47,9 +47,7 @@ def read_snapshot(
     live[places] = False
     same = expected is None or int(seqs.sum() - seqs[~live].sum()) == expected
     if not same or int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
-        raise GalleryCorrupt(
-            f"the {int(live.sum())} live photos of the segments are not the {photos} of the database", remedy=RESTORE
-        )
+        raise GalleryCorrupt(f"the segments hold {int(live.sum())} live photos, the database {photos}", remedy=RESTORE)
     base = _base(last, index, indexes)
     if base is None or _is_worn(base, seqs, live):
         base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
@@ -68,7 +66,9 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
     paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
     try:
         if index.kind != DISK and sha256(*paths) != index.sha256:  # every other kind is read completely anyway
-            raise GalleryCorrupt(f"index {index.name} is not what was written: its sha256 differs", remedy=REBUILD)
+            raise GalleryCorrupt(
+                f"index {index.name} has changed since it was written: its sha256 differs", remedy=REBUILD
+            )
         seqs = np.load(paths[1], mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error

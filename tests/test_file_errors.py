@@ -26,7 +26,7 @@ CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_nor
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds
 WRITERS = [
     "data convert cub CUB -o OUT",
-    "synthetic OUT --items 10",
+    "data synthetic OUT --items 10",
     "index BUNDLE PHOTOS -o OUT",
     "index BUNDLE PHOTOS -o NEW_GALLERY --report OUT",
     "gallery export GALLERY OUT",

@@ -115,7 +115,7 @@ class MilvusGallery:
         known = self.columns()
         for name, kind in columns.items():
             if known.setdefault(name, kind) != kind:
-                raise InvalidParameter(f"column {name}", f"stay {known[name]}, as it was declared", kind)
+                raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
         self._collection.set_facts({"columns": json.dumps(known)})
 
     def photo_ids(self) -> set[str]:

@@ -51,7 +51,7 @@ def _leaves(
         raise DataError(f"{folder} cannot be read: {error.strerror}") from error
     here = (state.st_dev, state.st_ino)
     if here in above:
-        raise DataError(f"{folder} is a link to a folder around it", remedy="Remove the link")
+        raise DataError(f"{folder} is a link to one of its parent folders", remedy="Remove the link")
     photos = [entry for entry in entries if Path(entry.name).suffix.lower() in suffixes and entry.is_file()]
     files = [folder / entry.name for entry in photos]
     folders = [folder / entry.name for entry in entries if entry.is_dir()]

@@ -81,7 +81,7 @@ class PhotoMaker:
         if not name or item is None or item == "":
             raise DataError(
                 f"{self._catalogue}, line {line}: path or {self._label_name} is empty",
-                remedy="Fill it, or drop the line",
+                remedy="Fill it in, or remove the line",
             )
         group, source, partition, role = (self._once(str(cells[i] or "")) for i in self._optional)
         if role not in ROLES:

@@ -68,9 +68,11 @@ def read_catalogue(path: str | Path) -> list[Photo]:
     elif path.suffix.lower() in (".jsonl", ".ndjson"):
         photos = _read_json_lines(path)
     else:
-        raise DataError(f"{path} is no folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
+        raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     if not photos:
-        raise DataError(f"{path} holds no photo", remedy=f"Photos end in {', '.join(sorted(SUFFIXES))}")
+        raise DataError(
+            f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
+        )
     _refuse_twice([photo.photo_id for photo in photos], path)
     return photos
 
@@ -141,7 +143,9 @@ def _read_json_lines(path: Path) -> list[Photo]:
                 if line.strip():
                     row = json.loads(line)
                     if not isinstance(row, dict):
-                        raise DataError(f"{path}, line {number} holds no object", remedy="Write one object a line")
+                        raise DataError(
+                            f"{path}, line {number} is not a JSON object", remedy="Write one object per line"
+                        )
                     rows.append(_in_columns(row, columns))
     except ValueError as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error

@@ -62,7 +62,7 @@ def _few_photos(fit: Sequence[Photo]) -> list[str]:
         return []
     return [
         f"{single} of the {len(counts)} items to fit have one photo: losses that compare photos of an item learn "
-        "little from them. Bring second photos of these items"
+        "little from them. Add a second photo of these items"
     ]
 
 
@@ -72,7 +72,7 @@ def _few_batches(fit: Sequence[Photo]) -> list[str]:
     if batches_per_epoch(len(fit), size) > 1:
         return []
     return [
-        f"{len(fit)} photos to fit fill no more than one batch of {size} ({min(ITEMS_PER_BATCH, items)} items, "
+        f"{len(fit)} photos to fit fill at most one batch of {size} ({min(ITEMS_PER_BATCH, items)} items, "
         f"{PHOTOS_PER_ITEM} photos of each), so that an epoch is a single step. "
         "Train with `--items-per-batch 4`, or longer epochs with `--epoch-steps 20`"
     ]
@@ -83,7 +83,7 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     for part, verbs in (("calibration", "`evaluate` and `export` need"), ("test", "`evaluate` needs")):
         if len(getattr(splits, part)) < 2:
             warnings.append(
-                f"the {part} part has {len(getattr(splits, part))} items, and {verbs} two at least. Bring more "
+                f"the {part} part has {len(getattr(splits, part))} items, and {verbs} at least two. Add more "
                 f"items" + (", or more groups" if group_of else "")
             )
     grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
@@ -92,8 +92,8 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
     if len(splits.calibration) >= 2 and len(counted) < needed:
         named = "groups" if grouped else "items"
         warnings.append(
-            f"{len(counted)} {named} for calibration give an estimated threshold (`export --allow-estimate`): a "
-            f"certificate of FPIR {TARGET_FPIR:g} takes {needed} at least. Bring more {named} for it"
+            f"{len(counted)} {named} for calibration give only an estimated threshold (`export --allow-estimate`): a "
+            f"certificate of FPIR {TARGET_FPIR:g} needs at least {needed}. Add more {named}"
         )
     return warnings
 

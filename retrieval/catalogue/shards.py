@@ -73,7 +73,7 @@ def _values(text: str, path: Path, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise DataError(f"{path}: {name} is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise DataError(f"{path}: {name} holds no object", remedy='Write {"item_id": ...}')
+        raise DataError(f"{path}: {name} is not a JSON object", remedy='Write {"item_id": ...}')
     return {key: value for key, value in values.items() if key not in ("path", SPAN)}
 
 

@@ -21,7 +21,7 @@ def write_catalogue(photos: Sequence[Photo], path: Path) -> Path:
     """
     if any(photo.span is not None for photo in photos):
         raise DataError(
-            "photos in tar shards have no path of their own", remedy="Unpack the shards, or use them as they are"
+            "photos in tar shards are not separate files", remedy="Unpack the shards, or use them as they are"
         )
     known = [name for name in ("group", "source") if any(getattr(photo, name) for photo in photos)]
     boxes = ["bbox"] * any(photo.bbox is not None for photo in photos)

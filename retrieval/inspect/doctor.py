@@ -126,7 +126,9 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
                     for d in differences
                 ]
                 summary = (
-                    f"{len(lost)} of {len(photos)} photos are answered otherwise" if lost else "answers as it should"
+                    f"{len(lost)} of {len(photos)} photos get another answer"
+                    if lost
+                    else "agrees with an exhaustive search"
                 )
                 yield Finding(not lost, f"index {kind}: {summary}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
     except RetrievalError as error:

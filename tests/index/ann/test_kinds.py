@@ -263,7 +263,7 @@ def test_a_damaged_row_is_found_when_it_is_answered(tmp_path: Path, kind: str) -
     with Gallery.open(tmp_path / "g", read_only=True) as reader:
         far = int(plain_distance(vectors[7], vectors).argmax())
         assert reader.search(vectors[far : far + 1], 1)[0][0].photo_id == f"p{far}"
-        with pytest.raises(GalleryCorrupt, match="photo number 7 is not what was written"):
+        with pytest.raises(GalleryCorrupt, match="photo number 7 has changed since it was written"):
             reader.search(vectors[7:8], 1)
 
 

@@ -47,7 +47,7 @@ def test_csv_and_parquet_say_the_same(tmp_path: Path) -> None:
         ("path,label\na.jpg,x\na.jpg,y\n", "twice"),
         ("path,label,role\na.jpg,x,judge\n", "gallery or query"),
         ("path,label,bbox\na.jpg,x,1 2 3\n", "left upper right lower"),
-        ("path,label\n", "holds no photo"),
+        ("path,label\n", "contains no photos"),
     ],
 )
 def test_a_bad_csv_is_refused_with_the_way_out(tmp_path: Path, text: str, message: str) -> None:
@@ -107,7 +107,7 @@ def test_json_lines_say_the_same_as_csv(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2 is not JSON"):
         read_catalogue(tmp_path / "bad.jsonl")
     (tmp_path / "list.jsonl").write_text("[1]\n")
-    with pytest.raises(DataError, match="holds no object"):
+    with pytest.raises(DataError, match="is not a JSON object"):
         read_catalogue(tmp_path / "list.jsonl")
 
 

@@ -51,10 +51,10 @@ def test_what_training_refuses_is_a_problem(counts: list[int], groups: int, told
     ("counts", "groups", "told"),
     [
         ([4, 4, 4, 1] * 100, 0, "of the 192 items to fit have one photo"),
-        ([2] * 40, 0, "38 photos to fit fill no more than one batch of 64 (16 items, 4 photos of each)"),
+        ([2] * 40, 0, "38 photos to fit fill at most one batch of 64 (16 items, 4 photos of each)"),
         ([8] * 40, 0, "8 items for calibration give an estimated threshold"),
         ([8] * 400, 40, "8 groups for calibration give an estimated threshold"),
-        ([8] * 400, 40, "takes 59 at least. Bring more groups"),
+        ([8] * 400, 40, "needs at least 59. Add more groups"),
     ],
 )
 def test_what_there_is_too_little_of_is_a_warning_with_numbers(counts: list[int], groups: int, told: str) -> None:
@@ -68,8 +68,8 @@ def test_a_catalogue_without_calibration_items_is_told_who_needs_them() -> None:
         Photo(f"{n}/{item}", Path("x.jpg"), f"item-{item}", partition="train") for item in range(100) for n in range(8)
     ]
     (calibration, test) = readiness(photos).warnings
-    assert calibration.startswith("the calibration part has 0 items, and `evaluate` and `export` need two at least")
-    assert test.startswith("the test part has 0 items, and `evaluate` needs two at least")
+    assert calibration.startswith("the calibration part has 0 items, and `evaluate` and `export` need at least two")
+    assert test.startswith("the test part has 0 items, and `evaluate` needs at least two")
 
 
 def test_batches_of_an_epoch() -> None:

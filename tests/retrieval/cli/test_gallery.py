@@ -108,13 +108,13 @@ def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch)
     draw(3, 5).save(shop / "query.png")
     (shop / "probe.csv").write_text("path,item_id\n3-0.png,item-3\nquery.png,item-3\n")
     told = call(*words).output
-    assert all(f"index {kind}: answers as it should" in told for kind in KINDS)
+    assert all(f"index {kind}: agrees with an exhaustive search" in told for kind in KINDS)
     monkeypatch.setattr(snapshot.Snapshot, "nearest", _blind(snapshot.Snapshot.nearest))
     told = call(*words)
     assert told.exit_code == 1
-    assert "index hnsw: 2 of 2 photos are answered otherwise" in told.output
+    assert "index hnsw: 2 of 2 photos get another answer" in told.output
     assert "3-0.png misses item-3" in told.output
-    assert "index flat: answers as it should" in told.output
+    assert "index flat: agrees with an exhaustive search" in told.output
 
 
 def _blind(nearest: Any) -> Any:
@@ -170,7 +170,7 @@ def test_export_and_import_keep_the_log(shop: Path) -> None:
     call("gallery", "import", shop / "g.parquet", shop / "copy")  # a gallery that exists keeps its own
     with Gallery.open(shop / "copy") as other:
         assert other.changes(-1)[1:] == copied[::-1]
-        with pytest.raises(GalleryError, match="has a log of its own"):
+        with pytest.raises(GalleryError, match="already has a change log"):
             other.restore_log(log)
 
 
