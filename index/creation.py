@@ -6,9 +6,9 @@ from pathlib import Path
 
 from .reader import DATABASE, SEGMENTS
 
-ASIDE = f"{DATABASE}.partial"
+PARTIAL_DATABASE = f"{DATABASE}.partial"
 LOCK = "writer.lock"
-LEFTOVERS = {ASIDE, f"{ASIDE}-wal", f"{ASIDE}-shm", f"{ASIDE}-journal"}
+LEFTOVERS = {PARTIAL_DATABASE, f"{PARTIAL_DATABASE}-wal", f"{PARTIAL_DATABASE}-shm", f"{PARTIAL_DATABASE}-journal"}
 
 
 def is_vacant(path: Path) -> bool:

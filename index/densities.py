@@ -17,8 +17,8 @@ import numpy as np
 from .distance import DistanceForm, Floats
 from .segments import OpenSegment
 
-MEASURES = 2  # measures kept at a time: the current one and its successor
-KEPT_FROM = 4096  # minimum rows of a segment whose densities are cached on disk
+FORMS = 2  # measures kept at a time: the current one and its successor
+CACHED_FROM = 4096  # minimum rows of a segment whose densities are cached on disk
 BLOCK = 65_536  # rows computed at a time
 
 
@@ -35,9 +35,9 @@ class Densities:
         with self._guard:
             known = self._known.pop(distance_form.key, {})
             self._known[distance_form.key] = {
-                s.name: known[s.name] if s.name in known else self._made(distance_form, s) for s in segments
+                s.name: known[s.name] if s.name in known else self._of_segment(distance_form, s) for s in segments
             }
-            while len(self._known) > MEASURES:
+            while len(self._known) > FORMS:
                 del self._known[next(iter(self._known))]
             return np.concatenate([np.zeros(0), *self._known[distance_form.key].values()])
 
@@ -48,21 +48,21 @@ class Densities:
                 if file.name.split("-")[0] not in names:
                     file.unlink(missing_ok=True)
 
-    def _made(self, distance_form: DistanceForm, segment: OpenSegment) -> Floats:
+    def _of_segment(self, distance_form: DistanceForm, segment: OpenSegment) -> Floats:
         rows = len(segment.seqs)
         path = self._folder / f"{segment.name}-{hashlib.sha256(distance_form.key.encode()).hexdigest()[:16]}.npy"
-        if rows >= KEPT_FROM:
-            cached = _kept(path, rows)
+        if rows >= CACHED_FROM:
+            cached = _read(path, rows)
             if cached is not None:
                 return cached
         segment.check(np.arange(rows))
         blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
         densities = np.concatenate([np.zeros(0), *(distance_form.densities(segment.read(block)) for block in blocks)])
-        if rows >= KEPT_FROM:
-            self._keep(path, densities)
+        if rows >= CACHED_FROM:
+            self._write(path, densities)
         return densities
 
-    def _keep(self, path: Path, densities: Floats) -> None:
+    def _write(self, path: Path, densities: Floats) -> None:
         partial_path = path.with_suffix(f".{uuid.uuid4().hex}.partial")
         try:
             path.parent.mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ class Densities:
             partial_path.unlink(missing_ok=True)
 
 
-def _kept(path: Path, rows: int) -> Floats | None:
+def _read(path: Path, rows: int) -> Floats | None:
     """Return cached densities, or None if the file is missing or invalid."""
     try:
         with path.open("rb") as file:

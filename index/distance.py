@@ -33,7 +33,7 @@ class DistanceForm(Protocol):
         """
 
 
-class PlainMeasure:
+class PlainDistance:
     """The plain distance, independent of density."""
 
     key = "plain"
@@ -47,7 +47,7 @@ class PlainMeasure:
         return np.sqrt(squared)
 
 
-PLAIN = PlainMeasure()
+PLAIN = PlainDistance()
 
 
 def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:

@@ -19,14 +19,22 @@ from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
 from .checks import check_actor, check_additions, check_removals, check_stored, check_values, refuse_present
-from .creation import ASIDE, LEFTOVERS, LOCK, is_vacant
+from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
 from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
 from .reader import DATABASE, INDEXES, SEGMENTS, Reader
-from .rebuild import Rebuilt, Rewritten, build_index, crowded, remove_stranger_indexes, rewrite, worth_rewriting
-from .segments import Part, encode_row, explained, remove_strangers, sync_folder, write_segment
+from .rebuild import (
+    Rebuilt,
+    Rewritten,
+    build_index,
+    remove_unused_indexes,
+    rewrite,
+    segments_to_combine,
+    segments_to_rewrite,
+)
+from .segments import Part, encode_row, remove_unused_segments, sync_folder, write_errors, write_segment
 from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store, encode_metadata
 from .versions import TAIL
@@ -69,8 +77,8 @@ class Gallery(Reader):
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            Store.create(path / ASIDE, {"dim": dim, "embedding_id": embedding_id, "created": created})
-            (path / ASIDE).replace(path / DATABASE)  # the database file makes the directory a gallery
+            Store.create(path / PARTIAL_DATABASE, {"dim": dim, "embedding_id": embedding_id, "created": created})
+            (path / PARTIAL_DATABASE).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
         finally:
             for name in LEFTOVERS:
@@ -147,7 +155,7 @@ class Gallery(Reader):
             present = self._store.existing(new.photo_ids)
             if not upsert:
                 refuse_present(present)
-            with explained(self.path), self._store.transaction():
+            with write_errors(self.path), self._store.transaction():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 part = Part(
@@ -204,14 +212,14 @@ class Gallery(Reader):
             Rewrite every segment with a removed photo, not only those with many.
         """
         actor = self._actor(actor)
-        with explained(self.path), self._rebuilding:
+        with write_errors(self.path), self._rebuilding:
             with self._guard:
                 self._start_writing()
                 now = self._current(indexed=False)
                 facts = self._store.facts()
             kind, max_memory = kind or facts["kind"], _memory_limit(facts) if max_memory is None else max_memory
             choice = choose_kind(now.photos, self.dim, kind=kind, max_memory=max_memory)
-            chosen = worth_rewriting(now, purge=purge)
+            chosen = segments_to_rewrite(now, purge=purge)
             rewritten = rewrite(now, chosen, self.path / SEGMENTS, dim=self.dim) if chosen else None
             index, recall = build_index(
                 now,
@@ -233,7 +241,7 @@ class Gallery(Reader):
                         self._store.set_fact("max_memory", max_memory)
                     self._store.increase("layout")
                     self._store.log(f"rebuild as {choice.kind}", now.photos, actor=actor)
-                self._clear()
+                self._delete_unused_files()
         return Rebuilt(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
 
     def rebuild_if_due(
@@ -258,15 +266,15 @@ class Gallery(Reader):
             raise GalleryError(f"{self.path} was opened read-only", remedy="Open it without read_only")
         if self._lock is None:
             self._lock = take_lock(self.path / LOCK)
-            self._clear()
+            self._delete_unused_files()
 
-    def _clear(self) -> None:
+    def _delete_unused_files(self) -> None:
         """Delete unreferenced files; those that cannot be deleted are left to the next writer."""
         names = {segment.name for segment in self._store.segments()}
         index = self._store.index()
         with suppress(OSError):
-            remove_strangers(self.path / SEGMENTS, names)
-            remove_stranger_indexes(self.path / INDEXES, None if index is None else index.name)
+            remove_unused_segments(self.path / SEGMENTS, names)
+            remove_unused_indexes(self.path / INDEXES, None if index is None else index.name)
             self._densities.forget(names)
 
     def _adopt(self, rewritten: Rewritten) -> None:
@@ -278,15 +286,15 @@ class Gallery(Reader):
 
     def _compact(self) -> None:
         """Combine small segments if there are many; during a rebuild this is postponed until it has finished."""
-        if len(crowded(self._store.segments())) == 0 or not self._rebuilding.acquire(blocking=False):
+        if len(segments_to_combine(self._store.segments())) == 0 or not self._rebuilding.acquire(blocking=False):
             return
         try:
-            chosen = {segment.id for segment in crowded(self._store.segments())}
+            chosen = {segment.id for segment in segments_to_combine(self._store.segments())}
             rewritten = rewrite(self._current(), chosen, self.path / SEGMENTS, dim=self.dim)
             with self._store.transaction():
                 self._adopt(rewritten)
                 self._store.increase("layout")
-            self._clear()
+            self._delete_unused_files()
         except (OSError, GalleryError) as error:
             if isinstance(error, GalleryCorrupt):
                 raise

@@ -23,7 +23,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
 from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
 from .store import Store, encode_metadata
-from .verification import check_beside, check_files, check_rows
+from .verification import check_files, check_on_own_connection, check_rows
 from .versions import read_snapshot
 
 DATABASE = "gallery.sqlite"
@@ -239,7 +239,7 @@ class Reader:
         return thread
 
     def _check(self) -> None:
-        self._remember(check_beside(self.path / DATABASE, self.path / SEGMENTS, self.path / INDEXES))
+        self._remember(check_on_own_connection(self.path / DATABASE, self.path / SEGMENTS, self.path / INDEXES))
 
     def _remember(self, problems: list[str]) -> None:
         with self._guard:
@@ -254,7 +254,7 @@ class Reader:
             )
         if wrong:
             raise GalleryCorrupt(
-                f"the metadata of photo {new[wrong[0]].photo_id} in {self.path / DATABASE} has changed since it was written",
+                f"the metadata of photo {new[wrong[0]].photo_id} in {self.path / DATABASE} differs from its checksum",
                 remedy=RESTORE,
             )
         only.confirmed.update(new)

@@ -26,7 +26,7 @@ from .store import IndexFile, Segment
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
-WORN = 0.1  # share of removed photos above which a rebuild rewrites a large segment
+MANY_REMOVED = 0.1  # share of removed photos above which a rebuild rewrites a large segment
 BLOCK = 16_384  # rows rewritten at a time
 PARTIAL = ".partial"
 
@@ -49,7 +49,7 @@ class Rebuilt:
     dropped: int  # vectors of removed photos
 
 
-def crowded(segments: Sequence[Segment]) -> list[Segment]:
+def segments_to_combine(segments: Sequence[Segment]) -> list[Segment]:
     """Return the newest segments to combine into one, keeping sizes a factor of sixteen apart."""
     chosen: list[Segment] = []
     size = SMALLEST * FANOUT
@@ -60,13 +60,13 @@ def crowded(segments: Sequence[Segment]) -> list[Segment]:
         chosen, size = newest, size * FANOUT
 
 
-def worth_rewriting(snapshot: Snapshot, *, purge: bool) -> set[int]:
+def segments_to_rewrite(snapshot: Snapshot, *, purge: bool) -> set[int]:
     """Return the ids of the segments that a rebuild combines; large ones with few removed photos stay."""
     sizes = [len(segment.seqs) for segment in snapshot.segments]
     ends = np.cumsum([0, *sizes])
     for place in range(len(sizes)):
         dead = sizes[place] - int(snapshot.live[ends[place] : ends[place + 1]].sum())
-        if dead > (0 if purge else WORN * sizes[place]) or sizes[place] < sum(sizes[place + 1 :]):
+        if dead > (0 if purge else MANY_REMOVED * sizes[place]) or sizes[place] < sum(sizes[place + 1 :]):
             return {segment.id for segment in snapshot.segments[place:]}
     return set()
 
@@ -142,7 +142,7 @@ def build_index(
     return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall
 
 
-def remove_stranger_indexes(folder: Path, named: str | None) -> None:
+def remove_unused_indexes(folder: Path, named: str | None) -> None:
     """Delete index files other than `named`; only the writer may call this."""
     if folder.exists():
         for file in folder.iterdir():

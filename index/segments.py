@@ -130,7 +130,7 @@ def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def write_errors(path: Path) -> Iterator[None]:
     """Turn a failed write into a GalleryError; the gallery is unchanged because no transaction references the files."""
     try:
         yield
@@ -222,7 +222,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     return {**arrays, "text": raw[:first]}
 
 
-def remove_strangers(folder: Path, named: set[str]) -> None:
+def remove_unused_segments(folder: Path, named: set[str]) -> None:
     """Delete the leftovers of an interrupted write; only the writer may call this."""
     for file in folder.iterdir():
         if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, PARTIAL)):

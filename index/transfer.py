@@ -19,7 +19,7 @@ from .database import Change
 from .errors import DataError, GalleryError, InvalidParameter
 from .gallery import Gallery
 from .reader import DATABASE
-from .segments import explained, sync_folder
+from .segments import sync_folder, write_errors
 from .shell import command
 from .tables import write_table
 
@@ -40,7 +40,7 @@ def export_photos(gallery: Gallery, path: Path) -> int:
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
     if path.exists():
         raise GalleryError(f"{path} exists", remedy="Choose a new name")
-    with explained(path), _written(path) as partial_path:
+    with write_errors(path), _written(path) as partial_path:
         return (
             write_table(gallery, partial_path)
             if path.suffix.lower() == TABLE

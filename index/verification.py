@@ -25,7 +25,7 @@ def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
     return problems
 
 
-def check_beside(database: Path, segments: Path, indexes: Path) -> list[str]:
+def check_on_own_connection(database: Path, segments: Path, indexes: Path) -> list[str]:
     """Return the problems of the database and the files in use, over a separate connection."""
     try:
         store = Store(database, read_only=True)

@@ -38,8 +38,8 @@ def read_snapshot(
     if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
         seqs, numbers = last.seqs, last.items
     else:
-        seqs = _together([segment.seqs for segment in segments], np.int64)
-        numbers = _together([segment.items for segment in segments], np.int32)
+        seqs = _concatenated([segment.seqs for segment in segments], np.int64)
+        numbers = _concatenated([segment.items for segment in segments], np.int32)
     live = np.ones(len(seqs), dtype=bool)
     places = np.searchsorted(seqs, removed)
     inside = places < len(seqs)
@@ -49,7 +49,7 @@ def read_snapshot(
     if not same or int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
         raise GalleryCorrupt(f"the segments hold {int(live.sum())} live photos, the database {photos}", remedy=RESTORE)
     base = _base(last, index, indexes)
-    if base is None or _is_worn(base, seqs, live):
+    if base is None or _is_outdated(base, seqs, live):
         base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
     positions, start = _positions(base, seqs)
     same = last is not None and last.tail_start == start and last.seqs is seqs and last.base is base
@@ -76,7 +76,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
     return Base(candidates, seqs, index.name)
 
 
-def _is_worn(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
+def _is_outdated(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:
     """Return whether too many photos were added or removed since the base was built."""
     last = int(base.seqs[-1]) if len(base.seqs) else -1
     newer = len(seqs) - int(np.searchsorted(seqs, last, side="right"))
@@ -103,7 +103,7 @@ def _in_memory(segments: list[OpenSegment], seqs: Rows, live: NDArray[np.bool_],
     return Base(candidates, seqs if live.all() else seqs[live], "")
 
 
-def _together(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
+def _concatenated(parts: list[NDArray[Any]], kind: type[np.generic]) -> NDArray[Any]:
     """Concatenate arrays; a single array stays memory-mapped."""
     return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, kind), *parts])
 

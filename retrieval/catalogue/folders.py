@@ -57,11 +57,11 @@ def _leaves(
     folders = [folder / entry.name for entry in entries if entry.is_dir()]
     leaves = [leaf for below in folders for leaf in _leaves(below, root, suffixes, (*above, here))]
     if files and (leaves or folder == root):
-        raise _unclear(folder, root, files, leaves)
+        raise _ambiguous(folder, root, files, leaves)
     yield from [files] if files else leaves
 
 
-def _unclear(folder: Path, root: Path, files: Sequence[Path], leaves: Sequence[Sequence[Path]]) -> DataError:
+def _ambiguous(folder: Path, root: Path, files: Sequence[Path], leaves: Sequence[Sequence[Path]]) -> DataError:
     if not leaves:
         return DataError(
             f"{folder} holds photos, but no folder per item", remedy=f"Move {files[0].name} to ITEM/{files[0].name}"

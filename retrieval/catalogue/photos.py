@@ -114,13 +114,13 @@ class PhotoMaker:
 
     def _rest(self, cells: Sequence[Any]) -> dict[str, Any]:
         """Return the metadata; adjacent photos with equal metadata share the object."""
-        metadata = {name: _plain(cells[i]) for name, i in self._others if _says(cells[i])}
+        metadata = {name: _plain(cells[i]) for name, i in self._others if _has_value(cells[i])}
         if metadata != self._metadata or [*map(type, metadata.values())] != [*map(type, self._metadata.values())]:
             self._metadata = metadata  # 1 == True, but their JSON differs
         return self._metadata
 
 
-def _says(value: Any) -> bool:
+def _has_value(value: Any) -> bool:
     """Return whether a cell has a value other than None, an empty text or NaN."""
     return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 

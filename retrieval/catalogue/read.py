@@ -73,7 +73,7 @@ def read_catalogue(path: str | Path) -> list[Photo]:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
-    _refuse_twice([photo.photo_id for photo in photos], path)
+    _refuse_repeated([photo.photo_id for photo in photos], path)
     return photos
 
 
@@ -188,7 +188,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse_twice(ids: Sequence[str], path: Path) -> None:
+def _refuse_repeated(ids: Sequence[str], path: Path) -> None:
     seen: set[str] = set()
     for photo_id in ids:
         if photo_id in seen:

@@ -88,15 +88,15 @@ def test_large_segments_are_rewritten_only_where_it_pays(tmp_path: Path) -> None
     gallery = filled(tmp_path / "g", count=300)
     gallery.remove(photo_ids=["p0"])
     now = gallery.snapshot()
-    assert rebuild.worth_rewriting(now, purge=True) == {1}
-    assert rebuild.worth_rewriting(now, purge=False) == set()
+    assert rebuild.segments_to_rewrite(now, purge=True) == {1}
+    assert rebuild.segments_to_rewrite(now, purge=False) == set()
     gallery.remove(photo_ids=[f"p{i}" for i in range(1, 40)])  # more than a tenth
-    assert rebuild.worth_rewriting(gallery.snapshot(), purge=False) == {1}
+    assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=False) == {1}
     gallery.rebuild()
     gallery.add(["a"], ["a"], unit(1, 5))
-    assert rebuild.worth_rewriting(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
+    assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # small ones wait for more of them
     gallery.add([f"b{i}" for i in range(300)], ["b"] * 300, unit(300, 6))
-    assert len(rebuild.worth_rewriting(gallery.snapshot(), purge=True)) == 3
+    assert len(rebuild.segments_to_rewrite(gallery.snapshot(), purge=True)) == 3
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ class Shifted:
 
 
 def test_densities_are_kept_apart_by_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(densities, "KEPT_FROM", 10)
+    monkeypatch.setattr(densities, "CACHED_FROM", 10)
     with filled(tmp_path / "g") as gallery:
         assert gallery.search(unit(1), 1, distance_form=Shifted(1))[0][0].distance == 1.0
     for by in (2, 1, 3):

@@ -56,7 +56,7 @@ def embed_pixels(self, pixels):
 
 retrieval.bundle.embedder.Embedder.embed_pixels = embed_pixels
 if {where!r} == "check":
-    index.reader.check_beside = lambda *_: hang()
+    index.reader.check_on_own_connection = lambda *_: hang()
 if {where!r} == "page":
     serving.ui.page.build_page = lambda *_: hang()
 if {where!r} == "feedback":
