@@ -14,10 +14,12 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 if TYPE_CHECKING:
+    from index.ann.kinds import Choice
     from index.gallery import Gallery, Rebuilt
     from index.protocol import GalleryProtocol
 
 Folder = click.Path(path_type=Path)
+EXACT = "it is exact"
 UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
@@ -48,29 +50,30 @@ def describe_index(gallery: GalleryProtocol) -> str:
     if index["kind"] not in KINDS:
         return f"Index: {index['kind']}, which maintains it."
     choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
-    lost = f"decision recall {recall['value']:.4f} (at least {recall['lower']:.4f})" if recall else "it is exact"
-    return (
-        f"Index: {choice.kind}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
-        f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt; {lost}; "
-        f"{index['scanned_photos']:,} photos outside it are scanned."
-    )
+    accuracy = _decision_recall(recall["value"], recall["lower"]) if recall else EXACT
+    scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
+    return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
 
 
 def describe_rebuild(rebuilt: Rebuilt) -> str:
     """Return a sentence on a newly built index: kind, reason, memory and recall."""
-    choice = rebuilt.choice
-    sentence = (
-        f"Index: {choice.kind}, {choice.why}; about {choice.bytes / 2**20:,.0f} MiB in memory, "
-        f"{choice.rebuild_bytes / 2**20:,.0f} MiB while it is rebuilt"
-    )
-    if rebuilt.recall is None:
-        return f"{sentence}; it is exact."
-    if not rebuilt.recall.expected:
-        return f"{sentence}; its recall is unknown, because no photo has an item within the threshold."
-    return (
-        f"{sentence}; decision recall {rebuilt.recall.value:.4f} (at least "
-        f"{rebuilt.recall.lower:.4f}, with 95 % confidence)."
-    )
+    choice, recall = rebuilt.choice, rebuilt.recall
+    if recall is None:
+        accuracy = EXACT
+    elif recall.expected:
+        accuracy = _decision_recall(recall.value, recall.lower)
+    else:
+        accuracy = "its recall is unknown, because no photo has another item within the threshold"
+    return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
+
+
+def _memory(choice: Choice) -> str:
+    held, rebuilding = choice.bytes / 2**20, choice.rebuild_bytes / 2**20
+    return f"about {held:,.0f} MiB in memory, {rebuilding:,.0f} MiB while it is rebuilt"
+
+
+def _decision_recall(value: float, lower: float) -> str:
+    return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"
 
 
 @click.group()
@@ -103,7 +106,7 @@ def info(path: Path) -> None:
         click.echo(
             f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
         )
-        click.echo(f"Made {facts['created']} for the model {facts['embedding_id'][:12]}.")
+        click.echo(f"Created {facts['created']} for the model {facts['embedding_id'][:12]}.")
         click.echo(describe_index(opened))
         columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
         declare = command("gallery", "declare", path, "NAME:KIND")
