@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from .distance import DistanceForm, Floats
-from .segments import OpenSegment
+from .segments import OpenSegment, load_array
 
 FORMS = 2  # measures kept at a time: the current one and its successor
 CACHED_FROM = 4096  # minimum rows of a segment whose densities are cached on disk
@@ -78,7 +78,7 @@ def _read(path: Path, rows: int) -> Floats | None:
     """Return cached densities, or None if the file is missing or invalid."""
     try:
         with path.open("rb") as file:
-            densities = np.load(file, allow_pickle=False)
+            densities = load_array(file)
             checksum = file.read()
     except (OSError, ValueError, EOFError):
         return None

@@ -17,13 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,7 @@ WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is 
 BLOCK = 2**20  # bytes hashed at a time
 
 Vectors = NDArray[np.float32]
+_HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
 
 @dataclass(frozen=True)
@@ -175,12 +177,19 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
     return name, digest
 
 
+def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
+    """Read a .npy file, or map it into memory."""
+    with _HEADER:
+        array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+    return array
+
+
 def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
     """Map a segment; raise GalleryCorrupt if it is missing or has another shape than recorded."""
     rows = segment.rows
     paths = [folder / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
     try:
-        vectors: Vectors = np.load(paths[0], mmap_mode="r", allow_pickle=False)
+        vectors: Vectors = load_array(paths[0], mapped=True)
         raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error

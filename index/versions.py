@@ -14,7 +14,7 @@ from index.ann.kinds import DISK, FLAT
 
 from .database import RESTORE
 from .errors import GalleryCorrupt
-from .segments import OpenSegment, open_segment, sha256
+from .segments import OpenSegment, load_array, open_segment, sha256
 from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store
 
@@ -69,7 +69,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
             raise GalleryCorrupt(
                 f"index {index.name} has changed since it was written: its sha256 differs", remedy=REBUILD
             )
-        seqs = np.load(paths[1], mmap_mode="r", allow_pickle=False)
+        seqs = load_array(paths[1], mapped=True)
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
     candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))

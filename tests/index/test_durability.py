@@ -74,7 +74,7 @@ def test_a_damaged_database_is_an_error_of_ours(tmp_path: Path) -> None:
     [
         ("UPDATE photos SET seq = 99 WHERE photo_id = 'p3'", "photo number 3 is not in the database"),
         ("UPDATE photos SET item = 99 WHERE photo_id = 'p3'", "photos have no item"),
-        ("UPDATE photos SET photo_id = 'other' WHERE photo_id = 'p3'", "photo number 3 is another one"),
+        ("UPDATE photos SET photo_id = 'other' WHERE photo_id = 'p3'", "photo number 3 differs"),
         ("UPDATE items SET photos = 9 WHERE item_id = 'i3'", "items count other photos"),
         ("DELETE FROM items WHERE item_id = 'i3'", "photos have no item"),
         ("UPDATE facts SET value = 7 WHERE key = 'photos'", "the facts say 7"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ from index.ann.kinds import KINDS
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
-from index.segments import OpenSegment, open_segment
+from index.segments import OpenSegment, load_array, open_segment
 from index.store import Segment
 
 from .vectors import DIM, filled, unit
@@ -160,13 +162,30 @@ def test_one_writer_and_readers_that_follow(tmp_path: Path) -> None:
     assert len(reader) == 40
     with pytest.raises(GalleryLocked, match="another process is writing"):
         second.remove(photo_ids=["p0"])
-    with pytest.raises(GalleryError, match="read only"):
+    with pytest.raises(GalleryError, match="read-only"):
         reader.remove(photo_ids=["p0"])
     writer.remove(photo_ids=["p0"])
     assert len(reader) == 39
     assert "p0" not in {n.photo_id for n in reader.search(unit(1), 10)[0]}
     writer.close()
     assert second.remove(photo_ids=["p1"]) == 1
+
+
+def test_headers_of_arrays_are_read_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 can raise SystemError where two threads parse them at once."""
+    np.save(tmp_path / "a.npy", np.arange(3))
+    load, meeting, met = np.load, threading.Barrier(2), []
+
+    def meet(*arguments: object, **options: object) -> np.ndarray:
+        with suppress(threading.BrokenBarrierError):
+            met.append(meeting.wait(timeout=0.2))
+        return load(*arguments, **options)
+
+    monkeypatch.setattr(np, "load", meet)
+    with ThreadPoolExecutor(2) as pool:
+        arrays = list(pool.map(load_array, [tmp_path / "a.npy"] * 2))
+    assert [array.tolist() for array in arrays] == [[0, 1, 2]] * 2
+    assert met == []
 
 
 def test_search_during_add_is_safe(tmp_path: Path) -> None:

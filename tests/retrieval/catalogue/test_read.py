@@ -66,7 +66,7 @@ def test_what_is_no_catalogue_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="does not exist"):
         read_catalogue(tmp_path / "none.csv")
     (tmp_path / "x.txt").write_text("hello")
-    with pytest.raises(DataError, match="no folder, CSV, parquet"):
+    with pytest.raises(DataError, match="not a folder, CSV, parquet"):
         read_catalogue(tmp_path / "x.txt")
     (tmp_path / "x.parquet").write_text("hello")
     with pytest.raises(DataError, match="not a parquet"):
