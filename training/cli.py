@@ -14,12 +14,13 @@ import click
 from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.settings_options import GroupedCommand
 from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import DataError, InvalidParameter
 
 from .config import DATA, EVALUATION, HARDWARE, OUTPUT, Settings
-from .options import GroupedCommand, SettingsCommand, settings_groups, settings_options
+from .options import SettingsCommand, training_groups, training_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,7 +28,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class TrainCommand(SettingsCommand):
     """`retrieval train`, with its options in groups."""
 
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = training_groups(
         {DATA: ["config"], OUTPUT: ["output", "resume"]}
     )
 
@@ -72,7 +73,7 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     help="TOML file with settings. Options on the command line override it.",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
-@settings_options
+@training_options
 @click.pass_context
 def train(
     context: click.Context,
