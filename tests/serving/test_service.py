@@ -457,7 +457,7 @@ def test_photos_of_several_requests_are_embedded_together(world: Path) -> None:
     assert started.wait(10)
     for thread in threads[1:]:
         thread.start()
-    while batching._asked.qsize() < 5:
+    while batching._requests.qsize() < 5:
         pass
     go_on.set()
     for thread in threads:

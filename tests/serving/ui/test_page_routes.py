@@ -160,7 +160,7 @@ def test_page_and_endpoint_have_one_limit_for_a_client(make: Make, caplog: pytes
         refused = run(page, SEARCH, {"path": token})
         assert (refused.status_code, refused.headers["content-type"]) == (429, MEDIA_TYPE)
         assert int(refused.headers["retry-after"]) > 1
-        assert "too often" in refused.json()["error"]  # which the page's script shows
+        assert "too many requests" in refused.json()["error"]  # which the page's script shows
         assert page.post("/v1/search", content=PHOTO).status_code == 429
         assert page.post(UPLOAD, files={"files": ("a.jpg", PHOTO)}).status_code == 429
         assert page.get("/v1/thumbnails/a").status_code == 404
