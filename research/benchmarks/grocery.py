@@ -20,7 +20,7 @@ from scipy import stats
 from training.config import Settings
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 
 from .tables import Recorder, parser_of
 

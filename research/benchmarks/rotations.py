@@ -42,7 +42,7 @@ from training.evaluation.distance_selection import Whitening, choose_distance, d
 from training.evaluation.embedding import embed_photos, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 from training.model import backbone_preprocessing, load_backbone
 
 from . import grocery

@@ -34,7 +34,8 @@ from training.evaluation.report import evaluate_run
 from training.loop.distributed import ProcessGroup
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.run import BEST, Run
-from training.loop.trainer import Trainer, begin_run
+from training.loop.train import begin_run
+from training.loop.trainer import Trainer
 
 from .grocery import report_of
 from .tables import Recorder, parser_of

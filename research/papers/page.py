@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from retrieval.tables import markdown_table
+
 from .configuration import DRAWN, Configuration
 from .listing import PAPERS
 from .ours import ours
@@ -32,23 +34,23 @@ def render_page() -> str:
     """Return the page."""
     lines, figures = [HEAD], ours()
     for paper in PAPERS.values():
-        lines += [f"## {paper.title}", "", "| item | shows | command | our figure |", "|---|---|---|---|"]
         rows = [(entry.items, _row(entry, figures)) for entry in paper.configurations]
-        rows += [((item,), f"| {item} | {why} | - | nothing to run |") for item, why in paper.nothing_to_run.items()]
-        lines += [text for _, text in sorted(rows, key=lambda row: _order(row[0]))] + [""]
+        rows += [((item,), (item, reason, "-", "nothing to run")) for item, reason in paper.nothing_to_run.items()]
+        cells = [row for _, row in sorted(rows, key=lambda row: _order(row[0]))]
+        lines += [f"## {paper.title}", "", *markdown_table(("item", "shows", "command", "our figure"), cells), ""]
         notes: dict[str, list[str]] = {}
         for entry in paper.configurations:
             notes.setdefault(_note(entry), []).append(f"`{entry.name}`")
-        told = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
-        lines += ["What differs from the paper:", "", *told, ""]
+        remarks = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
+        lines += ["What differs from the paper:", "", *remarks, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(entry: Configuration, figures: Mapping[str, str]) -> str:
+def _row(entry: Configuration, figures: Mapping[str, str]) -> tuple[str, ...]:
     figure = figures.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
     data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
     command = f"`retrieval research run {entry.name}{data} -o papers`"
-    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {figure} |"
+    return ", ".join(entry.items), entry.shows, command, figure
 
 
 def _note(entry: Configuration) -> str:

@@ -26,7 +26,7 @@ from training.data.splits import Splits
 from training.evaluation.embedding import embed_with_norms
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
 from training.loop.run import Run, choose_device
-from training.loop.trainer import train
+from training.loop.train import train
 
 from .configuration import Configuration, Variant
 from .measure import Embedded

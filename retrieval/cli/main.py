@@ -23,7 +23,7 @@ COMMANDS = {
     "tune": Entry("training.tune.cli", "tune", "Search the settings that do best on items not trained on."),
     "evaluate": Entry("training.cli", "evaluate", "Measure a run on items never seen in training."),
     "explain": Entry("training.explain.cli", "explain", "Show what a run gets wrong, as one page with photos."),
-    "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
+    "export": Entry("training.export.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
     "research": Entry("research.papers.cli", "research", "Run the papers' tables and figures (checkout only)."),
     "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Move a bundle's threshold without a new model."),
     "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from retrieval.html import document
+from retrieval.html import document, table
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2024 }
@@ -128,11 +128,7 @@ def _limits(schema: Schema) -> str:
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
-    return f"<table>{''.join(_row(*row) for row in rows)}</table>" if rows else ""
-
-
-def _row(name: str, kind: str, description: str) -> str:
-    return f"<tr><th scope='row'>{name}</th><td>{kind}</td><td>{_text(description)}</td></tr>"
+    return table((), [(name, kind, _text(description)) for name, kind, description in rows]) if rows else ""
 
 
 def _json(value: object) -> str:

@@ -69,6 +69,7 @@ def create_api(service: Service) -> FastAPI:
     )
     _handle_errors(app)
     app.include_router(search_routes(service))
+    app.include_router(feedback_routes(service))
     app.include_router(item_routes(service))
     app.include_router(photo_routes(service))
     app.include_router(state_routes(service))
@@ -79,7 +80,7 @@ def create_api(service: Service) -> FastAPI:
 
 
 def search_routes(service: Service) -> APIRouter:
-    """Return the search and feedback routes."""
+    """Return the search routes."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post(
@@ -134,6 +135,13 @@ def search_routes(service: Service) -> APIRouter:
                     raise
                 answers.append(problem_document.content)
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+
+    return router
+
+
+def feedback_routes(service: Service) -> APIRouter:
+    """Return the feedback route."""
+    router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:

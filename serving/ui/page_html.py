@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from retrieval.bundle.bundle import REPORT
+from retrieval.html import table
 from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
 from retrieval.retriever import Retriever
 from serving.ops.drift_monitor import Drift
@@ -78,13 +79,11 @@ def threshold_preview_html(threshold: float, served: float, curves: ThresholdCur
     rows = []
     for name, value in (("this threshold", threshold), ("the served one", served)):
         fpir, fnir = curves.at(value)
-        rows.append(f"<tr><th scope='row'>{name}, {value:.3f}</th><td>{fpir:.1%}</td><td>{fnir:.1%}</td></tr>")
+        rows.append((f"{name}, {value:.3f}", f"{fpir:.1%}", f"{fnir:.1%}"))
+    columns = ("", "unknown items that return something (FPIR)", "known items that are missed (FNIR)")
     return (
-        "<table class='r-table'><thead><tr><td></td>"
-        "<th scope='col'>unknown items that return something (FPIR)</th>"
-        "<th scope='col'>known items that are missed (FNIR)</th></tr></thead><tbody>"
-        + "".join(rows)
-        + f"</tbody></table><p class='r-small'>On the calibration's photos, {curves.items:,} items. This "
+        table(columns, rows, kind="r-table")
+        + f"<p class='r-small'>On the calibration's photos, {curves.items:,} items. This "
         "preview does not change the threshold; <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
     )
 
@@ -100,17 +99,15 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
             return "too few to tell" if drift.reference else "nothing to compare with"
         return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
 
-    rows = "".join(
-        f"<tr><th scope='row'>{drift.statistic.replace('_', ' ')}</th><td>{number(drift.median)}</td>"
-        f"<td>{number(drift.reference_median)}</td><td>{verdict(drift)}</td></tr>"
+    rows = [
+        (drift.statistic.replace("_", " "), number(drift.median), number(drift.reference_median), verdict(drift))
         for drift in drifts
-    )
+    ]
     searches = max((drift.searches for drift in drifts), default=0)
     return (
         f"<p class='r-small'>{html.escape(warning) or 'No statistic differs'}. "
         f"Searches compared: {searches:,}.</p>"
-        "<table class='r-table'><thead><tr><td></td><th scope='col'>median now</th><th scope='col'>median before</th>"
-        f"<th scope='col'>difference</th></tr></thead><tbody>{rows}</tbody></table>"
+        + table(("", "median now", "median before", "difference"), rows, kind="r-table")
     )
 
 

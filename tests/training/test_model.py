@@ -10,7 +10,8 @@ from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from retrieval.errors import InvalidParameter
 from training.loop.run import LAST
-from training.loop.trainer import Trainer, train
+from training.loop.train import train
+from training.loop.trainer import Trainer
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
 
 from .conftest import tiny_settings

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from retrieval.files import write_file
+from retrieval.tables import text_table
 from training.data.reader import PhotoReader
 from training.loop.run import Run, choose_device
 
@@ -90,19 +91,10 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _table(eval_splits: dict[str, Any]) -> list[str]:
-    head = ["gallery and queries", *(title for _, title in COLUMNS)]
-    rows = [head]
+    rows = [["gallery and queries", *(title for _, title in COLUMNS)]]
     for name, metrics in eval_splits.items():
         rows.append([name, *(_cell(key, metrics[key]) for key, _ in COLUMNS)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return lines
+    return text_table(rows)
 
 
 def _cell(key: str, value: float) -> str:

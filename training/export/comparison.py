@@ -16,6 +16,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
+from retrieval.tables import text_table
 from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 
 from .exported_models import ExportedModel, ModelExporter
@@ -128,8 +129,4 @@ def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-    return "\n".join(
-        "  ".join(f"{cell:<{width}}" if not column else f"{cell:>{width}}" for column, (cell, width) in enumerate(line))
-        for line in (list(zip(row, widths, strict=True)) for row in (head, *cells))
-    )
+    return "\n".join(text_table([head, *cells]))

@@ -13,6 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
 from index.shell import command
+from retrieval.tables import text_table
 from training.config import Settings
 
 from .plan import Plan
@@ -163,10 +164,7 @@ def render(outcome: Outcome) -> str:
         mark = "best" if trial.number == outcome.best.number else "given" if trial.user_attrs.get("default") else ""
         values = [short(trial.params.get(name, "")) for name in names]
         rows.append([str(trial.number), *cells, *values, f"{trial.user_attrs['seconds']:.0f}", mark])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
-    lines.insert(1, "  ".join("-" * w for w in widths[:-1]))
-    return "\n".join([*lines, "", summary(outcome)])
+    return "\n".join([*text_table(rows, left=0), "", summary(outcome)])
 
 
 def summary(outcome: Outcome) -> str:

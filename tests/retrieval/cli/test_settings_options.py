@@ -8,9 +8,10 @@ from retrieval.cli.main import group
 from retrieval.cli.settings_options import GroupedCommand
 from serving.cli import serve
 from training import cli
+from training.export.cli import export
 from training.tune.cli import tune
 
-COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, cli.export, serve]
+COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, export, serve]
 DEFAULT = re.compile(r"\s*\[default: .*\]$")
 
 
