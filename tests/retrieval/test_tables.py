@@ -42,7 +42,6 @@ def test_an_html_table_names_its_rows_and_columns() -> None:
 
 def test_figures_stand_in_one_grid() -> None:
     made = figure_grid([("One", "<svg/>", "first"), ("Two", "<svg/>", "second")])
-    assert made.startswith("<div class=\"pair\"><figure><h2>One</h2><svg/><figcaption>first</figcaption></figure>")
-        '<div class="pair"><figure><h2>One</h2><svg/><figcaption>first</figcaption></figure><figure>'
-    )
+    first = "<figure><h2>One</h2><svg/><figcaption>first</figcaption></figure>"
+    assert made.startswith(f'<div class="pair">{first}<figure>')
     assert made.endswith("second</figcaption></figure></div>")
