@@ -139,7 +139,7 @@ def test_every_path_named_in_contributing_exists() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
     names = {code or link for code, link in PATH.findall(text)}
     assert len(names) > 30
-    assert not sorted(name for name in names if not (ROOT / name).exists())
+    assert not sorted(name for name in names if "NAME" not in name and not (ROOT / name).exists())
 
 
 def test_every_legend_has_a_place() -> None:
