@@ -39,15 +39,15 @@ def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> tuple[str, ...]:
     chosen = [run["distances"][run["chosen"]]["unseen"] for run in runs.values()]
     oracles: dict[str, list[float]] = {}
     for run in runs.values():
-        for name, figures in run["distances"].items():
-            oracles.setdefault(name, []).append(figures["unseen"]["TPIR at 5 %"])
+        for name, metrics in run["distances"].items():
+            oracles.setdefault(name, []).append(metrics["unseen"]["TPIR at 5 %"])
     best = max(oracles, key=lambda name: float(np.mean(oracles[name])))
-    reached, oracle = np.mean([figures["TPIR"] for figures in chosen]), np.mean(oracles[best])
-    exactly = np.mean([figures["TPIR at 5 %"] for figures in chosen])
+    reached, oracle = np.mean([metrics["TPIR"] for metrics in chosen]), np.mean(oracles[best])
+    exactly = np.mean([metrics["TPIR at 5 %"] for metrics in chosen])
     ranges = [run["told"] for run in runs.values() if run.get("told")]
     inside = NONE
     if len(ranges) == len(chosen):
-        held = sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(ranges, chosen, strict=True))
+        held = sum(low <= metrics["FPIR"] <= high for (low, high), metrics in zip(ranges, chosen, strict=True))
         inside = f"{held} of {len(ranges)}"
     return f"{reached:.3f}", f"{exactly:.3f}", best, f"{oracle:.3f}", f"{reached / oracle:.2f}", inside
 
