@@ -14,9 +14,9 @@ from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
-from research.papers.distance_form import find_metric
 from research.papers.labelled_photos import read_labelled_photos, write_labelled_photos
 from research.papers.listing import configurations, find
+from research.papers.metrics import find_metric
 from research.papers.modern import concatenated
 from research.papers.pictures import picture
 from research.papers.runner import check, run
@@ -27,8 +27,8 @@ from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import center_crop_resize
 from training.loop.run import Run
 
-from ...labelled import draw, write_folder
 from ...miniature import WRITERS
+from ...world import draw, write_folder
 
 ALL = configurations()
 
