@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from research.results import RESULTS, Record, Table
-from retrieval.tables import markdown_row, markdown_table
+from retrieval.markdown import markdown_row, markdown_table
 
 NONE = "–"
 COMPARISON = ("what", "ours", "reference", "ratio or difference")

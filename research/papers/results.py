@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.files import write_file
-from retrieval.tables import markdown_row, markdown_table
+from retrieval.markdown import markdown_row, markdown_table
 
 from .configuration import Configuration
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrieval.errors import DataError
-from retrieval.tables import markdown_table
+from retrieval.markdown import markdown_table
 
 from .record import RESULTS, Record, Table, cell, read_record
 

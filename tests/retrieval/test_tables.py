@@ -3,23 +3,25 @@ from __future__ import annotations
 import pytest
 
 from retrieval.html import figure_grid, table
-from retrieval.tables import markdown_table, text_table
+from retrieval.markdown import markdown_table
+from retrieval.text_table import text_table
 
-ROWS = [("split", "R@1", "note"), ("unseen", "0.9", ""), ("mixed", "0.85", "slow")]
+HEAD = ("split", "R@1", "note")
+ROWS = [("unseen", "0.9", ""), ("mixed", "0.85", "slow")]
 
 
 def test_a_text_table_aligns_names_left_and_numbers_right() -> None:
-    assert text_table(ROWS, left=1) == [
+    assert text_table(HEAD, ROWS) == [
         "split    R@1  note",
         "------  ----  ----",
         "unseen   0.9",
         "mixed   0.85  slow",
     ]
-    assert text_table(ROWS[:2], left=3)[2] == "unseen  0.9"
+    assert text_table(HEAD, ROWS[:1], left=3)[2] == "unseen  0.9"
 
 
 def test_a_table_of_the_heading_alone_has_a_rule() -> None:
-    assert text_table([("loss", "paper")], left=2) == ["loss  paper", "----  -----"]
+    assert text_table(("loss", "paper"), [], left=2) == ["loss  paper", "----  -----"]
 
 
 def test_a_markdown_table_has_a_rule_of_as_many_columns() -> None:

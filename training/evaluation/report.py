@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from retrieval.files import write_file
-from retrieval.tables import text_table
+from retrieval.text_table import text_table
 from training.data.reader import PhotoReader
 from training.loop.run import Run, choose_device
 
@@ -91,10 +91,9 @@ def render(report: dict[str, Any]) -> str:
 
 
 def _table(eval_splits: dict[str, Any]) -> list[str]:
-    rows = [["gallery and queries", *(title for _, title in COLUMNS)]]
-    for name, metrics in eval_splits.items():
-        rows.append([name, *(_cell(key, metrics[key]) for key, _ in COLUMNS)])
-    return text_table(rows)
+    head = ["gallery and queries", *(title for _, title in COLUMNS)]
+    rows = [[name, *(_cell(key, metrics[key]) for key, _ in COLUMNS)] for name, metrics in eval_splits.items()]
+    return text_table(head, rows)
 
 
 def _cell(key: str, value: float) -> str:

@@ -16,7 +16,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
-from retrieval.tables import text_table
+from retrieval.text_table import text_table
 from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 
 from .exported_models import ExportedModel, ModelExporter
@@ -129,4 +129,4 @@ def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return "\n".join(text_table([head, *cells]))
+    return "\n".join(text_table(head, cells))

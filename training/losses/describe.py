@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from retrieval.tables import text_table
+from retrieval.text_table import text_table
 
 from .registry import COMPARED, COMPARISON_NOTE, LOSSES, check_name, has_comparison_losses, loss_arguments
 
@@ -38,7 +38,9 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
     compared = [row for row in rows if row["compared_only"]]
     rows = [*(row for row in rows if not row["compared_only"]), *compared]
-    title, rule, *cells = text_table([[str(row[key]) for key in head] for row in (head, *rows)], left=len(head))
+    title, rule, *cells = text_table(
+        [*head.values()], [[str(row[key]) for key in head] for row in rows], left=len(head)
+    )
     lines = [title, rule]
     for row, line in zip(rows, cells, strict=True):
         if compared and row is compared[0]:

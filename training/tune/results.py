@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
 from index.shell import command
-from retrieval.tables import text_table
+from retrieval.text_table import text_table
 from training.config import Settings
 
 from .plan import Plan
@@ -157,14 +157,14 @@ def render(outcome: Outcome) -> str:
             shown.append(trial)
     metrics = [*plan.metrics, *(f for f in ("FNIR", "R@1", "MAP@R") if f not in plan.metrics)]
     names = list(dict.fromkeys(name for trial in shown for name in trial.params))
-    rows = [["trial", *metrics, *names, "seconds", ""]]
+    head, rows = ["trial", *metrics, *names, "seconds", ""], []
     for trial in shown:
         cells = [number(float(_folds(trial, metric).mean()), metric) for metric in metrics]
         cells[0] += f" ± {number(_error(_folds(trial, metrics[0])), metrics[0])}"
         mark = "best" if trial.number == outcome.best.number else "given" if trial.user_attrs.get("default") else ""
         values = [short(trial.params.get(name, "")) for name in names]
         rows.append([str(trial.number), *cells, *values, f"{trial.user_attrs['seconds']:.0f}", mark])
-    return "\n".join([*text_table(rows, left=0), "", summary(outcome)])
+    return "\n".join([*text_table(head, rows), "", summary(outcome)])
 
 
 def summary(outcome: Outcome) -> str:
