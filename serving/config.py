@@ -27,7 +27,7 @@ class ServeSettings:
         0, CAPACITY, "Number of photos that are embedded together.", shown="16 on a GPU, no batching on a CPU"
     )
     keys: Path | None = setting(
-        None, ACCESS, "File of API keys (retrieval keys add), required beyond this machine.", shown="none"
+        None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
     )
     rate: float = setting(
         math.inf, ACCESS, "Requests per second per key, or per address without keys.", shown="no limit"

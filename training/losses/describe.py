@@ -38,11 +38,11 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
     compared = [row for row in rows if row["compared_only"]]
     rows = [*(row for row in rows if not row["compared_only"]), *compared]
-    title, rule, *cells = text_table(
+    title, rule, *described = text_table(
         [*head.values()], [[str(row[key]) for key in head] for row in rows], left=len(head)
     )
     lines = [title, rule]
-    for row, line in zip(rows, cells, strict=True):
+    for row, line in zip(rows, described, strict=True):
         if compared and row is compared[0]:
             lines += ["", "for comparison:"]
         lines.append(line)
