@@ -11,7 +11,7 @@ import numpy as np
 from .tables import NONE, Recorder
 
 ROTATIONS = 4
-SCENES = ("unseen", "trained", "mixed")
+EVAL_SPLITS = ("unseen", "trained", "mixed")
 CHOSEN = ("gallery", "rotation", "realised FPIR [families]", "TPIR", "TPIR at exactly 5 %", "misidentification")
 EVERY = ("distance", "R@1", "FPIR by rotation", "TPIR", "TPIR at exactly 5 %", "misidentification", "OPIS of pairs")
 SUMMARY = (
@@ -60,8 +60,8 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
     }
     for recipe, runs in runs_of.items():
         record.table(f"{recipe}: chosen distance", CHOSEN)
-        for scene, rotation in itertools.product(SCENES, range(ROTATIONS)):
-            record.add(scene, f"{rotation}", *chosen_cells([runs[rotation, s] for s in range(seeds)], scene))
+        for split, rotation in itertools.product(EVAL_SPLITS, range(ROTATIONS)):
+            record.add(split, f"{rotation}", *chosen_cells([runs[rotation, s] for s in range(seeds)], split))
         record.table(f"{recipe}: every distance", EVERY)
         for name in next(iter(runs.values()))["distances"]:
             rows = {key: run["distances"][name] for key, run in runs.items() if name in run["distances"]}
@@ -71,9 +71,9 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
         record.add(recipe, *summary(runs))
 
 
-def chosen_cells(runs: Sequence[dict[str, Any]], scene: str) -> tuple[str, ...]:
+def chosen_cells(runs: Sequence[dict[str, Any]], split: str) -> tuple[str, ...]:
     """Return the metrics of the distances chosen by validation, over the seeds of a rotation."""
-    chosen = [run["distances"][run["chosen"]][scene] for run in runs]
+    chosen = [run["distances"][run["chosen"]][split] for run in runs]
     means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
     spread = interval([c["FPIR by family"] for c in chosen])
     others = (f"{means[key]:.3f}" for key in ("TPIR", "TPIR at 5 %", "misidentification"))

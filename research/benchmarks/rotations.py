@@ -47,7 +47,7 @@ from training.model import backbone_preprocessing, load_backbone
 
 from . import grocery
 from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of
-from .rotation_tables import ROTATIONS, SCENES, report
+from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
 
 TARGET = 0.05
@@ -151,7 +151,7 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     trained = [*splits.fit, *splits.validation]
     eval_splits = [
         make_evaluation_split(name, photos, items, protocol)
-        for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
+        for name, items in zip(EVAL_SPLITS, (splits.test, trained, [*splits.test, *trained]), strict=True)
     ]
     calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)

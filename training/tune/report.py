@@ -30,7 +30,6 @@ Figure = tuple[str, str, str]  # heading, picture, caption
 OTHERS = ("FNIR", "R@1", "MAP@R", "OPIS", "search OPIS")
 MORE_STYLE = """
 table.trials { display: block; overflow-x: auto; white-space: nowrap; } tr.stopped { color: #718096; }
-tbody th { font-weight: inherit; }
 td:last-child { text-align: left; }
 """
 
