@@ -1,11 +1,11 @@
-"""Building blocks of self-contained HTML pages: document, embedded images and plots."""
+"""Building blocks of self-contained HTML pages: document, tables, embedded images and plots."""
 
 from __future__ import annotations
 
 import base64
 import html
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import MissingDependency
@@ -22,6 +22,37 @@ def document(title: str, *, style: str, body: str, script: str = "") -> str:
         f'<meta name="viewport" content="width=device-width"><style>{style}</style></head>'
         f"<body>{body}{ending}</body></html>"
     )
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str = "", marks: Sequence[str] = ()) -> str:
+    """Return a table of cells that are HTML. The first cell of a row is its heading.
+
+    Parameters
+    ----------
+    columns:
+        Titles of the columns, or nothing for a table without them.
+    kind, marks:
+        CSS class of the table, and one of each row.
+    """
+    titles = "".join(f"<th scope='col'>{title}</th>" if title else "<td></td>" for title in columns)
+    head = f"<thead><tr>{titles}</tr></thead>" if columns else ""
+    lines = [f"<th scope='row'>{first}</th>" + "".join(f"<td>{cell}</td>" for cell in rest) for first, *rest in rows]
+    body = "".join(
+        f"<tr{_class(mark)}>{line}</tr>" for mark, line in zip(marks or [""] * len(lines), lines, strict=True)
+    )
+    return f"<table{_class(kind)}>{head}<tbody>{body}</tbody></table>"
+
+
+def _class(name: str) -> str:
+    return f" class='{name}'" if name else ""
+
+
+def figure_grid(figures: Iterable[tuple[str, str, str]]) -> str:
+    """Return figures side by side, each a heading, a picture and a caption. All three are HTML."""
+    return "".join(
+        f"<figure><h2>{heading}</h2>{picture}<figcaption>{caption}</figcaption></figure>"
+        for heading, picture, caption in figures
+    ).join(('<div class="pair">', "</div>"))
 
 
 def data_uri(jpeg: bytes) -> str:

@@ -22,7 +22,7 @@ class BatchingEmbedder:
 
     def __init__(self, embedder: Embedder, *, most: int) -> None:
         self._embedder, self._most = embedder, most
-        self._asked: queue.SimpleQueue[tuple[NDArray[np.uint8], Future[Embeddings]] | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[tuple[NDArray[np.uint8], Future[Embeddings]] | None] = queue.SimpleQueue()
         threading.Thread(target=self._work, name="embedding", daemon=True).start()
 
     @property
@@ -36,42 +36,42 @@ class BatchingEmbedder:
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
         """Return the embeddings of pixels (n, size, size, 3); blocks until their batch has run."""
-        answer: Future[Embeddings] = Future()
-        self._asked.put((pixels, answer))
-        return answer.result()
+        future: Future[Embeddings] = Future()
+        self._requests.put((pixels, future))
+        return future.result()
 
     def close(self) -> None:
         """Stop the thread after the pending requests."""
-        self._asked.put(None)
+        self._requests.put(None)
 
     def _work(self) -> None:
         while True:
-            first = self._asked.get()
+            first = self._requests.get()
             if first is None:
                 return
             batch, count = [first], len(first[0])
             while count < self._most:
                 try:
-                    more = self._asked.get(timeout=WAIT_S)
+                    more = self._requests.get(timeout=WAIT_S)
                 except queue.Empty:
                     break
                 if more is None:
-                    self._asked.put(None)
+                    self._requests.put(None)
                     break
                 batch.append(more)
                 count += len(more[0])
-            self._answer(batch)
+            self._run(batch)
 
-    def _answer(self, batch: list[tuple[NDArray[np.uint8], Future[Embeddings]]]) -> None:
+    def _run(self, batch: list[tuple[NDArray[np.uint8], Future[Embeddings]]]) -> None:
         try:
-            made = self._embedder.embed_pixels(np.concatenate([pixels for pixels, _ in batch]))
+            embeddings = self._embedder.embed_pixels(np.concatenate([pixels for pixels, _ in batch]))
         except BaseException as error:  # every caller gets the error
-            told = error if isinstance(error, RetrievalError) else RetrievalError(f"the model failed: {error}")
-            for _, answer in batch:
-                answer.set_exception(told)
+            failure = error if isinstance(error, RetrievalError) else RetrievalError(f"the model failed: {error}")
+            for _, future in batch:
+                future.set_exception(failure)
             return
         start = 0
-        for pixels, answer in batch:
-            mine = slice(start, start + len(pixels))
-            answer.set_result(Embeddings(made.vectors[mine], made.certainties[mine]))
-            start = mine.stop
+        for pixels, future in batch:
+            rows = slice(start, start + len(pixels))
+            future.set_result(Embeddings(embeddings.vectors[rows], embeddings.certainties[rows]))
+            start = rows.stop

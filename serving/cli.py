@@ -7,23 +7,23 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from index.shell import command
 from retrieval.cli.options import Place
+from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
 from retrieval.cli.signing import new_signing, sign
 from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 from serving.http.listening import bind, port_of
 
-from .config import ServeSettings
-from .config_options import settings_options
+from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -34,15 +34,29 @@ BACKLOG = 512
 Folder = click.Path(path_type=Path)
 
 
-@click.command()
+class ServeCommand(GroupedCommand):
+    """`retrieval serve`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
+        ServeSettings,
+        GROUPS,
+        {ADDRESS: ["host", "port"], ACCESS: ["insecure", "trust"], PAGE: ["page", "examples"]},
+    )
+
+
+@click.command(cls=ServeCommand)
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="0 takes a free one.")
-@settings_options
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine without keys.")
-@click.option("--page/--no-page", default=None, help="Serve the page at /.  [default: on this machine only]")
-@click.option("--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to click on the page.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port to listen on (0 = a free one)."
+)
+@settings_options(ServeSettings)
+@click.option("--insecure", is_flag=True, help="Allow an address beyond this machine without API keys.")
+@click.option("--page/--no-page", default=None, help="Serve the search page at /.  [default: on this machine only]")
+@click.option(
+    "--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to offer on the page. Can be repeated."
+)
 @trust_option
 def serve(
     bundle: Path,
@@ -51,10 +65,10 @@ def serve(
     trust: Sequence[Path],
     host: str,
     port: int,
-    settings: ServeSettings,
     insecure: bool,
     page: bool | None,
     examples: Sequence[Path],
+    **options: Any,
 ) -> None:
     """Serve searches at POST /v1/search and a search page at /.
 
@@ -66,9 +80,10 @@ def serve(
       retrieval serve bundles/shop galleries/shop
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
+    settings = ServeSettings(**{name: value for name, value in options.items() if value is not None})
     check_exposure(host, settings.keys, insecure=insecure)
     from retrieval.retriever import Retriever
-    from serving.ops.logs import Lines
+    from serving.ops.logs import BatchedHandler
 
     from .app import create_app
 
@@ -85,15 +100,15 @@ def serve(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
         f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}."
     )
-    view = retriever.fpir_forecast()
-    if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning(bundle)}.")
+    forecast = retriever.fpir_forecast()
+    if forecast is not None and forecast.outgrown:
+        click.echo(f"Warning: {forecast.warning(bundle)}.")
     page = is_loopback(host) if page is None else page
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
     listeners = bind(host, port)
     address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listeners)}"
     click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
-    logging.basicConfig(level=logging.INFO, handlers=[Lines()], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[BatchedHandler()], force=True)
     for noisy in ("httpx", "gradio", "asyncio"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
@@ -104,12 +119,12 @@ def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
     """Serve on bound sockets until the process is signalled to stop."""
     import uvicorn
 
-    from serving.http.protocol import PunctualProtocol
+    from serving.http.head_limits import HeadLimitProtocol
     from serving.http.server import GRACE_S, run
 
     config = uvicorn.Config(
         app,
-        http=PunctualProtocol,
+        http=HeadLimitProtocol,
         ws="none",
         backlog=BACKLOG,
         log_config=None,
@@ -125,11 +140,11 @@ def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:
     """Raise InvalidParameter for a public address without keys, or a key file without any."""
     if keys is not None and not len(KeyRing(keys)):
-        raise InvalidParameter("--keys", "hold a key", str(keys), remedy=command("keys", "add", keys, "NAME"))
+        raise InvalidParameter("--keys", "contain a key", str(keys), remedy=command("keys", "add", keys, "NAME"))
     if keys is None and not insecure and not is_loopback(host):
         raise InvalidParameter(
             "--host",
-            "be of this machine where there are no keys",
+            "be an address of this machine without API keys",
             host,
             remedy=f"{command('keys', 'add', 'keys.json', 'NAME')}, then --keys keys.json; or --insecure",
         )
@@ -145,15 +160,15 @@ def is_loopback(host: str) -> bool:
 
 def example_files(places: Sequence[Path]) -> list[Path]:
     """Return the photos of files and folders; beyond EXAMPLES, evenly spaced ones."""
-    found: list[Path] = []
+    photos: list[Path] = []
     for place in places:
         if not place.exists():
             raise InvalidParameter("--examples", "exist", str(place))
-        inside = sorted(place.rglob("*")) if place.is_dir() else [place]
-        found += [file for file in inside if file.suffix.lower() in SUFFIXES]
-    if len(found) > EXAMPLES:
-        found = [found[round(i * (len(found) - 1) / (EXAMPLES - 1))] for i in range(EXAMPLES)]
-    return found
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        photos += [file for file in files if file.suffix.lower() in SUFFIXES]
+    if len(photos) > EXAMPLES:
+        photos = [photos[round(i * (len(photos) - 1) / (EXAMPLES - 1))] for i in range(EXAMPLES)]
+    return photos
 
 
 @click.group()
@@ -171,7 +186,11 @@ def keys() -> None:
 @click.argument("file", type=Folder)
 @click.argument("name")
 @click.option(
-    "--scope", type=click.Choice(SCOPES), default="search", show_default=True, help="admin may change things."
+    "--scope",
+    type=click.Choice(SCOPES),
+    default="search",
+    show_default=True,
+    help="search allows searching and reading; admin also allows changes of the gallery and reloads.",
 )
 def add(file: Path, name: str, scope: str) -> None:
     """Add a key and print it. It is shown only once; older keys of the same name stay valid until removed.
@@ -199,7 +218,7 @@ def show(file: Path) -> None:
 @keys.command()
 @click.argument("file", type=Folder)
 @click.argument("name")
-@click.option("--keep-newest", is_flag=True, help="End a rotation: only the newest key of the name goes on.")
+@click.option("--keep-newest", is_flag=True, help="Keep the newest key of this name, to end a rotation.")
 def remove(file: Path, name: str, keep_newest: bool) -> None:
     """Remove the keys of a name.
 

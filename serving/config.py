@@ -1,31 +1,43 @@
-"""Server settings."""
+"""Settings of one server, with the defaults and help texts of the options of `retrieval serve`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from retrieval.cores import cores
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_BYTES
+from retrieval.settings import setting
+
+GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 
 
 @dataclass(frozen=True)
 class ServeSettings:
     """Limits of one server process. The threshold is not a setting: it belongs to the bundle."""
 
-    threads: int = field(default_factory=cores)  # concurrent searches; default: one per core
-    queue: int = 32  # searches that may wait; further ones get 503
-    deadline_s: float = 10.0  # time limit of a search, waiting included; then 503
+    threads: int = setting(cores, CAPACITY, "Number of concurrent searches.", shown="one per core")
+    queue: int = setting(32, CAPACITY, "Number of searches that may wait for a thread; further ones get status 503.")
+    deadline_s: float = setting(
+        10.0, CAPACITY, "Time limit of a search in seconds, waiting included; then it gets 503.", option="deadline"
+    )
+    batch: int = setting(
+        0, CAPACITY, "Number of photos that are embedded together.", shown="16 on a GPU, no batching on a CPU"
+    )
+    keys: Path | None = setting(
+        None, ACCESS, "File of API keys, made by `retrieval keys`; required beyond this machine.", shown="none"
+    )
+    rate: float = setting(
+        math.inf, ACCESS, "Requests per second per key, or per address without keys.", shown="no limit"
+    )
+    feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
+    # set in Python only
     body_s: float = 15.0  # time limit for the arrival of a request body
     max_bytes: int = MAX_BYTES  # per image
     max_batch_bytes: int = 64 * 2**20  # per batch of images
-    batch: int = 0  # photos embedded together; 0: 16 on a GPU, no batching on a CPU
-    keys: Path | None = None  # file of API keys; None: no authentication
-    rate: float = math.inf  # requests per second per key, or per address without keys
     local: bool = False  # accept loopback host names only; set where there are no keys
-    feedback: Path | None = None  # file that verdicts are appended to; None: feedback is refused
 
     def __post_init__(self) -> None:
         for name in ("threads", "queue", "max_bytes", "max_batch_bytes"):

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 
-from serving.http.limits import AGAIN, Busy
+from serving.http.limits import TRY_AGAIN, Busy
 
 Result = TypeVar("Result")
 CLOSE_S = 2.0  # time for running searches to end when the pool closes
@@ -21,10 +21,10 @@ class SearchPool:
 
     def __init__(self, *, threads: int, queue: int, deadline_s: float) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="search")
-        self._threads, self._places, self._deadline = threads, threads + queue, deadline_s
-        self._under_way: set[Future[Any]] = set()
+        self._threads, self._capacity, self._deadline = threads, threads + queue, deadline_s
+        self._pending: set[Future[Any]] = set()
         self._started: dict[int, float] = {}  # start time of the running search, by thread id
-        self._taken = 0
+        self._count = 0
         self._guard = Lock()
 
     @property
@@ -35,12 +35,12 @@ class SearchPool:
     @property
     def waiting(self) -> int:
         """Number of searches waiting for a thread."""
-        return max(0, self._taken - self._threads)
+        return max(0, self._count - self._threads)
 
     @property
     def is_full(self) -> bool:
         """Whether the queue is full."""
-        return self._taken >= self._places
+        return self._count >= self._capacity
 
     @property
     def overdue(self) -> int:
@@ -56,13 +56,13 @@ class SearchPool:
         ends, not when the client disconnects.
         """
         with self._guard:
-            if self._taken >= self._places:
-                raise Busy("every place in the queue is taken", remedy=AGAIN)
-            self._taken += 1
-        asked = time.perf_counter()
+            if self._count >= self._capacity:
+                raise Busy("the queue is full", remedy=TRY_AGAIN)
+            self._count += 1
+        submitted = time.perf_counter()
 
         def timed() -> tuple[Result, float]:
-            waited = time.perf_counter() - asked
+            waited = time.perf_counter() - submitted
             with self._guard:
                 self._started[get_ident()] = time.monotonic()
             try:
@@ -74,25 +74,25 @@ class SearchPool:
         try:
             running = self._pool.submit(copy_context().run, timed)  # the work sees CALLER
         except RuntimeError as error:  # the pool is closed
-            self._leave(None)
-            raise Busy("the server is shutting down", remedy=AGAIN) from error
+            self._release(None)
+            raise Busy("the server is shutting down", remedy=TRY_AGAIN) from error
         with self._guard:
-            self._under_way.add(running)
-        running.add_done_callback(self._leave)
+            self._pending.add(running)
+        running.add_done_callback(self._release)
         try:
             async with asyncio.timeout(deadline_s or self._deadline):
                 return await asyncio.wrap_future(running)
         except TimeoutError as error:  # waiting work is cancelled; running work ends on its own
-            raise Busy("the search did not end before its deadline", remedy=AGAIN) from error
+            raise Busy("the search did not end before its deadline", remedy=TRY_AGAIN) from error
 
-    def _leave(self, ended: Future[Any] | None) -> None:
+    def _release(self, future: Future[Any] | None) -> None:
         with self._guard:
-            self._taken -= 1
-            self._under_way.discard(ended)
+            self._count -= 1
+            self._pending.discard(future)
 
     def close(self) -> None:
         """Refuse further work and wait up to CLOSE_S for running work; threads that hang are abandoned."""
         self._pool.shutdown(wait=False)
         with self._guard:
-            under_way = set(self._under_way)
-        wait(under_way, timeout=CLOSE_S)
+            pending = set(self._pending)
+        wait(pending, timeout=CLOSE_S)

@@ -28,17 +28,17 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
 from serving.http.callers import CALLER
 from serving.http.limits import Busy
-from serving.ops.drift_monitor import Monitor
+from serving.ops.drift_monitor import DriftMonitor
 from serving.ops.readiness import Readiness
 from serving.ops.telemetry import Telemetry
 
-from .answers import Answers
 from .batching import BatchingEmbedder
 from .config import ServeSettings
 from .pool import SearchPool
+from .recent_answers import RecentAnswers
 
 GPU_BATCH = 16
-COMPARED = 10  # matches per query that a decision diff compares
+COMPARED_MATCHES = 10  # matches per query that a decision diff compares
 
 
 class NoSuchThing(RetrievalError):
@@ -46,13 +46,13 @@ class NoSuchThing(RetrievalError):
 
 
 @dataclass(frozen=True)
-class Swap:
-    """The outcome of a reload or of its dry run."""
+class ReloadOutcome:
+    """Result of a reload or of its dry run."""
 
     swapped: bool
     before: Retriever
     after: Retriever
-    asked: int
+    queries: int  # searched with both
     changed: list[tuple[int, list[str], list[str]]]  # query, item_ids before and after
 
 
@@ -71,7 +71,7 @@ class Service:
         self.pool = SearchPool(
             threads=self.settings.threads, queue=self.settings.queue, deadline_s=self.settings.deadline_s
         )
-        self.monitor = Monitor(retriever.bundle)
+        self.monitor = DriftMonitor(retriever.bundle)
         self.telemetry = Telemetry()
         self.telemetry.watch(self)
         self.ready = False
@@ -79,7 +79,7 @@ class Service:
         bundle, gallery = retriever.bundle, retriever.gallery
         self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
         self._reloading, self._writing = Lock(), Lock()
-        self._answers = Answers()
+        self._answers = RecentAnswers()
 
     def start(self) -> None:
         """Run one warm-up search and become ready. The first client does not pay for lazy initialization."""
@@ -119,13 +119,13 @@ class Service:
         self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:
-            self._answers.note(CALLER.get(), request_id, result)
+            self._answers.add(CALLER.get(), request_id, result)
         return result
 
     def feedback(self, request_id: str, verdict: str) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer."""
         if self.settings.feedback is None:
-            raise NoSuchThing("this server takes no feedback", remedy="Start it with --feedback FILE")
+            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
         caller, retriever = CALLER.get(), self.retriever
         answered = self._answers.find(caller, request_id)
         if answered is None:
@@ -134,10 +134,10 @@ class Service:
                 remedy="Judge an answer soon after the search, and with the key that asked for it",
             )
         if answered.result.bundle_id != retriever.bundle.bundle_id:
-            raise NoSuchThing("the answer came from another bundle than serves now", remedy="Search again")
+            raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
         if answered.verdicts.get(caller.key) == verdict:  # already recorded
             return
-        made = feedback_on(
+        entry = feedback_on(
             answered.result,
             verdict,
             retriever.bundle,
@@ -146,13 +146,13 @@ class Service:
             key=caller.key,
             asked_by=answered.asked_by,
         )
-        append_feedback(self.settings.feedback, made)
+        append_feedback(self.settings.feedback, entry)
         answered.verdicts[caller.key] = verdict
 
     def info(self) -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         retriever = self.retriever
-        bundle, gallery, view = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
+        bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
         point = bundle.operating_point
         return {
             "bundle_id": bundle.bundle_id,
@@ -163,7 +163,7 @@ class Service:
             "distance": bundle.manifest["distance"]["form"],
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
-            "fpir_forecast": None if view is None else view.to_dict(),
+            "fpir_forecast": None if forecast is None else forecast.to_dict(),
             "gallery": {
                 "version": gallery.version,
                 "photos": len(gallery),
@@ -186,10 +186,10 @@ class Service:
         Raises GalleryLocked when another request or process is writing.
         """
         if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
-            raise GalleryLocked("another request is writing", remedy="Try again in a second")
+            raise GalleryLocked("another request is writing to the gallery", remedy="Try again in a second")
         try:
-            place = self.retriever.gallery.path
-            with open_gallery(place) as gallery:
+            location = self.retriever.gallery.path
+            with open_gallery(location) as gallery:
                 yield gallery
         finally:
             self._writing.release()
@@ -213,12 +213,12 @@ class Service:
         with self._writer() as gallery:
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
-                raise NoSuchThing("nothing of that is in the gallery")
+                raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
 
     # reloads
 
-    def reload(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> Swap:
+    def reload(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
         """Reopen bundle and gallery, compare both retrievers on `images`, and swap to the new one.
 
         The new retriever must open, verify and answer a search. If it does not, the error is raised and the old one
@@ -236,10 +236,10 @@ class Service:
                 raise
             if not dry_run:
                 self.retriever = after
-                self.monitor = Monitor(after.bundle)
+                self.monitor = DriftMonitor(after.bundle)
                 after.gallery.check_in_background()
             self.telemetry.reloads.labels("dry_run" if dry_run else "swapped").inc()
-            return Swap(not dry_run, before, after, len(images), changed)
+            return ReloadOutcome(not dry_run, before, after, len(images), changed)
         finally:
             self._reloading.release()
 
@@ -259,12 +259,12 @@ def decision_diff(
     before: Retriever, after: Retriever, images: Sequence[bytes]
 ) -> list[tuple[int, list[str], list[str]]]:
     """Return the queries that two retrievers answer differently: index, item ids matched before and after."""
-    found = []
+    changed = []
     for number, image in enumerate(images):
-        one, other = (
-            [match.item_id for match in retriever.search(image, top_k=COMPARED).matches]
+        item_ids_before, item_ids_after = (
+            [match.item_id for match in retriever.search(image, top_k=COMPARED_MATCHES).matches]
             for retriever in (before, after)
         )
-        if one != other:
-            found.append((number, one, other))
-    return found
+        if item_ids_before != item_ids_after:
+            changed.append((number, item_ids_before, item_ids_after))
+    return changed

@@ -128,7 +128,7 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 def run(shop: dict[str, Path]) -> dict[str, Path]:
     """Return the shop with a trained run."""
     from training.config import Settings
-    from training.loop.trainer import train
+    from training.loop.train import train
 
     place = shop["BUNDLE"].parent / "run"
     settings = Settings(

@@ -87,8 +87,8 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("training/data/cli.py", "output"): "photos",
     ("retrieval/cli/commands.py", "output"): "gallery",
     ("retrieval/cli/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
-    ("training/cli.py", "output"): "bundle",
-    ("training/cli.py", "'evaluate'", "output"): "run",
+    ("training/export/cli.py", "output"): "bundle",
+    ("training/cli.py", "output"): "run",
     ("training/cli.py", "'train'", "RUN"): "NEW",
     ("serving/http/keys.py", "SEARCH"): "=search",
     ("serving/http/guard.py", "scope"): "=admin",
@@ -227,7 +227,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(shop: Path) -> Path:
     """Return the shop with a trained run."""
     from training.config import Settings
-    from training.loop.trainer import train
+    from training.loop.train import train
 
     train(Settings(catalogue=str(shop / "photos"), **QUICK), shop / "run")  # type: ignore[arg-type]
     return shop

@@ -116,6 +116,32 @@ def test_documented_commands_exist_with_their_options() -> None:
             assert {word for word in words if word.startswith("-")} <= known, line
 
 
+def test_modules_and_functions_are_short() -> None:
+    long = []
+    for path in tracked():
+        if path.suffix != ".py" or path.relative_to(ROOT).parts[0] not in PACKAGES:
+            continue
+        text, name = path.read_text(), str(path.relative_to(ROOT))
+        if (lines := len(text.splitlines())) > 300:
+            long.append(f"{name}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > 60:
+                    long.append(f"{name}, {node.name}: {lines} lines")
+    assert not long, "more than 300 lines in a module or 60 in a function"
+
+
+PATH = re.compile(r"`((?:\w[\w.-]*/)+[\w.-]*)`|\]\(([\w./-]+)\)")
+
+
+def test_every_path_named_in_contributing_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    names = {code or link for code, link in PATH.findall(text)}
+    assert len(names) > 30
+    assert not sorted(name for name in names if "NAME" not in name and not (ROOT / name).exists())
+
+
 def test_every_legend_has_a_place() -> None:
     """Without one matplotlib looks for a free corner, and warns on a slow machine that this takes long."""
     for path in tracked():

@@ -1,9 +1,8 @@
-"""The commands `retrieval train`, `losses`, `evaluate` and `export`."""
+"""The commands `retrieval train`, `losses` and `evaluate`."""
 
 from __future__ import annotations
 
 import json
-import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,14 +11,11 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from index.shell import command
-from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
-from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.cli.signing_options import read_key, say_signed
-from retrieval.cli.target_options import target_options
+from retrieval.cli.settings_options import GroupedCommand
 from retrieval.errors import DataError, InvalidParameter
 
-from .config import DATA, EVALUATION, HARDWARE, OUTPUT, Settings
-from .options import GroupedCommand, SettingsCommand, settings_groups, settings_options
+from .config import DATA, EVALUATION, OUTPUT, Settings
+from .options import SettingsCommand, training_groups, training_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -27,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 class TrainCommand(SettingsCommand):
     """`retrieval train`, with its options in groups."""
 
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = training_groups(
         {DATA: ["config"], OUTPUT: ["output", "resume"]}
     )
 
@@ -41,28 +37,6 @@ class EvaluateCommand(GroupedCommand):
     }
 
 
-class ExportCommand(GroupedCommand):
-    """`retrieval export`, with its options in groups."""
-
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
-        "Threshold": [
-            *("target_fpir", "target_far", "target_precision", "mated_share", "allow_estimate"),
-            *("gallery_size", "reject_uncertain", "protocol", "far_range"),
-        ],
-        HARDWARE: ["precision", "provider"],
-        OUTPUT: ["output", "sign", "gallery", "gallery_output"],
-    }
-
-
-def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
-    """Add an option whose value is stored in the `meta` of click's context, under its name."""
-
-    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-        context.meta[str(parameter.name)] = value
-
-    return click.option(flag, callback=keep, expose_value=False, show_default=True, **options)
-
-
 @click.command(cls=TrainCommand)
 @click.argument("catalogue", required=False)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the run to.")
@@ -72,7 +46,7 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     help="TOML file with settings. Options on the command line override it.",
 )
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
-@settings_options
+@training_options
 @click.pass_context
 def train(
     context: click.Context,
@@ -94,7 +68,7 @@ def train(
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
     """
-    from training.loop.trainer import train as run_training
+    from training.loop.train import train as run_training
 
     if resume:
         run = run_training(open_run(output).settings, output, resume=True)
@@ -159,108 +133,6 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
         click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 
 
-@click.command(cls=ExportCommand)
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
-)
-@target_options
-@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
-@click.option(
-    "--gallery-size",
-    type=int,
-    help="Number of gallery items that the FPIR is promised for.  [default: the number of calibration items]",
-)
-@click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
-@click.option(
-    "--protocol",
-    type=click.Choice(["searches", "pairs"]),
-    default="searches",
-    show_default=True,
-    help="What the threshold decides: searches in a gallery (1:N) or pairs of photos (1:1).",
-)
-@click.option(
-    "--far-range",
-    type=(float, float),
-    default=(0.01, 0.1),
-    show_default=True,
-    help="Range of false-accept rates that the threshold is chosen in, with --protocol pairs.",
-)
-@_of_context(
-    "--precision",
-    type=click.Choice(PRECISIONS),
-    default=FP32,
-    help="Precision of the exported model. A lower one is faster and less exact.",
-)
-@_of_context(
-    "--provider",
-    type=click.Choice(list(PROVIDERS)),
-    default=CPU,
-    help="Execution provider that runs the model. The bundle works with this provider only.",
-)
-@click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
-@click.option(
-    "--gallery-output",
-    type=click.Path(path_type=Path),
-    help="Directory to write the gallery to, with --gallery.  [default: galleries/BUNDLE]",
-)
-@_of_context(
-    "--sign",
-    type=click.Path(path_type=Path),
-    help="Sign the bundle with this private key (made by `retrieval keys new-signing`).",
-)
-def export(
-    run: Path,
-    output: Path,
-    target: Any,
-    allow_estimate: bool,
-    gallery_size: int | None,
-    reject_uncertain: bool,
-    protocol: str,
-    far_range: tuple[float, float],
-    gallery: Path | None,
-    gallery_output: Path | None,
-) -> None:
-    """Write a run as a bundle: the ONNX model and one threshold with its evidence.
-
-    Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
-    CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
-
-    \b
-    Example:
-      retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
-      retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
-    """
-    from training.export.export import export as export_run
-    from training.export.variants import Variant
-
-    meta = click.get_current_context().meta
-    key = read_key(meta["sign"])
-    photos = read_catalogue(gallery) if gallery else None
-    bundle = export_run(
-        open_run(run),
-        output,
-        target=target,
-        allow_estimate=allow_estimate,
-        gallery_size=gallery_size,
-        reject_uncertain=reject_uncertain,
-        pairs_far_range=far_range if protocol == "pairs" else None,
-        variant=Variant(meta["precision"], meta["provider"]),
-    )
-    if bundle.manifest["evidence"]["beside_fp32"]:
-        click.echo(_comparison(bundle.manifest["evidence"]))
-    say_signed(bundle, key)
-    click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
-    for caveat in bundle.operating_point.caveats():
-        click.echo(f"Note: {caveat}.")
-    if photos is None:
-        click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
-        return
-    gallery_path = gallery_output or Path("galleries") / output.name
-    _index(bundle, photos, gallery_path)
-    click.echo(f"Next: {command('serve', output, gallery_path)}")
-
-
 def gather_settings(
     context: click.Context, *, catalogue: str | None, config: Path | None, options: Mapping[str, Any]
 ) -> Settings:
@@ -283,23 +155,6 @@ def open_run(path: Path) -> Any:
     return Run.open(path)
 
 
-def _comparison(evidence: Mapping[str, Any]) -> str:
-    from training.export.comparison import render_comparison
-
-    cosine = evidence["parity"]["mean_cosine"]
-    return f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
-
-
-def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
-    from retrieval.indexing.pipeline import index_catalogue
-
-    report = index_catalogue(bundle, photos, path)
-    click.echo(f"Wrote {path}: {report.added} photos added, {len(report.refused)} refused.")
-    if report.refused and not report.added and not report.skipped:
-        click.echo("Nothing was added: every photo was refused.", err=True)
-        sys.exit(1)
-
-
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
@@ -309,4 +164,4 @@ def _toml(path: Path) -> dict[str, Any]:
         raise DataError(f"{path} is not valid TOML: {error}") from error
 
 
-__all__ = ["evaluate", "export", "losses", "train"]
+__all__ = ["evaluate", "losses", "train"]

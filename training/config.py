@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
+from retrieval.settings import setting
 
 NOT_NEGATIVE = (
     *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
@@ -22,14 +23,6 @@ GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVAL
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
     *("Hardware", "Output"),
 )
-
-
-def setting(default: Any, group: str, text: str) -> Any:
-    """Declare a setting: its default, and the heading and the sentence under which `--help` shows it."""
-    metadata = {"group": group, "help": text}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -45,11 +38,11 @@ class Settings:
     dim: int = setting(128, MODEL, "Length of an embedding.")
     pooling: str = setting("average", MODEL, "Pooling of the feature map: 'average' or 'gem' (generalised mean).")
     loss: str = setting("smooth_ap", LOSS, "Base loss. `retrieval losses` lists them.")
-    loss_arguments: Mapping[str, float | int | bool | str] = setting({}, LOSS, "Arguments of the base loss.")
+    loss_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the base loss.")
     regularizer: str = setting(
         "", LOSS, "Loss that is added to the base loss, or '' for none. 'tcm' makes distances consistent across items."
     )
-    regularizer_arguments: Mapping[str, float | int | bool | str] = setting({}, LOSS, "Arguments of the regularizer.")
+    regularizer_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the regularizer.")
     regularizer_weight: float = setting(1.0, LOSS, "Weight of the regularizer relative to the base loss.")
     epochs: int = setting(8, SCHEDULE, "Number of training epochs.")
     epoch_steps: int = setting(0, SCHEDULE, "Batches per epoch (0 = one pass over the training photos).")
@@ -104,7 +97,7 @@ class Settings:
     flip: bool = setting(True, AUGMENTATION, "Mirror half of the training crops.")
     colour: float = setting(0.2, AUGMENTATION, "Strength of the brightness, contrast and saturation jitter.")
     augmentation: Mapping[str, Any] = setting(
-        {},
+        dict,
         AUGMENTATION,
         "Albumentations pipeline, as `albumentations.to_dict` returns it, in place of the built-in one.",
     )

@@ -18,7 +18,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from training.data.synthetic import make_catalogue
 from training.evaluation.report import evaluate_run, render
 from training.export.export import export
-from training.loop.trainer import train
+from training.loop.train import train
 
 from .config import Settings
 

@@ -1,40 +1,20 @@
-"""Command-line options: help in groups, one option per setting, arguments of the losses."""
+"""Command-line options of training: one per setting, and the arguments of the losses."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
 from retrieval.errors import InvalidParameter
 
 from .config import GROUPS, Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-TYPES: Mapping[str, Any] = {"int": int, "float": float, "str": str, "bool": bool}
 LOSS_PREFIXES = {"loss_arguments": "--loss.", "regularizer_arguments": "--regularizer."}
-
-
-class GroupedCommand(click.Command):
-    """A command whose help shows the options under headings."""
-
-    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {}  # parameter names of each heading, in order
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each group, then those of no group under "Other"."""
-        records = {
-            str(parameter.name): record
-            for parameter in self.get_params(ctx)
-            if (record := parameter.get_help_record(ctx)) is not None
-        }
-        for title, names in self.option_groups.items():
-            with formatter.section(title):
-                formatter.write_dl([records.pop(name) for name in names])
-        with formatter.section("Other"):
-            formatter.write_dl(list(records.values()))
 
 
 class SettingsCommand(GroupedCommand):
@@ -54,26 +34,14 @@ class SettingsCommand(GroupedCommand):
         return super().parse_args(ctx, rest)
 
 
-def settings_options(command: Command) -> Command:
+def training_options(command: Command) -> Command:
     """Add an option for every setting, so that help, TOML files and the API use the same names."""
-    for entry in reversed(_optional_settings()):
-        name = entry.name.replace("_", "-")
-        flags = f"--{name}/--no-{name}" if entry.type == "bool" else f"--{name}"
-        text = f"{entry.metadata['help']}  [default: {entry.default!r}]"
-        command = click.option(flags, entry.name, type=TYPES[str(entry.type)], default=None, help=text)(command)
-    return command
+    return settings_options(Settings)(command)
 
 
-def settings_groups(first: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the names of all settings that are options by their heading, preceded by the options `first`."""
-    groups = {title: list(first.get(title, ())) for title in GROUPS}
-    for entry in _optional_settings():
-        groups[entry.metadata["group"]].append(entry.name)
-    return groups
-
-
-def _optional_settings() -> list[dataclasses.Field[Any]]:
-    return [entry for entry in dataclasses.fields(Settings) if entry.name != "catalogue" and str(entry.type) in TYPES]
+def training_groups(others: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return the names of all settings that are options by their heading, preceded by the options `others`."""
+    return settings_groups(Settings, GROUPS, others)
 
 
 def _nested(words: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -55,12 +55,12 @@ def loop_over_classes(vectors: np.ndarray, labels: np.ndarray, low: float, high:
     """Return OPIS computed per class, with the photos of the class against all."""
     points, rows = low + (high - low) * np.arange(1, 101) / 100, []
     for label in np.unique(labels):
-        mine = labels == label
-        if mine.sum() < 2:
+        same_label = labels == label
+        if same_label.sum() < 2:
             continue
-        distances = np.sqrt(np.clip(2 - 2 * vectors[mine] @ vectors.T, 0, 4))
-        inside = np.sort(distances[:, mine][np.triu_indices(mine.sum(), 1)])
-        outside = np.sort(distances[:, ~mine].ravel())
+        distances = np.sqrt(np.clip(2 - 2 * vectors[same_label] @ vectors.T, 0, 4))
+        inside = np.sort(distances[:, same_label][np.triu_indices(same_label.sum(), 1)])
+        outside = np.sort(distances[:, ~same_label].ravel())
         phi = 1 - np.searchsorted(outside, points, side="right") / len(outside)
         psi = np.searchsorted(inside, points, side="right") / len(inside)
         rows.append(np.divide(2 * phi * psi, phi + psi, out=np.zeros(100), where=phi + psi > 0))

@@ -158,13 +158,13 @@ class Bench:
         """Return the seconds that the servers' core was available, was in use, and was used by the servers."""
         return *core_times(self.core), sum(server.cpu() for server in self.servers.values())
 
-    def median(self, figure: Callable[[Phase], float], turn: Turn) -> float:
+    def median(self, statistic: Callable[[Phase], float], turn: Turn) -> float:
         """Return the median of a metric over the rounds."""
-        return float(np.median([figure(phase) for phase in self.turns[turn]]))
+        return float(np.median([statistic(phase) for phase in self.turns[turn]]))
 
-    def paired(self, figure: Callable[[Phase, Phase], float], one: Turn, other: Turn) -> float:
+    def paired(self, statistic: Callable[[Phase, Phase], float], one: Turn, other: Turn) -> float:
         """Return the median over the rounds of a function of two turns."""
-        return float(np.median([figure(a, b) for a, b in zip(self.turns[one], self.turns[other], strict=True)]))
+        return float(np.median([statistic(a, b) for a, b in zip(self.turns[one], self.turns[other], strict=True)]))
 
 
 def _row(what: str, pair: Sequence[str], compared: str) -> Row:
@@ -201,16 +201,16 @@ def peer_rows(bench: Bench) -> list[Row]:
             rows.append(Row(f"{peer}: not installed", NONE))
             continue
         for clients, name in ((1, "p50"), (1, "p99"), (MANY, "rate"), (MANY, "cpu_each")):
-            figure = attrgetter(name)
-            both = [bench.median(figure, (kind, clients)) for kind in (OURS, peer)]
-            ratio = bench.paired(partial(_ratio, figure), (OURS, clients), (peer, clients))
+            statistic = attrgetter(name)
+            both = [bench.median(statistic, (kind, clients)) for kind in (OURS, peer)]
+            ratio = bench.paired(partial(_ratio, statistic), (OURS, clients), (peer, clients))
             shown = [f"{value:.1f}/s" if name == "rate" else ms(value) for value in both]
             rows.append(_row(f"{FIGURES[name]}, clients: {clients}; and {peer}", shown, f"{ratio:.2f}"))
     return rows
 
 
-def _ratio(figure: Callable[[Phase], float], one: Phase, other: Phase) -> float:
-    return figure(one) / figure(other)
+def _ratio(statistic: Callable[[Phase], float], one: Phase, other: Phase) -> float:
+    return statistic(one) / statistic(other)
 
 
 def open_rows(bench: Bench) -> list[Row]:

@@ -20,7 +20,7 @@ from scipy import stats
 from training.config import Settings
 from training.evaluation.report import evaluate_run
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 
 from .tables import Recorder, parser_of
 
@@ -42,7 +42,7 @@ RECIPES["EL-nivMF + ProxyAnchor"] = {
     "initial_norm": 50.0,
     "head_learning_rate": 1e-2,  # the head is ten times as large
 }
-FIGURES = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
+METRICS = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "misidentification", "TPIR at exactly the target")
 
 
 def main() -> None:
@@ -91,13 +91,13 @@ def report_of(settings: Settings, path: Path) -> dict[str, Any]:
 
 def tables(results: dict[str, list[dict[str, Any]]], record: Recorder) -> None:
     """Record a table per evaluation split: mean ± standard deviation over seeds."""
-    for scene in results[next(iter(results))][0]["splits"]:
-        record.table(scene, ("loss", *FIGURES))
+    for split in results[next(iter(results))][0]["splits"]:
+        record.table(split, ("loss", *METRICS))
         for name, reports in results.items():
             cells = []
-            for figure in FIGURES:
-                values = np.array([report["splits"][scene][figure] for report in reports])
-                digits = 4 if figure == "OPIS" else 3
+            for metric in METRICS:
+                values = np.array([report["splits"][split][metric] for report in reports])
+                digits = 4 if metric == "OPIS" else 3
                 spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
                 cells.append(f"{values.mean():.{digits}f}{spread}")
             record.add(name, *cells)
@@ -109,10 +109,10 @@ def changes_by_tcm(results: dict[str, list[dict[str, Any]]], record: Recorder) -
     for name in BASES:
         base, both = ([report["splits"]["unseen"] for report in results[n]] for n in (name, f"{name} + TCM"))
         cells = []
-        for figure in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
-            one, two = (np.array([scene[figure] for scene in scenes]) for scenes in (base, both))
-            ends = _interval(np.log(two / one) if figure == "OPIS" else two - one)
-            if figure == "OPIS":
+        for metric in ("OPIS", "R@1", "FPIR", "TPIR at exactly the target"):
+            one, two = (np.array([split[metric] for split in splits]) for splits in (base, both))
+            ends = _interval(np.log(two / one) if metric == "OPIS" else two - one)
+            if metric == "OPIS":
                 cells.append("{:+.0%} [{:+.0%}, {:+.0%}]".format(*np.expm1(ends)))
             else:
                 cells.append("{:+.3f} [{:+.3f}, {:+.3f}]".format(*ends))

@@ -70,7 +70,7 @@ MARGINS = (
 
 
 @dataclass(frozen=True)
-class World:
+class FrozenFeatures:
     """Photos with features: training views (views, photos, w), and one per photo (photos, w)."""
 
     photos: list[Photo]
@@ -85,7 +85,7 @@ class World:
 
 
 @torch.inference_mode()
-def load_world(folder: Path, data: Path) -> World:
+def load_features(folder: Path, data: Path) -> FrozenFeatures:
     """Return the features of grocery, computed once."""
     settings = Settings(
         catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224")
@@ -125,7 +125,7 @@ def load_world(folder: Path, data: Path) -> World:
     with np.load(path, allow_pickle=False) as file:
         raw_views, raw_plain = torch.from_numpy(file["views"]), torch.from_numpy(file["plain"])
     mean, scale = raw_views.mean(dim=(0, 1)), raw_views.std()
-    return World(photos, splits, (raw_views - mean) / scale, (raw_plain - mean) / scale, fit)
+    return FrozenFeatures(photos, splits, (raw_views - mean) / scale, (raw_plain - mean) / scale, fit)
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,11 @@ class Task:
         return f"{self.loss}({given}){extra} noise={self.label_noise} items={self.items} seed={self.seed}"
 
 
-def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
+def train_head(features: FrozenFeatures, task: Task) -> tuple[nn.Linear, list[float]]:
     """Return the trained head, and validation R@1 after each epoch if requested."""
     torch.manual_seed(task.seed)
     generator = np.random.default_rng(task.seed)
-    labels = item_labels([world.photos[i] for i in world.fit])
+    labels = item_labels([features.photos[i] for i in features.fit])
     kept = generator.permutation(labels.max() + 1)[: round(task.items * (labels.max() + 1))]
     rows = np.flatnonzero(np.isin(labels, kept))
     labels = np.unique(labels[rows], return_inverse=True)[1]
@@ -165,10 +165,10 @@ def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
     if task.tcm:
         margins = {"positive_margin": task.tcm[0], "negative_margin": task.tcm[1]}
         loss = Regularized(loss, make_loss("tcm", classes=classes, dim=DIM, arguments=margins), 1.0)
-    head = nn.Linear(world.plain.shape[1], DIM)
+    head = nn.Linear(features.plain.shape[1], DIM)
     if norm:
         with torch.no_grad():
-            factor = norm / head(world.views[0][rows[:256]]).norm(dim=1).mean()
+            factor = norm / head(features.views[0][rows[:256]]).norm(dim=1).mean()
             head.weight.mul_(factor)
             head.bias.mul_(factor)
     groups = [{"params": list(head.parameters()), "lr": 1e-3 * max(1.0, norm / 5), "weight_decay": 1e-4}]
@@ -176,13 +176,13 @@ def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
     optimizer = torch.optim.AdamW(groups)
     rates = [group["lr"] for group in optimizer.param_groups]
     sampler = ItemSampler(labels.tolist(), items_per_batch=16, photos_per_item=4, seed=task.seed)
-    batches = len(world.fit) // 64  # same number of photos for every loss
+    batches = len(features.fit) // 64  # same number of photos for every loss
     curve, step = [], 0
     deals = itertools.chain.from_iterable(sampler.epoch(epoch) for epoch in itertools.count())
     for _ in range(EPOCHS):
         for batch in itertools.islice(deals, batches):
             view = torch.from_numpy(generator.integers(VIEWS, size=len(batch)))
-            value = loss(head(world.views[view, torch.from_numpy(rows[batch])]), torch.from_numpy(labels[batch]))
+            value = loss(head(features.views[view, torch.from_numpy(rows[batch])]), torch.from_numpy(labels[batch]))
             optimizer.zero_grad()
             value.backward()
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -190,41 +190,41 @@ def train_head(world: World, task: Task) -> tuple[nn.Linear, list[float]]:
             optimizer.step()
             step += 1
         if task.every_epoch:
-            curve.append(validation_figures(world, head)["validation R@1"])
+            curve.append(validation_metrics(features, head)["validation R@1"])
     return head, curve
 
 
 @torch.no_grad()
-def vectors_of(world: World, head: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
+def vectors_of(features: FrozenFeatures, head: nn.Linear) -> tuple[np.ndarray, np.ndarray]:
     """Return unit embeddings (photos, d) and norms (photos,)."""
-    raw = head(world.plain)
+    raw = head(features.plain)
     return F.normalize(raw, dim=1).numpy(), raw.norm(dim=1).numpy()
 
 
-def validation_figures(world: World, head: nn.Linear) -> dict[str, float]:
+def validation_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, float]:
     """Return R@1 and OPIS on the validation items."""
-    protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
-    split = make_evaluation_split("validation", world.photos, world.splits.validation, protocol)
-    vectors = vectors_of(world, head)[0]
-    figures = rank_metrics(split, vectors, world.labels) | consistency_metrics(split, vectors, world.labels)
-    return {f"validation {name}": figures[name] for name in ("R@1", "OPIS")}
+    protocol = make_evaluation_protocol(features.photos, gallery_source="", query_source="")
+    split = make_evaluation_split("validation", features.photos, features.splits.validation, protocol)
+    vectors = vectors_of(features, head)[0]
+    metrics = rank_metrics(split, vectors, features.labels) | consistency_metrics(split, vectors, features.labels)
+    return {f"validation {name}": metrics[name] for name in ("R@1", "OPIS")}
 
 
-def figures_of(world: World, head: nn.Linear) -> dict[str, Any]:
+def head_metrics(features: FrozenFeatures, head: nn.Linear) -> dict[str, Any]:
     """Return metrics on items unseen in training, with the threshold of the calibration items."""
-    protocol = make_evaluation_protocol(world.photos, gallery_source="", query_source="")
-    vectors, norms = vectors_of(world, head)
-    unseen = make_evaluation_split("unseen", world.photos, world.splits.test, protocol)
-    calibration = make_evaluation_split("calibration", world.photos, world.splits.calibration, protocol)
-    scores = score_split(unseen, vectors, world.labels)
-    threshold = threshold_at_fpir(score_split(calibration, vectors, world.labels), 0.05)
+    protocol = make_evaluation_protocol(features.photos, gallery_source="", query_source="")
+    vectors, norms = vectors_of(features, head)
+    unseen = make_evaluation_split("unseen", features.photos, features.splits.test, protocol)
+    calibration = make_evaluation_split("calibration", features.photos, features.splits.calibration, protocol)
+    scores = score_split(unseen, vectors, features.labels)
+    threshold = threshold_at_fpir(score_split(calibration, vectors, features.labels), 0.05)
     wrong = scores.own > scores.impostor
-    figures = rank_metrics(unseen, vectors, world.labels) | consistency_metrics(unseen, vectors, world.labels)
-    figures |= identification_metrics(identification_rates(scores, threshold))
-    figures["TPIR at exactly the target"] = open_set_metrics(scores, 0.05)["TPIR"]
-    figures["AUROC of the norm"] = auroc(-norms[unseen.queries], wrong)
-    figures["AUROC of the distance"] = auroc(np.minimum(scores.own, scores.impostor), wrong)
-    return figures | validation_figures(world, head)
+    metrics = rank_metrics(unseen, vectors, features.labels) | consistency_metrics(unseen, vectors, features.labels)
+    metrics |= identification_metrics(identification_rates(scores, threshold))
+    metrics["TPIR at exactly the target"] = open_set_metrics(scores, 0.05)["TPIR"]
+    metrics["AUROC of the norm"] = auroc(-norms[unseen.queries], wrong)
+    metrics["AUROC of the distance"] = auroc(np.minimum(scores.own, scores.impostor), wrong)
+    return metrics | validation_metrics(features, head)
 
 
 def auroc(score: np.ndarray, positive: np.ndarray) -> float:
@@ -237,14 +237,14 @@ def auroc(score: np.ndarray, positive: np.ndarray) -> float:
 class Results:
     """Metrics by task, stored on disk."""
 
-    def __init__(self, world: World, path: Path) -> None:
-        self._world, self._path = world, path
+    def __init__(self, features: FrozenFeatures, path: Path) -> None:
+        self._features, self._path = features, path
         self._known: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def __call__(self, task: Task) -> dict[str, Any]:
         if task.name not in self._known or (task.every_epoch and not self._known[task.name]["curve"]):
-            head, curve = train_head(self._world, task)
-            self._known[task.name] = figures_of(self._world, head) | {"curve": curve}
+            head, curve = train_head(self._features, task)
+            self._known[task.name] = head_metrics(self._features, head) | {"curve": curve}
             aside = self._path.with_suffix(".partial")
             aside.write_text(json.dumps(self._known, indent=1))
             aside.replace(self._path)
@@ -266,5 +266,5 @@ class Results:
         allowed = [m for m in MARGINS if self._mean(name, arguments, m, "validation R@1") >= bare - 0.01]
         return min(allowed or MARGINS, key=lambda m: self._mean(name, arguments, m, "validation OPIS"))
 
-    def _mean(self, name: str, arguments: Mapping[str, Any], tcm: tuple[float, float] | None, figure: str) -> float:
-        return float(np.mean([self(Task(name, arguments, s, tcm=tcm))[figure] for s in TUNING_SEEDS]))
+    def _mean(self, name: str, arguments: Mapping[str, Any], tcm: tuple[float, float] | None, metric: str) -> float:
+        return float(np.mean([self(Task(name, arguments, s, tcm=tcm))[metric] for s in TUNING_SEEDS]))

@@ -6,7 +6,7 @@ Each training photo is embedded in several augmented views and every other photo
 these features with each loss and several seeds. Each claim is printed with a 95 % interval over seeds (paired,
 Student's t) and a plain answer. The hyper-parameters of every loss are chosen from a small grid on the validation items
 with three other seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that lose at most 0.01 of
-R@1. The test items are used for the printed figures only. Finished results under --output are reused. `--picture` also
+R@1. The test items are used for the printed values only. Finished results under --output are reused. `--picture` also
 writes the photos of lowest and highest certainty.
 """
 
@@ -25,7 +25,7 @@ from scipy import stats
 
 from retrieval.images import open_image
 
-from .heads import GRIDS, Results, Task, World, load_world, train_head, vectors_of
+from .heads import GRIDS, FrozenFeatures, Results, Task, load_features, train_head, vectors_of
 from .tables import NONE, Recorder, parser_of
 
 
@@ -41,9 +41,9 @@ def shown(values: Sequence[float], *, percent: bool = False) -> str:
     return f"{mean:+.0%} [{low:+.0%}, {high:+.0%}]" if percent else f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
-def mean_of(runs: Sequence[Mapping[str, Any]], figure: str) -> str:
-    values = [run[figure] for run in runs]
-    return f"{np.mean(values):.4f}" if figure == "OPIS" else f"{np.mean(values):.3f}"
+def mean_of(runs: Sequence[Mapping[str, Any]], metric: str) -> str:
+    values = [run[metric] for run in runs]
+    return f"{np.mean(values):.4f}" if metric == "OPIS" else f"{np.mean(values):.3f}"
 
 
 def claim_tcm(results: Results, seeds: range, record: Recorder) -> None:
@@ -74,9 +74,9 @@ def claim_better(results: Results, seeds: range, record: Recorder, ours: str, th
     (name, arguments), (other, given) = results.tuned(ours), results.tuned(theirs)
     one, two = [[results(Task(n, a, s)) for s in seeds] for n, a in ((name, arguments), (other, given))]
     cells = []
-    for figure in ("R@1", "MAP@R"):
-        gain = [a[figure] - b[figure] for a, b in zip(one, two, strict=True)]
-        cells += [mean_of(one, figure), mean_of(two, figure), shown(gain)]
+    for metric in ("R@1", "MAP@R"):
+        gain = [a[metric] - b[metric] for a, b in zip(one, two, strict=True)]
+        cells += [mean_of(one, metric), mean_of(two, metric), shown(gain)]
     gain = [a["R@1"] - b["R@1"] for a, b in zip(one, two, strict=True)]
     answer = "yes" if interval(gain)[1] > 0 else "no"
     record.add(f"{ours} {plain(arguments)} over {theirs} {plain(given)}", *cells, answer)
@@ -147,30 +147,30 @@ def claim_norms(results: Results, seeds: range, record: Recorder) -> None:
 
 def every_loss(results: Results, seeds: range, record: Recorder) -> None:
     """Record every loss, without and with TCM, on items unseen in training."""
-    figures = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "TPIR at exactly the target")
-    record.table("Every loss, without and with TCM", ("loss", *figures))
+    metrics = ("R@1", "MAP@R", "OPIS", "epsilon-OPIS", "FPIR", "TPIR", "TPIR at exactly the target")
+    record.table("Every loss, without and with TCM", ("loss", *metrics))
     for loss, regularized in itertools.product(GRIDS, (False, True)):
         name, arguments = results.tuned(loss)
         margins = results.tuned_tcm(name, arguments) if regularized else None
         runs = [results(Task(name, arguments, s, tcm=margins)) for s in seeds]
         title = f"{loss} {plain(arguments)}{f' + TCM {margins}' if margins else ''}"
-        record.add(title, *(mean_of(runs, figure) for figure in figures))
+        record.add(title, *(mean_of(runs, metric) for metric in metrics))
 
 
 def plain(arguments: Mapping[str, Any]) -> str:
     return "(" + ", ".join(f"{k} {v}" for k, v in arguments.items()) + ")"
 
 
-def picture(world: World, results: Results, path: Path) -> None:
+def picture(features: FrozenFeatures, results: Results, path: Path) -> None:
     """Write the 16 test photos of lowest norm above the 16 of highest, for the tuned vMF head of seed 0."""
     name, arguments = results.tuned("vmf_nca")
-    norms = vectors_of(world, train_head(world, Task(name, arguments, 0))[0])[1]
-    test = np.flatnonzero(np.isin([p.item_id for p in world.photos], world.splits.test))
+    norms = vectors_of(features, train_head(features, Task(name, arguments, 0))[0])[1]
+    test = np.flatnonzero(np.isin([p.item_id for p in features.photos], features.splits.test))
     order = test[np.argsort(norms[test])]
     side = 112
     sheet = Image.new("RGB", (8 * side, 4 * side + 12), "white")
     for place, photo in enumerate([*order[:16], *order[-16:]]):
-        image = open_image(world.photos[photo].path).resize((side, side))
+        image = open_image(features.photos[photo].path).resize((side, side))
         sheet.paste(image, (place % 8 * side, place // 8 * side + (12 if place >= 16 else 0)))
     sheet.save(path)
     print(f"\nWrote {path}: the 16 lowest norms above the 16 highest.")
@@ -184,12 +184,12 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # a head is too small for more threads
-    world = load_world(arguments.output, Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve())
-    results = Results(world, arguments.output / "results.json")
+    features = load_features(arguments.output, Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve())
+    results = Results(features, arguments.output / "results.json")
     seeds = range(arguments.seeds)
     with Recorder("paper_claims", arguments) as record:
         claim_tcm(results, seeds, record)
-        pair = [f"{figure}{part}" for figure in ("R@1", "MAP@R") for part in ("", ", other", ", difference")]
+        pair = [f"{metric}{part}" for metric in ("R@1", "MAP@R") for part in ("", ", other", ", difference")]
         record.table("EL-nivMF beats ProxyNCA", ("claim", *pair, "answer"))
         claim_better(results, seeds, record, "vmf_nca", "proxy_nca")
         claim_better(results, seeds, record, "vmf_nca + anchor", "proxy_anchor")
@@ -198,7 +198,7 @@ def main() -> None:
         claim_norms(results, seeds, record)
         every_loss(results, seeds, record)
     if arguments.picture:
-        picture(world, results, arguments.output / "norms.png")
+        picture(features, results, arguments.output / "norms.png")
 
 
 if __name__ == "__main__":

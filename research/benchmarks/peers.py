@@ -42,7 +42,7 @@ class Served:
     def __init__(self, command: Sequence[str], *, port: int, core: int, log: Path) -> None:
         self.port, self.log = port, log
         pipe = subprocess.PIPE if not port else None  # without a port it answers on stdout
-        mine = os.sched_getaffinity(0)
+        cores = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {core})  # inherited by child processes
         try:
             with log.open("wb") as out:
@@ -51,7 +51,7 @@ class Served:
                     command, stdin=pipe, stdout=pipe or out, stderr=out, start_new_session=True, text=True
                 )
         finally:
-            os.sched_setaffinity(0, mine)
+            os.sched_setaffinity(0, cores)
 
     def members(self) -> dict[int, list[str]]:
         """Return the fields of /proc/PID/stat, starting with the state, of every living process of the group."""
@@ -69,8 +69,10 @@ class Served:
 
     def resident(self) -> int:
         """Return the memory of the group in bytes."""
-        told = [Path(f"/proc/{pid}/status").read_text() for pid in self.members()]
-        return sum(int(line.split()[1]) * 1024 for text in told for line in text.splitlines() if line[:6] == "VmRSS:")
+        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self.members()]
+        return sum(
+            int(line.split()[1]) * 1024 for text in statuses for line in text.splitlines() if line[:6] == "VmRSS:"
+        )
 
     def pause(self) -> None:
         """Stop the processes, to leave the core to the server that is measured."""

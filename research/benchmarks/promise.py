@@ -29,7 +29,7 @@ from .tables import NONE, Recorder, parser_of
 
 TARGET, PHOTOS, DIM, CROWDS = 0.05, 6, 24, 40
 ASKING = 20_000  # query photos in a larger gallery
-PRODUCTS = (30, 60, 100, 200, 300, 600, 1000)
+ITEMS = (30, 60, 100, 200, 300, 600, 1000)
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,9 @@ class Catalogue:
         return vectors, labels, np.arange(len(labels)) % (asking + 1) == asking
 
 
-def fresh_searches(world: Catalogue, generator: np.random.Generator, items: int) -> SearchScores:
+def fresh_searches(catalogue: Catalogue, generator: np.random.Generator, items: int) -> SearchScores:
     """Return searches of many new items in galleries with the number of items used in calibration."""
-    parts = [world.searches(generator, items, asking=PHOTOS - 1) for _ in range(max(1, 3000 // items))]
+    parts = [catalogue.searches(generator, items, asking=PHOTOS - 1) for _ in range(max(1, 3000 // items))]
     return SearchScores(
         np.concatenate([part.labels + 10**6 * number for number, part in enumerate(parts)]),
         np.concatenate([part.own for part in parts]),
@@ -78,17 +78,17 @@ def fresh_searches(world: Catalogue, generator: np.random.Generator, items: int)
     )
 
 
-def repetition(seed: int, products: int) -> tuple[float, float] | None:
+def repetition(seed: int, items: int) -> tuple[float, float] | None:
     """Return the realised FPIR and the share of the exact threshold's TPIR; None if no threshold is certified."""
-    generator = np.random.default_rng((seed, products))
-    world = Catalogue.draw(generator)
+    generator = np.random.default_rng((seed, items))
+    catalogue = Catalogue.draw(generator)
     try:
-        point = calibrate(world.searches(generator, products, asking=PHOTOS - 1), target_fpir=TARGET)
+        point = calibrate(catalogue.searches(generator, items, asking=PHOTOS - 1), target_fpir=TARGET)
     except CalibrationError:
         return None
     if point.status != CERTIFIED:
         raise RuntimeError("an estimate was not asked for")
-    fresh = fresh_searches(world, generator, products)
+    fresh = fresh_searches(catalogue, generator, items)
     exact = identification_rates(fresh, threshold_at_fpir(fresh, TARGET))
     rates = identification_rates(fresh, point.threshold)
     return rates.fpir, rates.tpir / exact.tpir
@@ -103,33 +103,33 @@ def coverage(repetitions: int, output: Path, record: Recorder) -> None:
         "TPIR, of the exact threshold's",
     )
     record.table("coverage", columns)
-    figures = []
-    for products in PRODUCTS:
-        done = [repetition(seed, products) for seed in tqdm(range(repetitions), desc=f"{products} products")]
+    rows = []
+    for items in ITEMS:
+        done = [repetition(seed, items) for seed in tqdm(range(repetitions), desc=f"{items} items")]
         found = np.array([figure for figure in done if figure is not None]).reshape(-1, 2)
         kept = int((found[:, 0] <= TARGET).sum())
         means = found.mean(axis=0) if len(found) else (float("nan"), float("nan"))
         shown = (f"{mean:.{digits}f}" if len(found) else NONE for mean, digits in zip(means, (4, 3), strict=True))
-        record.add(f"{products}", f"{len(found)}", f"{kept} of {len(found)}", *shown)
-        figures.append((products, len(found), kept, *means))
-    plot(np.array(figures, dtype=float), repetitions, output / "promise.png")
+        record.add(f"{items}", f"{len(found)}", f"{kept} of {len(found)}", *shown)
+        rows.append((items, len(found), kept, *means))
+    plot(np.array(rows, dtype=float), repetitions, output / "promise.png")
 
 
-def plot(figures: np.ndarray, repetitions: int, path: Path) -> None:
+def plot(rows: np.ndarray, repetitions: int, path: Path) -> None:
     """Plot realised FPIR and relative TPIR against the number of calibration items."""
     import matplotlib.pyplot as plt
 
-    products, certified, kept, fpir, tpir = figures.T
+    items, certified, kept, fpir, tpir = rows.T
     figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), constrained_layout=True)
-    axes[0].plot(products, fpir, "o-", label="realised on fresh products, mean")
+    axes[0].plot(items, fpir, "o-", label="realised on fresh items, mean")
     axes[0].axhline(TARGET, color="0.4", linestyle="--", label="promised")
-    axes[0].set(xscale="log", xlabel="calibration products", ylabel="FPIR", ylim=(0, 1.2 * TARGET))
+    axes[0].set(xscale="log", xlabel="calibration items", ylabel="FPIR", ylim=(0, 1.2 * TARGET))
     axes[0].legend(loc="upper right")
-    axes[1].plot(products, tpir, "o-", label="TPIR, of the exact threshold's")
-    axes[1].plot(products, certified / repetitions, "s:", label="share of repetitions certified")
+    axes[1].plot(items, tpir, "o-", label="TPIR, of the exact threshold's")
+    axes[1].plot(items, certified / repetitions, "s:", label="share of repetitions certified")
     held = np.divide(kept, certified, out=np.full(len(kept), np.nan), where=certified > 0)
-    axes[1].plot(products, held, "^:", label="share of promises kept")
-    axes[1].set(xscale="log", xlabel="calibration products", ylim=(0, 1.05))
+    axes[1].plot(items, held, "^:", label="share of promises kept")
+    axes[1].set(xscale="log", xlabel="calibration items", ylim=(0, 1.05))
     axes[1].legend(loc="upper right")
     figure.savefig(path, dpi=120)
     print(f"\nWrote {path}.")
@@ -143,10 +143,10 @@ def sizes(catalogues: int, record: Recorder) -> None:
         ratios: dict[tuple[int, float], list[float]] = {}
         for seed in tqdm(range(catalogues), desc=f"{items} items"):
             generator = np.random.default_rng((seed, 7))
-            world = Catalogue.draw(generator)
-            model = size_model(world.searches(generator, items, asking=PHOTOS - 1))
+            catalogue = Catalogue.draw(generator)
+            model = size_model(catalogue.searches(generator, items, asking=PHOTOS - 1))
             for factor in (10, 100):
-                nearest = world.strangers(generator, items * factor)
+                nearest = catalogue.strangers(generator, items * factor)
                 for share in shares:
                     predicted = model.fpir(float(np.quantile(nearest, share)), items * factor - 1)
                     ratios.setdefault((factor, share), []).append(predicted / share)

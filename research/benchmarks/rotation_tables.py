@@ -11,7 +11,7 @@ import numpy as np
 from .tables import NONE, Recorder
 
 ROTATIONS = 4
-SCENES = ("unseen", "trained", "mixed")
+EVAL_SPLITS = ("unseen", "trained", "mixed")
 CHOSEN = ("gallery", "rotation", "realised FPIR [families]", "TPIR", "TPIR at exactly 5 %", "misidentification")
 EVERY = ("distance", "R@1", "FPIR by rotation", "TPIR", "TPIR at exactly 5 %", "misidentification", "OPIS of pairs")
 SUMMARY = (
@@ -39,15 +39,15 @@ def summary(runs: dict[tuple[int, int], dict[str, Any]]) -> tuple[str, ...]:
     chosen = [run["distances"][run["chosen"]]["unseen"] for run in runs.values()]
     oracles: dict[str, list[float]] = {}
     for run in runs.values():
-        for name, figures in run["distances"].items():
-            oracles.setdefault(name, []).append(figures["unseen"]["TPIR at 5 %"])
+        for name, metrics in run["distances"].items():
+            oracles.setdefault(name, []).append(metrics["unseen"]["TPIR at 5 %"])
     best = max(oracles, key=lambda name: float(np.mean(oracles[name])))
-    reached, oracle = np.mean([figures["TPIR"] for figures in chosen]), np.mean(oracles[best])
-    exactly = np.mean([figures["TPIR at 5 %"] for figures in chosen])
+    reached, oracle = np.mean([metrics["TPIR"] for metrics in chosen]), np.mean(oracles[best])
+    exactly = np.mean([metrics["TPIR at 5 %"] for metrics in chosen])
     ranges = [run["told"] for run in runs.values() if run.get("told")]
     inside = NONE
     if len(ranges) == len(chosen):
-        held = sum(low <= figures["FPIR"] <= high for (low, high), figures in zip(ranges, chosen, strict=True))
+        held = sum(low <= metrics["FPIR"] <= high for (low, high), metrics in zip(ranges, chosen, strict=True))
         inside = f"{held} of {len(ranges)}"
     return f"{reached:.3f}", f"{exactly:.3f}", best, f"{oracle:.3f}", f"{reached / oracle:.2f}", inside
 
@@ -60,8 +60,8 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
     }
     for recipe, runs in runs_of.items():
         record.table(f"{recipe}: chosen distance", CHOSEN)
-        for scene, rotation in itertools.product(SCENES, range(ROTATIONS)):
-            record.add(scene, f"{rotation}", *chosen_cells([runs[rotation, s] for s in range(seeds)], scene))
+        for split, rotation in itertools.product(EVAL_SPLITS, range(ROTATIONS)):
+            record.add(split, f"{rotation}", *chosen_cells([runs[rotation, s] for s in range(seeds)], split))
         record.table(f"{recipe}: every distance", EVERY)
         for name in next(iter(runs.values()))["distances"]:
             rows = {key: run["distances"][name] for key, run in runs.items() if name in run["distances"]}
@@ -71,9 +71,9 @@ def report(results: dict[str, dict[str, Any]], recipes: Sequence[str], seeds: in
         record.add(recipe, *summary(runs))
 
 
-def chosen_cells(runs: Sequence[dict[str, Any]], scene: str) -> tuple[str, ...]:
+def chosen_cells(runs: Sequence[dict[str, Any]], split: str) -> tuple[str, ...]:
     """Return the metrics of the distances chosen by validation, over the seeds of a rotation."""
-    chosen = [run["distances"][run["chosen"]][scene] for run in runs]
+    chosen = [run["distances"][run["chosen"]][split] for run in runs]
     means = {key: np.mean([c[key] for c in chosen]) for key in chosen[0] if key != "FPIR by family"}
     spread = interval([c["FPIR by family"] for c in chosen])
     others = (f"{means[key]:.3f}" for key in ("TPIR", "TPIR at 5 %", "misidentification"))

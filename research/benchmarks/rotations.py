@@ -42,12 +42,12 @@ from training.evaluation.distance_selection import Whitening, choose_distance, d
 from training.evaluation.embedding import embed_photos, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 from training.model import backbone_preprocessing, load_backbone
 
 from . import grocery
-from .heads import VIEWS, Task, World, train_head, vectors_of
-from .rotation_tables import ROTATIONS, SCENES, report
+from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of
+from .rotation_tables import EVAL_SPLITS, ROTATIONS, report
 from .tables import Recorder, parser_of
 
 TARGET = 0.05
@@ -100,14 +100,14 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
         return file["views"], file["plain"]
 
 
-def world_of(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> World:
+def head_features(photos: list[Photo], views: np.ndarray, plain: np.ndarray, splits: Splits) -> FrozenFeatures:
     """Return the training data of a head in one rotation."""
     fit_photos = photos_in_protocol(photos, splits.fit, make_evaluation_protocol(photos))
     place = {photo.photo_id: i for i, photo in enumerate(photos)}
     fit = np.array([place[photo.photo_id] for photo in fit_photos])
     chosen = torch.from_numpy(views[:, fit])
     mean, scale = chosen.mean(dim=(0, 1)), chosen.std()
-    return World(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
+    return FrozenFeatures(photos, splits, (chosen - mean) / scale, (torch.from_numpy(plain) - mean) / scale, fit)
 
 
 def write_catalogue(photos: Sequence[Photo], path: Path) -> None:
@@ -151,21 +151,21 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
     trained = [*splits.fit, *splits.validation]
     eval_splits = [
         make_evaluation_split(name, photos, items, protocol)
-        for name, items in zip(SCENES, (splits.test, trained, [*splits.test, *trained]), strict=True)
+        for name, items in zip(EVAL_SPLITS, (splits.test, trained, [*splits.test, *trained]), strict=True)
     ]
     calibration = make_evaluation_split("calibration", photos, splits.calibration, protocol)
     seen = np.isin([photo.item_id for photo in photos], splits.fit)
-    mine = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
+    training_rows = np.flatnonzero(np.isin([photo.item_id for photo in photos], trained))
     found: dict[str, Any] = {"distances": {}}
     for whitening, distance_form in distances_of(vectors[seen], labels[seen]):
         used = vectors if whitening is None else whitening(vectors)
         known = size_model(score_split(calibration, used, labels, distance_form=distance_form))
-        figures: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         for split in eval_splits:
             scores = score_split(split, used, labels, distance_form=distance_form)
             threshold = known.threshold(TARGET, scores.gallery_items)
             rates = identification_rates(scores, threshold)
-            figures[split.name] = {
+            metrics[split.name] = {
                 "R@1": float((scores.own < scores.impostor).mean()),
                 "FPIR": rates.fpir,
                 "TPIR": rates.tpir,
@@ -174,11 +174,13 @@ def measured(photos: list[Photo], splits: Splits, vectors: np.ndarray, *, pick: 
                 "FPIR by family": by_family(scores, threshold, groups[split.queries]),
             }
         members = np.union1d(eval_splits[0].queries, eval_splits[0].gallery)
-        figures["OPIS"] = opis(used[members], labels[members]).value
-        figures["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
-        found["distances"][title(distance_form, whitening)] = figures
+        metrics["OPIS"] = opis(used[members], labels[members]).value
+        metrics["R@1 plain"] = rank_metrics(eval_splits[0], used, labels)["R@1"]
+        found["distances"][title(distance_form, whitening)] = metrics
     if pick:
-        choice = choose_distance([photos[i] for i in mine], vectors[mine], splits, protocol, target_fpir=TARGET)
+        choice = choose_distance(
+            [photos[i] for i in training_rows], vectors[training_rows], splits, protocol, target_fpir=TARGET
+        )
         found["chosen"] = title(choice.distance_form, choice.whitening)
         found["told"] = told(photos, splits, vectors, choice.distance_form, choice.whitening)
     return found
@@ -229,16 +231,16 @@ def main() -> None:
     for seed, recipe, rotation in tqdm(todo, desc="rotations"):
         path = place / f"{recipe.replace(' ', '')}-{rotation}-{seed}.json"
         if not path.exists():
-            mine = rotated(photos, rotation)
-            splits = make_splits(mine, seed=0)
+            rotated_photos = rotated(photos, rotation)
+            splits = make_splits(rotated_photos, seed=0)
             if arguments.finetuned:
                 vectors = finetuned_vectors(recipe, rotation, seed, photos, place, data)
             else:
                 views, plain = features_of(photos, arguments.output / "features.npz", data)
-                world = world_of(mine, views, plain, splits)
-                head, _ = train_head(world, Task(seed=seed, **RECIPES[recipe]))
-                vectors = vectors_of(world, head)[0]
-            path.write_text(json.dumps(measured(mine, splits, vectors, pick=True)))
+                features = head_features(rotated_photos, views, plain, splits)
+                head, _ = train_head(features, Task(seed=seed, **RECIPES[recipe]))
+                vectors = vectors_of(features, head)[0]
+            path.write_text(json.dumps(measured(rotated_photos, splits, vectors, pick=True)))
         results[f"{recipe}/{rotation}/{seed}"] = json.loads(path.read_text())
     with Recorder("rotations-finetuned" if arguments.finetuned else "rotations", arguments) as record:
         report(results, recipes, arguments.seeds, record)

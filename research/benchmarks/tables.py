@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from research.results import RESULTS, Record, Table
+from retrieval.markdown import markdown_row, markdown_table
 
 NONE = "–"
 COMPARISON = ("what", "ours", "reference", "ratio or difference")
@@ -60,14 +61,14 @@ class Recorder:
         """Begin a table, with the rows known so far."""
         table = Table(name, tuple(columns))
         self._record.tables.append(table)
-        print(f"\n### {name}\n\n| {' | '.join(table.columns)} |\n|{' --- |' * len(table.columns)}", flush=True)
+        print(f"\n### {name}\n", *markdown_table(table.columns), sep="\n", flush=True)
         for row in rows:
             self.add(*row)
 
     def add(self, *cells: str) -> None:
         """Add a row to the last table."""
         self._record.tables[-1].add(*cells)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        print(markdown_row(cells), flush=True)
 
 
 def command() -> str:

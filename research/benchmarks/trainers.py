@@ -34,12 +34,13 @@ from training.evaluation.report import evaluate_run
 from training.loop.distributed import ProcessGroup
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.run import BEST, Run
-from training.loop.trainer import Trainer, begin_run
+from training.loop.train import begin_run
+from training.loop.trainer import Trainer
 
 from .grocery import report_of
 from .tables import Recorder, parser_of
 
-FIGURES = ("R@1", "MAP@R", "OPIS", "TPIR at exactly the target")
+METRICS = ("R@1", "MAP@R", "OPIS", "TPIR at exactly the target")
 BETTER = {"R@1": 1, "MAP@R": 1, "OPIS": -1, "TPIR at exactly the target": 1}
 P, K = 16, 4
 
@@ -138,9 +139,9 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
 
     def keep() -> None:
         trainer.model.eval()
-        figures = trainer._validate()
-        rank = [figures["FNIR"], -figures["R@1"]]
-        print(f"{name}, seed {settings.seed}: R@1 {figures['R@1']:.3f}, FNIR {figures['FNIR']:.3f}", flush=True)
+        metrics = trainer._validate()
+        rank = [metrics["FNIR"], -metrics["R@1"]]
+        print(f"{name}, seed {settings.seed}: R@1 {metrics['R@1']:.3f}, FNIR {metrics['FNIR']:.3f}", flush=True)
         if not best or rank < best:
             best[:] = rank
             run.save(BEST, trainer.model.state_dict())
@@ -152,22 +153,22 @@ def peer_report(name: str, settings: Settings, path: Path) -> dict[str, Any]:
 
 def tables(results: Mapping[str, list[dict[str, Any]]], record: Recorder) -> None:
     """Record mean ± deviation over seeds on unseen items, and the gain of the first recipe over each other."""
-    record.table("recipes", ("recipe", *FIGURES))
-    scenes = {name: [report["splits"]["unseen"] for report in reports] for name, reports in results.items()}
-    for name, found in scenes.items():
+    record.table("recipes", ("recipe", *METRICS))
+    reports = {name: [report["splits"]["unseen"] for report in reports] for name, reports in results.items()}
+    for name, found in reports.items():
         cells = []
-        for figure in FIGURES:
-            values = np.array([scene[figure] for scene in found])
-            digits = 4 if figure == "OPIS" else 3
+        for metric in METRICS:
+            values = np.array([report[metric] for report in found])
+            digits = 4 if metric == "OPIS" else 3
             spread = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
             cells.append(f"{values.mean():.{digits}f}{spread}")
         record.add(name, *cells)
-    record.table("gains", ("gain, paired by seed", *FIGURES))
-    for one, other in itertools.combinations(scenes, 2):
+    record.table("gains", ("gain, paired by seed", *METRICS))
+    for one, other in itertools.combinations(reports, 2):
         cells = []
-        for figure in FIGURES:
+        for metric in METRICS:
             gains = np.array([
-                BETTER[figure] * (a[figure] - b[figure]) for a, b in zip(scenes[one], scenes[other], strict=True)
+                BETTER[metric] * (a[metric] - b[metric]) for a, b in zip(reports[one], reports[other], strict=True)
             ])  # fmt: skip
             half = stats.t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
             cells.append(f"{gains.mean():+.3f} ± {half:.3f}")

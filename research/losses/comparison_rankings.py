@@ -68,11 +68,11 @@ class RoadmapAP(Loss):
         cosines = unit @ unit.T
         positive, negative = pair_masks(labels)
         scores = []
-        for row, mine, others in zip(cosines, positive, negative, strict=True):
-            if mine.any():
-                own = row[mine]
+        for row, is_positive, is_negative in zip(cosines, positive, negative, strict=True):
+            if is_positive.any():
+                own = row[is_positive]
                 first = 1 + (own[None] > own[:, None]).sum(dim=1).to(row.dtype)
-                behind = self._bound(row[others][None] - own[:, None]).sum(dim=1)
+                behind = self._bound(row[is_negative][None] - own[:, None]).sum(dim=1)
                 scores.append((first / (first + behind)).mean())
         return 1 - torch.stack(scores).mean() if scores else cosines.sum() * 0
 

@@ -13,7 +13,7 @@ from retrieval.metrics.consistency import utility_curves
 from training.data.reader import PhotoReader
 
 from .canvas import new_figure
-from .measure import NEGATIVES, SAMPLED, Embedded
+from .metrics import NEGATIVES, SAMPLED, Embedded
 from .runs import Job, embedded
 
 if TYPE_CHECKING:
@@ -123,8 +123,8 @@ def _classes_by_norm(jobs: Gallery) -> Figure:
     part = embedded(job, train_part=True)
     rows = []
     for label in np.random.default_rng(0).permutation(np.unique(part.labels))[:4]:
-        mine = np.flatnonzero(part.labels == label)
-        ordered = mine[np.argsort(part.norms[mine], kind="stable")]
+        members = np.flatnonzero(part.labels == label)
+        ordered = members[np.argsort(part.norms[members], kind="stable")]
         rows.append(ordered[np.linspace(0, len(ordered) - 1, min(SHOWN, len(ordered))).round().astype(int)])
     return _sheet(part, rows, job.settings.size)
 

@@ -23,8 +23,8 @@ from training.tune.study import StudyFolder
 from training.tune.tune import resume_tuning
 
 from .configuration import Configuration, Variant
-from .measure import Embedded, find_metric
-from .runs import Options, Worlds, embedded, settings_of
+from .metrics import Embedded, find_metric
+from .runs import Options, PhotoSets, embedded, settings_of
 
 FOLDS, TRIALS = 4, 50
 SMALL_FOLDS, SMALL_TRIALS = 2, 2
@@ -32,21 +32,23 @@ CONCATENATED = "concatenated "
 
 
 def modern(
-    configuration: Configuration, dataset: str, worlds: Worlds, options: Options
+    configuration: Configuration, dataset: str, photo_sets: PhotoSets, options: Options
 ) -> dict[str, dict[str, list[float]]]:
     """Return the values of each metric, one per repetition, for each variant."""
-    world = worlds.get(dataset, configuration.split)
-    folds = item_folds(world.photos, world.train, folds=SMALL_FOLDS if options.smoke_test else FOLDS, seed=0)
+    labelled = photo_sets.get(dataset, configuration.split)
+    folds = item_folds(labelled.photos, labelled.train, folds=SMALL_FOLDS if options.smoke_test else FOLDS, seed=0)
     rows = {}
     for name, variant in configuration.variants.items():
         settings = settings_of(configuration, variant, dataset, options)
-        best = _tuned(settings, variant, dataset, folds, worlds, options)
+        best = _tuned(settings, variant, dataset, folds, photo_sets, options)
         row: dict[str, list[float]] = {metric: [] for metric in configuration.metrics}
         for seed in range(options.seeds_of(configuration)):
             models = []
             for fit, validation in folds:
-                splits = Splits(fit=fit, validation=validation, calibration=(), test=world.test)
-                models.append(embedded(worlds.prepare(dataset, world, splits, best, seed, about=configuration.split)))
+                splits = Splits(fit=fit, validation=validation, calibration=(), test=labelled.test)
+                models.append(
+                    embedded(photo_sets.prepare(dataset, labelled, splits, best, seed, about=configuration.split))
+                )
             for metric in configuration.metrics:
                 row[metric].append(_value(metric, models))
         rows[name] = row
@@ -66,14 +68,14 @@ def _value(name: str, models: list[Embedded]) -> float:
 
 
 def _tuned(
-    settings: Settings, variant: Variant, dataset: str, folds: list[Fold], worlds: Worlds, options: Options
+    settings: Settings, variant: Variant, dataset: str, folds: list[Fold], photo_sets: PhotoSets, options: Options
 ) -> Settings:
     """Return the settings of the best trial of a study; a finished study is read, an unfinished one continued."""
     if not variant.space:
         return settings
-    world = worlds.get(dataset, "classes")
-    splits = Splits(fit=world.train, validation=world.test, calibration=(), test=world.test)
-    job = worlds.prepare(dataset, world, splits, settings, 0, about="classes")
+    labelled = photo_sets.get(dataset, "classes")
+    splits = Splits(fit=labelled.train, validation=labelled.test, calibration=(), test=labelled.test)
+    job = photo_sets.prepare(dataset, labelled, splits, settings, 0, about="classes")
     axes = {name: Range(low, high, log=True) for name, (low, high) in variant.space.items()}
     trials = SMALL_TRIALS if options.smoke_test else TRIALS
     plan = Plan(job.settings, make_space(axes, job.settings), ("map@r",), tuple(folds), trials, "none")

@@ -1,13 +1,15 @@
-"""Generator of docs/papers.md: paper item, command, our figure, or the reason why there is none."""
+"""Generator of docs/papers.md: paper item, command, measured value, or the reason why there is none."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
 
+from retrieval.markdown import markdown_table
+
 from .configuration import DRAWN, Configuration
 from .listing import PAPERS
-from .ours import ours
+from .measured import measured_values
 
 HEAD = """# The papers' tables and figures
 
@@ -23,32 +25,32 @@ configurations (`retrieval research list --markdown`); a test keeps both alike.
 `--backbone`, `--epochs`, `--seeds`, `--dataset` and `--set NAME=VALUE` change what is trained; changed settings
 stand in the results. Runs are shared by the configurations that need the same ones, and an interrupted call continues.
 
-*Our figure* is what was measured on the machine of the project, two CPU cores without the benchmark sets. Where it says
-"not run", the reason is the cost: the item needs its data sets and a GPU for hours to weeks.
+*Measured here* is the result on the machine of the project, two CPU cores without the benchmark sets. "not run" is a
+matter of cost: the item needs its data sets and a GPU for hours to weeks.
 """
 
 
 def render_page() -> str:
     """Return the page."""
-    lines, figures = [HEAD], ours()
+    lines, measured = [HEAD], measured_values()
     for paper in PAPERS.values():
-        lines += [f"## {paper.title}", "", "| item | shows | command | our figure |", "|---|---|---|---|"]
-        rows = [(entry.items, _row(entry, figures)) for entry in paper.configurations]
-        rows += [((item,), f"| {item} | {why} | - | nothing to run |") for item, why in paper.nothing_to_run.items()]
-        lines += [text for _, text in sorted(rows, key=lambda row: _order(row[0]))] + [""]
+        rows = [(entry.items, _row(entry, measured)) for entry in paper.configurations]
+        rows += [((item,), (item, reason, "-", "nothing to run")) for item, reason in paper.nothing_to_run.items()]
+        cells = [row for _, row in sorted(rows, key=lambda row: _order(row[0]))]
+        lines += [f"## {paper.title}", "", *markdown_table(("item", "shows", "command", "measured here"), cells), ""]
         notes: dict[str, list[str]] = {}
         for entry in paper.configurations:
             notes.setdefault(_note(entry), []).append(f"`{entry.name}`")
-        told = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
-        lines += ["What differs from the paper:", "", *told, ""]
+        remarks = [f"- {', '.join(names)}: {text}" for text, names in notes.items() if text]
+        lines += ["What differs from the paper:", "", *remarks, ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _row(entry: Configuration, figures: Mapping[str, str]) -> str:
-    figure = figures.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
+def _row(entry: Configuration, measured: Mapping[str, str]) -> tuple[str, ...]:
+    value = measured.get(entry.name) or f"not run: needs {', '.join(entry.datasets) or entry.settings['backbone']}"
     data = "" if entry.protocol == DRAWN or not entry.datasets else " --data DATA"
     command = f"`retrieval research run {entry.name}{data} -o papers`"
-    return f"| {', '.join(entry.items)} | {entry.shows} | {command} | {figure} |"
+    return ", ".join(entry.items), entry.shows, command, value
 
 
 def _note(entry: Configuration) -> str:

@@ -69,10 +69,10 @@ def _scatter(panel: Axes, configuration: Configuration, rows: Rows, _: str) -> N
     first, second = configuration.metrics[:2]
     series = sorted({configuration.variants[name].series for name in rows})
     for number, kind in enumerate(series):
-        mine = [name for name in rows if configuration.variants[name].series == kind]
-        x, y = ([float(np.mean(rows[name][metric])) for name in mine] for metric in (first, second))
+        variants = [name for name in rows if configuration.variants[name].series == kind]
+        x, y = ([float(np.mean(rows[name][metric])) for name in variants] for metric in (first, second))
         panel.scatter(x, y, color=f"C{number % 10}", label=kind, s=18)
-        for name, px, py in zip(mine, x, y, strict=True):
+        for name, px, py in zip(variants, x, y, strict=True):
             panel.annotate(name, (px, py), fontsize=5)
     panel.set_xlabel(first)
     panel.set_ylabel(second)

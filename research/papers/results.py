@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from retrieval.files import write_file
+from retrieval.markdown import markdown_row, markdown_table
 
 from .configuration import Configuration
 
@@ -52,15 +53,15 @@ class Results:
         lines = [f"# {entry.name}: {', '.join(entry.items)}", "", entry.shows, ""]
         for dataset, rows in self.cells.items():
             metrics = list(next(iter(rows.values())))
-            lines += [f"## {dataset}", "", f"| variant | {' | '.join(metrics)} |", "|---" * (len(metrics) + 1) + "|"]
+            lines += [f"## {dataset}", "", *markdown_table(("variant", *metrics))]
             for variant, row in rows.items():
                 paper = dict(zip(entry.metrics, entry.published.get((dataset, variant), ()), strict=False))
                 cells = [_cell(values, paper.get(metric)) for metric, values in row.items()]
-                lines.append(f"| {variant} | {' | '.join(cells)} |")
+                lines.append(markdown_row((variant, *cells)))
             lines.append("")
         changes = self.facts.get("changes")
-        told = "Recalls and precisions in %, OPIS in units of 1e-3; in brackets what the paper prints."
-        lines += [told, *([f"Changed settings: {json.dumps(changes)}."] if changes else [])]
+        legend = "Recalls and precisions in %, OPIS in units of 1e-3; in brackets what the paper prints."
+        lines += [legend, *([f"Changed settings: {json.dumps(changes)}."] if changes else [])]
         for label, text in (("Note", entry.note), ("Not here", entry.missing)):
             lines += [f"{label}: {text}"] if text else []
         lines += ["", *(f"![{name}]({name})" for name in self.pictures)]

@@ -11,12 +11,12 @@ from .configuration import COST, DRAWN, MODERN, STATISTICS, Configuration
 from .cost import cost
 from .drawings import draw
 from .embedding_pictures import Gallery
-from .measure import Embedded, find_metric
+from .labelled_photos import OWN
+from .metrics import Embedded, find_metric
 from .modern import CONCATENATED, modern
 from .pictures import picture
 from .results import Results
-from .runs import Job, Options, Worlds, embedded, settings_of, trained
-from .worlds import OWN
+from .runs import Job, Options, PhotoSets, embedded, settings_of, trained
 
 EPOCH = "best epoch"
 
@@ -41,7 +41,7 @@ def run(configuration: Configuration, options: Options) -> Results:
     }
     check(configuration, options, datasets)
     folder.mkdir(parents=True, exist_ok=True)
-    worlds = Worlds(options)
+    photo_sets = PhotoSets(options)
     pictures: list[str] = []
     if configuration.protocol == DRAWN:
         cells, pictures = draw(configuration.pictures[0], folder)
@@ -49,11 +49,13 @@ def run(configuration: Configuration, options: Options) -> Results:
         cells = {"this machine": cost(configuration, options)}
         pictures = [picture(kind, configuration, cells, {}, folder) for kind in configuration.pictures]
     elif configuration.protocol == STATISTICS:
-        cells = {name: {v: _counts(worlds, name, configuration) for v in configuration.variants} for name in datasets}
+        cells = {
+            name: {v: _counts(photo_sets, name, configuration) for v in configuration.variants} for name in datasets
+        }
     elif configuration.protocol == MODERN:
-        cells = {name: modern(configuration, name, worlds, options) for name in datasets}
+        cells = {name: modern(configuration, name, photo_sets, options) for name in datasets}
     else:
-        jobs = _jobs(configuration, datasets, worlds, options)
+        jobs = _jobs(configuration, datasets, photo_sets, options)
         cells = {name: {} for name in datasets}
         for (name, variant), some in jobs.items():
             cells[name][variant] = _measured(configuration, some)
@@ -92,14 +94,14 @@ def _plain(metrics: Iterable[str]) -> Iterator[str]:
 
 
 def _jobs(
-    configuration: Configuration, datasets: list[str], worlds: Worlds, options: Options
+    configuration: Configuration, datasets: list[str], photo_sets: PhotoSets, options: Options
 ) -> dict[tuple[str, str], list[Job]]:
     """Return the trained jobs of every cell, one per seed."""
     jobs: dict[tuple[str, str], list[Job]] = {}
     for dataset in datasets:
         for name, variant in configuration.variants.items():
             seeds = range(options.seeds_of(configuration))
-            jobs[dataset, name] = [_trained(worlds.job(configuration, variant, dataset, seed)) for seed in seeds]
+            jobs[dataset, name] = [_trained(photo_sets.job(configuration, variant, dataset, seed)) for seed in seeds]
     return jobs
 
 
@@ -124,9 +126,9 @@ def _measured(configuration: Configuration, jobs: list[Job]) -> dict[str, list[f
     return row
 
 
-def _counts(worlds: Worlds, dataset: str, configuration: Configuration) -> dict[str, list[float]]:
-    world = worlds.get(dataset, configuration.split)
-    train = set(world.train)
-    inside = sum(photo.item_id in train for photo in world.photos)
-    numbers = (inside, len(world.train), len(world.photos) - inside, len(world.test))
+def _counts(photo_sets: PhotoSets, dataset: str, configuration: Configuration) -> dict[str, list[float]]:
+    labelled = photo_sets.get(dataset, configuration.split)
+    train = set(labelled.train)
+    inside = sum(photo.item_id in train for photo in labelled.photos)
+    numbers = (inside, len(labelled.train), len(labelled.photos) - inside, len(labelled.test))
     return {name: [float(number)] for name, number in zip(configuration.metrics, numbers, strict=True)}

@@ -3,7 +3,7 @@
 The folder of a run is named after a hash of everything that determines it, including the content of the photos.
 Finished runs are reused, two tables with the same run share it, and changed data with the same name is trained anew:
 
-DIR/catalogues/…jsonl        the photos of each world and transformation, named by content hash
+DIR/catalogues/…jsonl        the photos of each data set and transformation, named by content hash
 DIR/runs/1f3a…/              a training run, with `finished`, and test.npz and train.npz after embedding
 """
 
@@ -26,12 +26,12 @@ from training.data.splits import Splits
 from training.evaluation.embedding import embed_with_norms
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split
 from training.loop.run import Run, choose_device
-from training.loop.trainer import train
+from training.loop.train import train
 
 from .configuration import Configuration, Variant
-from .measure import Embedded
+from .labelled_photos import Contents, LabelledPhotos, digest_of, read_labelled_photos, write_labelled_photos
+from .metrics import Embedded
 from .transformations import transform
-from .worlds import Contents, World, digest_of, read_world, write_world
 
 SMOKE_TEST = {
     "backbone": "small", "size": 32, "epochs": 1, "epoch_steps": 2, "micro_batch_size": 0, "learning_rate": 1e-3,
@@ -62,10 +62,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Job:
-    """One training run: a world, a split of it and settings."""
+    """One training run: photos, their splits and settings."""
 
     dataset: str
-    world: World
+    labelled: LabelledPhotos
     splits: Splits
     settings: Settings
     path: Path
@@ -101,48 +101,52 @@ def _as_smoke_test(values: dict[str, Any]) -> dict[str, Any]:
     return small
 
 
-class Worlds:
-    """Cache of the worlds of one call."""
+class PhotoSets:
+    """Cache of the photos of the data sets of one call."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._kept: dict[tuple[str, str], World] = {}
+        self._kept: dict[tuple[str, str], LabelledPhotos] = {}
         self._catalogues: dict[tuple[str, str], Path] = {}
         self._contents = Contents()
 
-    def get(self, dataset: str, split: str) -> World:
+    def get(self, dataset: str, split: str) -> LabelledPhotos:
         """Return a data set with a split."""
         if (dataset, split) not in self._kept:
-            self._kept[dataset, split] = read_world(dataset, self._options.data, split=split)
+            self._kept[dataset, split] = read_labelled_photos(dataset, self._options.data, split=split)
         return self._kept[dataset, split]
 
     def job(self, configuration: Configuration, variant: Variant, dataset: str, seed: int) -> Job:
         """Return the training job of one table cell."""
-        world = self.get(dataset, configuration.split)
-        photos = transform(world.photos, world.train, variant.photos, seed=seed, strangers=self._options.strangers)
+        labelled = self.get(dataset, configuration.split)
+        photos = transform(
+            labelled.photos, labelled.train, variant.photos, seed=seed, strangers=self._options.strangers
+        )
         left = {photo.item_id for photo in photos}
-        world = World(photos, tuple(item for item in world.train if item in left), world.test)
+        labelled = LabelledPhotos(photos, tuple(item for item in labelled.train if item in left), labelled.test)
         return self.prepare(
-            dataset, world, world.splits(configuration.selection, seed=0),
+            dataset, labelled, labelled.splits(configuration.selection, seed=0),
             settings_of(configuration, variant, dataset, self._options), seed,
             about=(configuration.split, variant.photos, seed if variant.photos else 0),
         )  # fmt: skip
 
-    def prepare(self, dataset: str, world: World, splits: Splits, settings: Settings, seed: int, *, about: Any) -> Job:
-        """Return a job with its catalogue file and folder name; `about` distinguishes worlds of one data set."""
-        catalogue = self._catalogue(dataset, world, about)
+    def prepare(
+        self, dataset: str, labelled: LabelledPhotos, splits: Splits, settings: Settings, seed: int, *, about: Any
+    ) -> Job:
+        """Return a job with its catalogue file and folder name; `about` distinguishes variants of one data set."""
+        catalogue = self._catalogue(dataset, labelled, about)
         select = settings.select if splits.validation else "last"
         values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), "seed": seed, "select": select}
         key = json.dumps([values, splits.to_dict()], sort_keys=True)
         path = self._options.output / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
-        return Job(dataset, world, splits, Settings.from_dict(values), path)
+        return Job(dataset, labelled, splits, Settings.from_dict(values), path)
 
-    def _catalogue(self, dataset: str, world: World, about: Any) -> Path:
-        """Return the catalogue file of a world, named after its rows and the content of its photos."""
+    def _catalogue(self, dataset: str, labelled: LabelledPhotos, about: Any) -> Path:
+        """Return the catalogue file of a data set, named after its rows and the content of its photos."""
         place = (dataset, json.dumps(about, default=str))
         if place not in self._catalogues:
-            name = f"{dataset}-{digest_of(world, self._contents)}.jsonl"
-            self._catalogues[place] = write_world(world, self._options.output / "catalogues" / name)
+            name = f"{dataset}-{digest_of(labelled, self._contents)}.jsonl"
+            self._catalogues[place] = write_labelled_photos(labelled, self._options.output / "catalogues" / name)
         return self._catalogues[place]
 
 
@@ -160,7 +164,7 @@ def embedded(job: Job, *, train_part: bool = False) -> Embedded:
     """Return the embeddings of one split with the run's checkpoint; vectors are computed once."""
     items = job.splits.fit if train_part else job.splits.test
     wanted = set(items)
-    photos = [photo for photo in job.world.photos if photo.item_id in wanted]
+    photos = [photo for photo in job.labelled.photos if photo.item_id in wanted]
     run = trained(job)
     file = job.path / ("train.npz" if train_part else "test.npz")
     if not file.exists():

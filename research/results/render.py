@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from retrieval.errors import DataError
+from retrieval.markdown import markdown_table
 
 from .record import RESULTS, Record, Table, cell, read_record
 
@@ -42,8 +43,7 @@ def shown(text: str) -> Iterator[tuple[str, str]]:
 
 def to_markdown(table: Table) -> str:
     """Return a table as Markdown."""
-    lines = [table.columns, ("---",) * len(table.columns), *table.rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n".join(markdown_table(table.columns, table.rows))
 
 
 def facts(record: Record) -> str:

@@ -41,6 +41,7 @@ class Call(Generic[T]):
     images: Sequence[bytes] = ()  # sent as the form files `images`, instead of a body
     repeatable: bool = True  # idempotent: safe to send twice
     accepted: frozenset[int] = frozenset()  # further statuses that `read` accepts
+    if_unreachable: T | None = None  # result if there is no response; None: an error
 
     def request(self, http: httpx.Client | httpx.AsyncClient, *, timeout: float) -> httpx.Request:
         """Build the request, with `timeout` seconds for each network operation."""
@@ -58,17 +59,19 @@ class Call(Generic[T]):
     def result(self, outcome: httpx.Response | httpx.RequestError) -> T:
         """Return the parsed response, or raise ApiError or Unreachable."""
         if isinstance(outcome, Exception):
-            asked = outcome.request.url
+            if self.if_unreachable is not None:
+                return self.if_unreachable
+            url = outcome.request.url
             raise Unreachable(
-                f"no answer from {asked.scheme}://{asked.netloc.decode()}: {type(outcome).__name__} {outcome}".rstrip(),
-                remedy="Is the server up, and is this its address?",
+                f"no answer from {url.scheme}://{url.netloc.decode()}: {type(outcome).__name__} {outcome}".rstrip(),
+                remedy="Check that the server is running and that this is its address",
             ) from outcome
         if not outcome.is_success and outcome.status_code not in self.accepted:
             raise _problem(_json_object(outcome), outcome)
         try:
             return self.read(outcome)
         except (TypeError, KeyError, ValueError) as error:
-            raise _problem({"title": "the answer is not one of this API", "detail": str(error)}, outcome) from error
+            raise _problem({"title": "the response is not from this API", "detail": str(error)}, outcome) from error
 
 
 def search(
@@ -149,15 +152,18 @@ def feedback(about: Answer | str, verdict: Verdict) -> Call[bool]:
 
 def reload(images: Sequence[Source], *, dry_run: bool) -> Call[Reloaded]:
     """Make the server reopen its bundle and gallery."""
-    sent = [image_bytes(image) for image in images]
+    files = [image_bytes(image) for image in images]
     query = {"dry_run": dry_run}
-    return Call("POST", "/v1/admin/reload", _as(Reloaded), query=query, images=sent, repeatable=False)
+    return Call("POST", "/v1/admin/reload", _as(Reloaded), query=query, images=files, repeatable=False)
 
 
 def ready() -> Call[bool]:
-    """Check whether the server is ready to answer searches."""
+    """Check whether the server is reachable and ready to answer searches."""
     busy = HTTPStatus.SERVICE_UNAVAILABLE
-    return Call("GET", "/readyz", lambda response: response.status_code != busy, accepted=frozenset({busy}))
+    accepted = frozenset({busy})
+    return Call(
+        "GET", "/readyz", lambda response: response.status_code != busy, accepted=accepted, if_unreachable=False
+    )
 
 
 def image_bytes(image: Source) -> bytes:

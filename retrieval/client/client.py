@@ -18,7 +18,7 @@ from . import calls
 from .calls import Call, Verdict
 from .connection import address, headers, require_httpx
 from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
-from .retries import Attempts, check_patience
+from .retries import Attempts, check_limits
 
 if TYPE_CHECKING:
     import httpx
@@ -28,7 +28,19 @@ __all__ = ["Answer", "ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unr
 T = TypeVar("T")
 
 
-class RetrievalClient:
+class _Client:
+    """The limits of the calls of both clients."""
+
+    def __init__(self, timeout: float, retries: int) -> None:
+        check_limits(timeout, retries)
+        require_httpx()
+        self._timeout, self._retries = timeout, retries
+
+    def _attempts(self, call: Call[Any]) -> Attempts:
+        return Attempts(call, timeout=self._timeout, retries=self._retries)
+
+
+class RetrievalClient(_Client):
     """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
 
     Parameters
@@ -57,11 +69,9 @@ class RetrievalClient:
         retries: int = 3,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        check_patience(timeout, retries)
-        require_httpx()
+        super().__init__(timeout, retries)
         import httpx
 
-        self._timeout, self._retries = timeout, retries
         self._http = httpx.Client(base_url=address(base_url), headers=headers(key), transport=transport)
 
     def __enter__(self) -> RetrievalClient:
@@ -147,15 +157,12 @@ class RetrievalClient:
 
     def ready(self) -> bool:
         """Return whether the server is reachable and ready to answer searches."""
-        try:
-            return self._send(calls.ready())
-        except Unreachable:
-            return False
+        return self._send(calls.ready())
 
     def _send(self, call: Call[T]) -> T:
         import httpx
 
-        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        attempts = self._attempts(call)
         while True:
             outcome: httpx.Response | httpx.RequestError
             try:
@@ -167,7 +174,7 @@ class RetrievalClient:
             sleep(pause)
 
 
-class AsyncRetrievalClient:
+class AsyncRetrievalClient(_Client):
     """The asyncio version of `RetrievalClient`, with the same parameters."""
 
     def __init__(
@@ -179,11 +186,9 @@ class AsyncRetrievalClient:
         retries: int = 3,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        check_patience(timeout, retries)
-        require_httpx()
+        super().__init__(timeout, retries)
         import httpx
 
-        self._timeout, self._retries = timeout, retries
         self._http = httpx.AsyncClient(base_url=address(base_url), headers=headers(key), transport=transport)
 
     async def __aenter__(self) -> AsyncRetrievalClient:
@@ -272,15 +277,12 @@ class AsyncRetrievalClient:
 
     async def ready(self) -> bool:
         """Return whether the server is reachable and ready to answer searches."""
-        try:
-            return await self._send(calls.ready())
-        except Unreachable:
-            return False
+        return await self._send(calls.ready())
 
     async def _send(self, call: Call[T]) -> T:
         import httpx
 
-        attempts = Attempts(call, timeout=self._timeout, retries=self._retries)
+        attempts = self._attempts(call)
         while True:
             outcome: httpx.Response | httpx.RequestError
             try:

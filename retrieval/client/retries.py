@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 LEAST_TIMEOUT_S = 0.01
-PASSING = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+TRANSIENT = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 
 jitter = SystemRandom().uniform
 
@@ -45,14 +45,14 @@ class Attempts:
             return None
         longest = min(FIRST_PAUSE_S * 2**self._made, LONGEST_PAUSE_S)
         self._made += 1
-        pause = _asked_for(outcome) + jitter(0, longest)
+        pause = _retry_after(outcome) + jitter(0, longest)
         return pause if pause < self._left() else None
 
     def _left(self) -> float:
         return self._deadline - monotonic()
 
 
-def check_patience(timeout: float, retries: int) -> None:
+def check_limits(timeout: float, retries: int) -> None:
     """Raise InvalidParameter for an invalid timeout or number of retries."""
     if not 0 < timeout < float("inf"):
         raise InvalidParameter("timeout", "be a positive number of seconds", timeout)
@@ -64,7 +64,7 @@ def _may_repeat(call: Call[Any], outcome: httpx.Response | httpx.RequestError) -
     import httpx
 
     if isinstance(outcome, httpx.Response):
-        return call.repeatable and outcome.status_code in PASSING and outcome.status_code not in call.accepted
+        return call.repeatable and outcome.status_code in TRANSIENT and outcome.status_code not in call.accepted
     if isinstance(outcome, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)):
         return True  # nothing was sent
     return call.repeatable and isinstance(
@@ -72,7 +72,7 @@ def _may_repeat(call: Call[Any], outcome: httpx.Response | httpx.RequestError) -
     )
 
 
-def _asked_for(outcome: httpx.Response | httpx.RequestError) -> float:
+def _retry_after(outcome: httpx.Response | httpx.RequestError) -> float:
     """Return the Retry-After of a response in seconds; the header may be a date."""
     if isinstance(outcome, Exception):
         return 0.0

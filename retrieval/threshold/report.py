@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.html import document, drawn, legend_above, picture
+from retrieval.html import document, drawn, figure_grid, legend_above, picture, table
 from retrieval.metrics.consistency import Opis, UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, det_curve
 from retrieval.threshold.gallery_size import size_model
@@ -35,6 +35,7 @@ figure { margin: 0; } figcaption { font-size: .92rem; color: #4a5568; }
 .estimated { border-color: #c05621; }
 table { border-collapse: collapse; font-size: .92rem; } td, th { padding: .2rem .8rem .2rem 0; text-align: right; }
 td:first-child, th:first-child { text-align: left; } tr.chosen { font-weight: 600; }
+tbody th { font-weight: inherit; }
 .photos { display: flex; flex-wrap: wrap; gap: .3rem; } .photos img { height: 6rem; }
 @media print { body { margin: 0; } }
 """
@@ -102,14 +103,10 @@ def render_report(data: ReportData) -> str:
                 "says little.",
             )
         )
-    shown = "".join(
-        f"<figure><h2>{title}</h2>{picture}<figcaption>{caption}</figcaption></figure>"
-        for title, picture, caption in figures
-    )
     title = "How far this threshold can be believed"
     body = (
-        f'<h1>{title}</h1>{_status(data.point)}<div class="pair">{shown}</div>{_worst(data)}'
-        f"{_tried(data.distances_tried)}{_beside(data.beside_fp32)}{_figures(data.point)}"
+        f"<h1>{title}</h1>{_status(data.point)}{figure_grid(figures)}{_worst(data)}"
+        f"{_tried(data.distances_tried)}{_beside(data.beside_fp32)}{_evidence(data.point)}"
     )
     return document(title, style=STYLE, body=body)
 
@@ -138,44 +135,43 @@ def _status(point: OperatingPoint) -> str:
     )
 
 
-def _figures(point: OperatingPoint) -> str:
-    rows = "".join(
-        f"<tr><td>{html.escape(name.replace('_', ' '))}</td><td>{_number(value)}</td></tr>"
-        for name, value in point.evidence.items()
-    )
-    return f"<h2>The evidence</h2><table>{rows}</table>"
+def _evidence(point: OperatingPoint) -> str:
+    rows = [(html.escape(name.replace("_", " ")), _number(value)) for name, value in point.evidence.items()]
+    return f"<h2>The evidence</h2>{table((), rows)}"
 
 
 def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
     if not tried:
         return ""
-    rows = "".join(
-        f"<tr{' class=chosen' if not number else ''}><td>{html.escape(_form(entry))}</td>"
-        f"<td>{entry['FNIR']:.3f}</td><td>{entry['search_opis']:.2e}</td></tr>"
-        for number, entry in enumerate(tried)
-    )
+    rows = [(html.escape(_form(entry)), f"{entry['FNIR']:.3f}", f"{entry['search_opis']:.2e}") for entry in tried]
+    marks = ["chosen", *[""] * (len(tried) - 1)]
     return (
         "<h2>What was chosen, and what was not</h2><p>Distances were compared on validation products, which neither "
         "the loss nor the threshold saw: FNIR at the target FPIR, then OPIS among those within a standard error, and "
         "the plain one where nothing is gained. The first is used.</p>"
-        f"<table><tr><th>distance</th><th>FNIR</th><th>OPIS of searches</th></tr>{rows}</table>"
+        + table(("distance", "FNIR", "OPIS of searches"), rows, marks=marks)
     )
 
 
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
-    cells = "".join(
-        f"<tr{' class=chosen' if number else ''}><td>{html.escape(str(row['form']))}</td>"
-        f"<td>{row['images_per_second']:.0f}</td><td>{row['opis']:.2e}</td><td>{row['search_opis']:.2e}</td>"
-        f"<td>{row['fpir']:.3f}</td><td>{row['tpir']:.3f}</td></tr>"
-        for number, row in enumerate(rows)
-    )
+    cells = [
+        (
+            html.escape(str(row["form"])),
+            f"{row['images_per_second']:.0f}",
+            f"{row['opis']:.2e}",
+            f"{row['search_opis']:.2e}",
+            f"{row['fpir']:.3f}",
+            f"{row['tpir']:.3f}",
+        )
+        for row in rows
+    ]
+    columns = ("variant", "images/s", "OPIS of pairs", "OPIS of searches", "FPIR", "TPIR")
     return (
         "<h2>This form of the model beside fp32</h2><p>Both on the calibration photos, by the same kind of distance, "
         "each with its own threshold: the largest that keeps the target FPIR there. The last is served.</p>"
-        "<table><tr><th>form</th><th>images/s</th><th>OPIS of pairs</th><th>OPIS of searches</th><th>FPIR</th>"
-        f"<th>TPIR</th></tr>{cells}</table>"
+        + table(columns, cells, marks=["", *["chosen"] * (len(rows) - 1)])
     )
 
 

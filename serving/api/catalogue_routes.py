@@ -48,8 +48,8 @@ def item_routes(service: Service) -> APIRouter:
         after: Annotated[str, Query(max_length=LONGEST_ID)] = "", limit: Annotated[int, Query(ge=1, le=1000)] = 100
     ) -> dict[str, Any]:
         """List item ids in alphabetical order, page by page."""
-        found = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
-        return {"items": found[:limit], "next": found[limit - 1] if len(found) > limit else None}
+        item_ids = service.retriever.gallery.item_ids(after=after, limit=limit + 1)
+        return {"items": item_ids[:limit], "next": item_ids[limit - 1] if len(item_ids) > limit else None}
 
     @router.get("/items/{item_id:any}", response_model=ItemOut, responses=errors(*LIMITED, 404))
     def item(item_id: str) -> dict[str, Any]:
@@ -75,10 +75,10 @@ def photo_routes(service: Service) -> APIRouter:
     @router.get("/photos/{photo_id:any}", response_model=PhotoOut, responses=errors(*LIMITED, 404))
     def photo(photo_id: str) -> dict[str, Any]:
         """Return a photo's item and metadata."""
-        found = service.retriever.gallery.photo(photo_id)
-        if found is None:
+        row = service.retriever.gallery.photo(photo_id)
+        if row is None:
             raise NoSuchThing("no such photo")
-        return _photo(found)
+        return _photo(row)
 
     @router.put(
         "/photos/{photo_id:any}",
@@ -92,8 +92,8 @@ def photo_routes(service: Service) -> APIRouter:
         """Add or replace a photo: send the raw image with ?item_id=, or JSON."""
         metadata: dict[str, Any] = {}
         if is_json(request):
-            asked = await parsed(request, PhotoRequest)
-            image, item_id, metadata = decoded(asked.image), asked.item_id, asked.metadata
+            body = await parsed(request, PhotoRequest)
+            image, item_id, metadata = decoded(body.image), body.item_id, body.metadata
         else:
             image = await image_of(request)
         if not item_id or len(photo_id) > LONGEST_ID:
@@ -102,8 +102,9 @@ def photo_routes(service: Service) -> APIRouter:
             raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
         work = partial(service.put_photo, photo_id, item_id, image, metadata)
         (replaced, version), _ = await service.pool.run(work)
-        told = {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
-        return JSONResponse(told)
+        return JSONResponse(
+            {"photo_id": photo_id, "item_id": item_id, "replaced": replaced, "gallery_version": version}
+        )
 
     @router.delete("/photos/{photo_id:any}", response_model=Removed, responses=errors(*LIMITED, 404, 422, 503))
     def remove_photo(photo_id: str) -> dict[str, int]:
@@ -126,6 +127,6 @@ def photo_routes(service: Service) -> APIRouter:
     return router
 
 
-def _photo(facts: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
-    photo_id, item_id, metadata = facts
+def _photo(row: tuple[str, str, dict[str, Any]]) -> dict[str, Any]:
+    photo_id, item_id, metadata = row
     return {"photo_id": photo_id, "item_id": item_id, "metadata": public(metadata)}

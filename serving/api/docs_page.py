@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from retrieval.html import document
+from retrieval.html import document, table
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1c2024 }
@@ -42,7 +42,7 @@ def docs_page(api: Schema) -> str:
     return document(
         f"{info['title']} API",
         style=STYLE,
-        body=f"<main>{head}{routes}<h1>What is sent and answered</h1>{schemas}</main>",
+        body=f"<main>{head}{routes}<h1>Requests and responses</h1>{schemas}</main>",
     )
 
 
@@ -63,7 +63,7 @@ def _operation(method: str, path: str, operation: Schema) -> str:
 
 
 def _answer(status: str, answer: Schema) -> str:
-    told = f"<b>{_text(status)}</b> {_text(answer['description'])}"
+    heading = f"<b>{_text(status)}</b> {_text(answer['description'])}"
     kinds = answer.get("content", {})
     shown = "".join(
         f", <code>{_text(kind)}</code>" + (f" {_type(body['schema'])}" if "schema" in body else "")
@@ -71,8 +71,8 @@ def _answer(status: str, answer: Schema) -> str:
     )
     examples = [body["example"] for body in kinds.values() if "example" in body]
     if not examples:
-        return f"<p>{told}{shown}</p>"
-    return f"<details><summary>{told}</summary>{''.join(map(_json, examples))}</details>"
+        return f"<p>{heading}{shown}</p>"
+    return f"<details><summary>{heading}</summary>{''.join(map(_json, examples))}</details>"
 
 
 def _schema(name: str, schema: Schema) -> str:
@@ -80,7 +80,7 @@ def _schema(name: str, schema: Schema) -> str:
     rows = [
         (
             f"<code>{_text(field)}</code>",
-            _type(facts) + ("" if field in required else ", may be left out"),
+            _type(facts) + ("" if field in required else ", optional"),
             facts.get("description", ""),
         )
         for field, facts in schema.get("properties", {}).items()
@@ -121,18 +121,14 @@ def _limits(schema: Schema) -> str:
         "maxItems": "entries up to",
         "default": "by default",
     }
-    told = [
+    limits = [
         f"{words} {_text(json.dumps(schema[name]))}" for name, words in names.items() if schema.get(name) is not None
     ]
-    return f" ({', '.join(told)})" if told else ""
+    return f" ({', '.join(limits)})" if limits else ""
 
 
 def _table(rows: list[tuple[str, str, str]]) -> str:
-    return f"<table>{''.join(_row(*row) for row in rows)}</table>" if rows else ""
-
-
-def _row(name: str, kind: str, description: str) -> str:
-    return f"<tr><th scope='row'>{name}</th><td>{kind}</td><td>{_text(description)}</td></tr>"
+    return table((), [(name, kind, _text(description)) for name, kind, description in rows]) if rows else ""
 
 
 def _json(value: object) -> str:

@@ -37,12 +37,12 @@ def broken_rule(error: Mapping[str, Any]) -> InvalidParameter:
     """Return a pydantic error as InvalidParameter, with the parameter's name and value."""
     kind, value = error["type"], error["input"]
     name = ".".join(str(part) for part in error["loc"] if part not in PLACES)
-    told = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
-    rule = told[1] if told else error["msg"]
+    match = re.fullmatch(r"\w+ should (.*)", error["msg"], re.DOTALL)
+    rule = match[1] if match else error["msg"]
     if kind == "missing":
         rule, value = "be given", None
     elif kind == "extra_forbidden":
-        rule = "be left out: the API does not know it"
+        rule = "be left out: the API has no such field"
     elif kind == "json_invalid":
         name, rule = "body", f"be JSON ({error.get('ctx', {}).get('error', 'it ends too early')})"
     return InvalidParameter(name or "body", rule, value)
@@ -53,9 +53,11 @@ def decoded(text: str) -> bytes:
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise ImageUnreadable("the image is no base64", remedy="Encode the file's bytes, without line breaks") from None
+        raise ImageUnreadable(
+            "the image is not valid base64", remedy="Encode the file's bytes, without line breaks"
+        ) from None
     if not data:
-        raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+        raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
     return data
 
 
@@ -64,12 +66,12 @@ async def image_of(request: Request) -> bytes:
     if not _is_form(request):
         data = await request.body()
         if not data:
-            raise ImageUnreadable("the request holds no image", remedy="Send the image as the body")
+            raise ImageUnreadable("the request contains no image", remedy="Send the image as the body")
         return data
-    found = await images_of(request, "image", most=1)
-    if not found:
+    files = await images_of(request, "image", most=1)
+    if not files:
         raise ImageUnreadable("the form has no file in the field `image`", remedy="Send image=@photo.jpg")
-    return found[0]
+    return files[0]
 
 
 async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) -> list[bytes]:
@@ -79,10 +81,10 @@ async def images_of(request: Request, field: str, *, most: int = MOST_IMAGES) ->
         return []
     async with request.form(max_files=most, max_fields=4) as form:
         parts = form.getlist(field)
-        found = [await part.read() for part in parts if isinstance(part, UploadFile)]
-    if not all(found) or len(found) < len(parts):
-        raise ImageUnreadable(f"the field `{field}` holds something that is no file, or an empty one")
-    return found
+        files = [await part.read() for part in parts if isinstance(part, UploadFile)]
+    if not all(files) or len(files) < len(parts):
+        raise ImageUnreadable(f"the field `{field}` contains an empty file or something that is not a file")
+    return files
 
 
 def _is_form(request: Request) -> bool:

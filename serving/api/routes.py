@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from retrieval.bundle.bundle import REPORT
 from retrieval.errors import RetrievalError
 from serving.http.guard import DOCS_PATH, REPORT_PATH
-from serving.service import Service, Swap
+from serving.service import ReloadOutcome, Service
 
 from .catalogue_routes import item_routes, photo_routes
 from .docs_page import docs_page
@@ -38,13 +38,13 @@ from .schemas import (
 )
 
 log = logging.getLogger("retrieval.serving")
-TopK = Annotated[int, Query(ge=1, le=100, description="Matches at most.")]
+TopK = Annotated[int, Query(ge=1, le=100, description="Largest number of matches.")]
 Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
 Fields = Annotated[
     list[Annotated[str, Query(max_length=200)]] | None,
     Query(
         max_length=64,
-        description="A metadata key that comes back with each match, once for each key; all where none is named.",
+        description="Metadata key to return with each match; repeat it for several keys. All are returned by default.",
     ),
 ]
 
@@ -69,6 +69,7 @@ def create_api(service: Service) -> FastAPI:
     )
     _handle_errors(app)
     app.include_router(search_routes(service))
+    app.include_router(feedback_routes(service))
     app.include_router(item_routes(service))
     app.include_router(photo_routes(service))
     app.include_router(state_routes(service))
@@ -79,7 +80,7 @@ def create_api(service: Service) -> FastAPI:
 
 
 def search_routes(service: Service) -> APIRouter:
-    """Return the search and feedback routes."""
+    """Return the search routes."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post(
@@ -93,9 +94,9 @@ def search_routes(service: Service) -> APIRouter:
     ) -> Response:
         """Search with one photo: send the raw image, a form with the file `image`, or JSON with base64."""
         if is_json(request):
-            asked = await parsed(request, SearchRequest)
-            image, fields = decoded(asked.image), asked.fields
-            top_k, where, explain = asked.top_k, asked.where, asked.explain
+            body = await parsed(request, SearchRequest)
+            image, fields = decoded(body.image), body.fields
+            top_k, where, explain = body.top_k, body.where, body.explain
         else:
             image = await image_of(request)
         request_id = request.state.request_id
@@ -114,13 +115,13 @@ def search_routes(service: Service) -> APIRouter:
         """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
         images: list[bytes | str]
         if is_json(request):
-            asked = await parsed(request, BatchRequest)
-            images, fields = list(asked.images), asked.fields
-            top_k, where, explain = asked.top_k, asked.where, asked.explain
+            body = await parsed(request, BatchRequest)
+            images, fields = list(body.images), body.fields
+            top_k, where, explain = body.top_k, body.where, body.explain
         else:
             images = list(await images_of(request, "images"))
         if not images:
-            return problem(400, "the request holds no image", "Send files in the field `images`, or JSON.")
+            return problem(400, "the request contains no image", "Send files in the field `images`, or JSON.")
         answers: list[dict[str, Any]] = []
         for number, image in enumerate(images):  # sequential: a batch takes one place in the queue
             request_id = f"{request.state.request_id}-{number}"
@@ -129,11 +130,18 @@ def search_routes(service: Service) -> APIRouter:
                 result = await service.search(data, top_k=top_k, where=where, explain=explain, request_id=request_id)
                 answers.append(answer_of(result, request_id, fields))
             except RetrievalError as error:
-                told = problem_response(error)
-                if told.status_code not in (400, 413, 415):
+                problem_document = problem_response(error)
+                if problem_document.status_code not in (400, 413, 415):
                     raise
-                answers.append(told.content)
+                answers.append(problem_document.content)
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+
+    return router
+
+
+def feedback_routes(service: Service) -> APIRouter:
+    """Return the feedback route."""
+    router = APIRouter(prefix="/v1", tags=["search"])
 
     @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
@@ -163,13 +171,17 @@ def state_routes(service: Service) -> APIRouter:
         """Reopen bundle and gallery and switch to them; files in `images` are first searched with both."""
         images = await images_of(request, "images")
         try:
-            swap = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
+            outcome = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
         except RetrievalError as error:
             if STATUS.get(type(error).__name__, 500) < 500 or problem_response(error).status_code == 503:
                 raise
             log.error("the reload was refused", exc_info=error)
-            return problem(409, "the reload was refused", "What serves now serves on; the server's log says why.")
-        return JSONResponse(_swapped(swap))
+            return problem(
+                409,
+                "the reload was refused",
+                "The current bundle and gallery stay in service; the server's log says why.",
+            )
+        return JSONResponse(_reload_json(outcome))
 
     @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
     def report() -> Response:
@@ -199,8 +211,8 @@ def probe_routes(service: Service) -> APIRouter:
     @router.get("/readyz", response_model=Ready, responses={503: error(503, *NOT_READY)})
     async def readyz() -> Response:
         """Report whether searches are served: the model has run, threads are available, and the gallery is intact."""
-        if why_not := await service.readiness.problem():
-            return problem(503, "not ready", why_not)
+        if reason := await service.readiness.problem():
+            return problem(503, "not ready", reason)
         return JSONResponse({"status": "ready"})
 
     return router
@@ -218,15 +230,15 @@ def docs_routes(app: FastAPI) -> APIRouter:
     return router
 
 
-def _swapped(swap: Swap) -> dict[str, Any]:
-    before, after = swap.before, swap.after
+def _reload_json(outcome: ReloadOutcome) -> dict[str, Any]:
+    before, after = outcome.before, outcome.after
     return {
-        "swapped": swap.swapped,
+        "swapped": outcome.swapped,
         "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
         "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
         "threshold": {"before": before.bundle.threshold, "after": after.bundle.threshold},
-        "asked": swap.asked,
-        "changed": [{"query": n, "before": one, "after": other} for n, one, other in swap.changed],
+        "asked": outcome.queries,
+        "changed": [{"query": n, "before": old, "after": new} for n, old, new in outcome.changed],
     }
 
 
@@ -244,9 +256,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> Response:
-        told = problem(error.status_code, str(error.detail))
-        told.headers.update(error.headers or {})
-        return told
+        problem_document = problem(error.status_code, str(error.detail))
+        problem_document.headers.update(error.headers or {})
+        return problem_document
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> Response:

@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 Verdict = Literal["right", "wrong", "unknown"]
-TopK = Annotated[int, Field(ge=1, le=100, description="Matches at most.")]
+TopK = Annotated[int, Field(ge=1, le=100, description="Largest number of matches.")]
 Where = Annotated[
     str | None,
     Field(max_length=2000, description="A filter over declared columns, such as \"brand = 'x' and price < 10\"."),
 ]
 Fields = Annotated[
     list[Annotated[str, Field(max_length=200)]] | None,
-    Field(max_length=64, description="Metadata keys that come back with each match; all where none is named."),
+    Field(max_length=64, description="Metadata keys to return with each match; all by default."),
 ]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
 MOST_IMAGES = 64  # per batch
@@ -58,10 +58,11 @@ class FeedbackRequest(Strict):
     """A verdict on an answer."""
 
     request_id: Annotated[
-        str, Field(max_length=100, description="Of an answer to the same key, one of its last 4,096.")
+        str, Field(max_length=100, description="Request id of one of the last 4,096 answers to the same key.")
     ]
     verdict: Annotated[
-        Verdict, Field(description="right; wrong: another item is right; unknown: it is not in the catalogue.")
+        Verdict,
+        Field(description="right, wrong (another item is right) or unknown (the item is not in the catalogue)."),
     ]
 
 
@@ -77,13 +78,13 @@ class MatchOut(BaseModel):
 class Explanation(BaseModel):
     """Details behind an answer."""
 
-    distance_form: str = Field(description="plain, or how density corrects it.")
-    density: float = Field(description="How crowded it is around the query; 0 where the distance is plain.")
+    distance_form: str = Field(description="plain, or the form of the density correction.")
+    density: float = Field(description="Local density around the query; 0 for the plain distance.")
     plain_nearest: MatchOut | None = Field(description="The nearest item by the plain distance.")
     min_certainty: float = Field(description="Certainty below which nothing is returned.")
     photos: int
     items: int
-    index: str = Field(description="Kind of candidate index in force.")
+    index: str = Field(description="Kind of the candidate index.")
 
 
 class Answer(BaseModel):

@@ -21,7 +21,7 @@ from serving.ops.telemetry import Telemetry
 
 from .callers import CALLER, Caller
 from .keys import ADMIN, SEARCH, Key, KeyRing
-from .limits import Rates, too_often
+from .limits import Rates, too_many_requests
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
@@ -30,9 +30,9 @@ ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
 THUMBNAIL_PATH = "/v1/thumbnails/"  # the page requests about a dozen per search
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)
 READING = ("GET", "HEAD", "OPTIONS")
-SANE = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")  # a client's request id that is accepted
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._~-]{0,255})(:[0-9]{0,5})?")  # host with optional port
-HEADERS = {
+COMMON_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -45,9 +45,9 @@ PAGE_CSP = (  # Gradio uses inline scripts and styles
     "img-src 'self' data: blob:; media-src 'self' blob:; font-src 'self' data:; connect-src 'self' blob: data:; "
     "worker-src 'self' blob:; frame-ancestors 'none'; base-uri 'self'; form-action 'self'"
 )
-FIXED = {  # security headers of the page and of the endpoint
+SECURITY_HEADERS = {  # security headers of the page and of the endpoint
     endpoint: [
-        *((name.lower().encode(), value.encode()) for name, value in HEADERS.items()),
+        *((name.lower().encode(), value.encode()) for name, value in COMMON_HEADERS.items()),
         (b"content-security-policy", csp.encode()),
     ]
     for endpoint, csp in ((False, PAGE_CSP), (True, ENDPOINT_CSP))
@@ -74,7 +74,7 @@ class Guard:
         self, app: ASGIApp, *, telemetry: Telemetry, keys: KeyRing | None, rates: Rates, local: bool = False
     ) -> None:
         self._app, self._telemetry, self._keys, self._rates, self._local = app, telemetry, keys, rates, local
-        self._ids = _Ids()
+        self._ids = _RequestIds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse requests that fail a check and pass the others on."""
@@ -85,15 +85,18 @@ class Guard:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
-        told = headers.get("x-request-id", "")
+        client_id = headers.get("x-request-id", "")
         request = _Request(
-            told if SANE.fullmatch(told) else next(self._ids), scope["method"], scope["path"], time.perf_counter()
+            client_id if REQUEST_ID.fullmatch(client_id) else next(self._ids),
+            scope["method"],
+            scope["path"],
+            time.perf_counter(),
         )
         scope.setdefault("state", {})["request_id"] = request.request_id
         request.client = (scope.get("client") or ("",))[0]
         CALLER.set(Caller())  # requests of one connection may share a context
 
-        async def noted(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             if message["type"] == "http.response.start":
                 request.status = message["status"]
                 message["headers"] = _with_headers(message.get("headers", ()), request)
@@ -103,49 +106,59 @@ class Guard:
             refusal = self._refusal(request, headers)
             scope["state"]["client"] = request.client
             if refusal is not None:
-                await refusal(scope, receive, noted)
+                await refusal(scope, receive, send_noting_status)
             else:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, send_noting_status)
         finally:
-            self._note(request, scope)
+            self._record(request, scope)
 
     def _refusal(self, request: _Request, headers: Headers) -> JSONResponse | None:
         if request.path in PROBES:
             return None
-        refusal = self._from_elsewhere(request, headers)
+        refusal = self._bad_origin(request, headers)
         if refusal is not None:
             return refusal
         if self._keys is not None:
-            key = self._keys.find(_secret(headers))
+            key = self._keys.find(_key_of(headers))
             if key is None:
-                return _unknown(request)
+                return _missing_key(request)
             request.key = request.client = key.name
             CALLER.set(Caller(key.name, is_admin=key.may(ADMIN)))
-            if (refusal := _beyond(request, key)) is not None:
+            if (refusal := _missing_scope(request, key)) is not None:
                 return refusal
-        return self._too_often(request)
+        return self._over_rate(request)
 
-    def _from_elsewhere(self, request: _Request, headers: Headers) -> JSONResponse | None:
+    def _bad_origin(self, request: _Request, headers: Headers) -> JSONResponse | None:
         """Return the refusal of a request with a bad Host header or from a page of another origin."""
         host = HOST.fullmatch(headers.get("host", ""))
         if host is None:
-            return problem(400, "the header Host is no name with a port", "Send one, such as Host: example.org:7860.")
+            return problem(
+                400,
+                "the header Host is not a host name with an optional port",
+                "Send one, such as Host: example.org:7860.",
+            )
         if self._local and host[1].strip("[]").lower() not in LOCAL:
-            return problem(403, "this server is for its own machine", "Ask it as 127.0.0.1 or localhost.")
+            return problem(
+                403, "this server accepts requests from its own machine only", "Use the host 127.0.0.1 or localhost."
+            )
         origin = headers.get("origin")
         here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may terminate TLS
         if origin is not None and request.method not in READING and origin not in here:
-            return problem(403, "a page of another origin asked", "Requests come from this server's page or no page.")
+            return problem(
+                403,
+                "the request came from a page of another origin",
+                "Send it from this server's page or without an Origin header.",
+            )
         return None
 
-    def _too_often(self, request: _Request) -> JSONResponse | None:
+    def _over_rate(self, request: _Request) -> JSONResponse | None:
         if not request.path.startswith("/v1/"):  # the page counts its own searches and verdicts
             return None
         rate = self._rates.thumbnails if request.path.startswith(THUMBNAIL_PATH) else self._rates.requests
         wait = rate.wait(request.client)
-        return too_often(wait) if wait > 0 else None
+        return too_many_requests(wait) if wait > 0 else None
 
-    def _note(self, request: _Request, scope: Scope) -> None:
+    def _record(self, request: _Request, scope: Scope) -> None:
         """Count and log a request by its route, which clients cannot make up."""
         route = scope["state"].get("route", "page")  # the page sets route and status of its events
         status = scope["state"].get("status", request.status)
@@ -162,17 +175,17 @@ class Guard:
 
 
 def _with_headers(headers: Sequence[tuple[bytes, bytes]], request: _Request) -> list[tuple[bytes, bytes]]:
-    """Return the response headers with ours added and CORS headers removed (Gradio sets some)."""
-    found = [header for header in headers if not header[0].startswith(b"access-control-")]
+    """Return the response headers with security headers and without CORS headers, which Gradio sets."""
+    kept = [header for header in headers if not header[0].startswith(b"access-control-")]
     endpoint = request.path in PROBES or request.path.startswith(ENDPOINT)
-    found += FIXED[endpoint and request.path not in PAGES]
-    found.append((b"x-request-id", request.request_id.encode()))
+    kept += SECURITY_HEADERS[endpoint and request.path not in PAGES]
+    kept.append((b"x-request-id", request.request_id.encode()))
     if endpoint and not any(name == b"cache-control" for name, _ in headers):
-        found.append((b"cache-control", b"no-store"))
-    return found
+        kept.append((b"cache-control", b"no-store"))
+    return kept
 
 
-class _Ids:
+class _RequestIds:
     """Random request ids, drawn in blocks: a system call for each would release the GIL."""
 
     def __init__(self) -> None:
@@ -181,30 +194,30 @@ class _Ids:
     def __next__(self) -> str:
         if not self._left:
             self._left = os.urandom(4096).hex()
-        found, self._left = self._left[:16], self._left[16:]
-        return found
+        request_id, self._left = self._left[:16], self._left[16:]
+        return request_id
 
 
-def _beyond(request: _Request, key: Key) -> JSONResponse | None:
+def _missing_scope(request: _Request, key: Key) -> JSONResponse | None:
     """Return the refusal of a request that the key's scope does not cover, or None."""
     scope = ADMIN if request.path.startswith("/v1/admin/") or request.method in ("PUT", "DELETE") else SEARCH
     if key.may(scope):
         return None
     return problem(
         403,
-        f"this key has no scope {scope}",
+        f"this key does not have the scope {scope}",
         f"Ask for one: {command('keys', 'add', 'FILE', 'NAME', '--scope', scope)}",
     )
 
 
-def _unknown(request: _Request) -> JSONResponse:
-    told = problem(401, "a key is needed", "Send it as Authorization: Bearer KEY.")
+def _missing_key(request: _Request) -> JSONResponse:
+    response = problem(401, "an API key is required", "Send it as Authorization: Bearer KEY.")
     page = not request.path.startswith(ENDPOINT) or request.path in PAGES  # browsers prompt for the key as a password
-    told.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
-    return told
+    response.headers["WWW-Authenticate"] = 'Basic realm="Retrieval", charset="UTF-8"' if page else "Bearer"
+    return response
 
 
-def _secret(headers: Headers) -> str:
+def _key_of(headers: Headers) -> str:
     """Return the key of a request: bearer token, basic-auth password or X-API-Key header."""
     kind, _, value = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":

@@ -77,7 +77,7 @@ class KeyRing:
             except (OSError, KeyFileError):
                 if self._stamp is None:
                     raise KeyFileError(
-                        f"{self.path} holds no keys",
+                        f"{self.path} contains no keys",
                         remedy=command("keys", "add", self.path, "NAME", "--scope", SEARCH),
                     ) from None
                 # the file is being replaced: keep the keys read before
@@ -125,11 +125,11 @@ def add_key(path: Path, name: str, scope: str) -> str:
 def remove_keys(path: Path, name: str, *, keep_newest: bool = False) -> int:
     """Remove the keys of a name, or all but the newest; return the number removed."""
     keys = read_keys(path)
-    mine = [key for key in keys if key.name == name]
-    gone = mine[:-1] if keep_newest else mine
-    if gone:
-        _write(path, [key for key in keys if key not in gone])
-    return len(gone)
+    same_name = [key for key in keys if key.name == name]
+    removed = same_name[:-1] if keep_newest else same_name
+    if removed:
+        _write(path, [key for key in keys if key not in removed])
+    return len(removed)
 
 
 def read_keys(path: Path) -> list[Key]:
@@ -137,10 +137,11 @@ def read_keys(path: Path) -> list[Key]:
     try:
         keys = [Key(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))["keys"]]
         if any(key.scope not in SCOPES or len(key.sha256) != 64 for key in keys):
-            raise ValueError("an entry has no scope or no hash")
+            raise ValueError("an entry has no valid scope or hash")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KeyFileError(
-            f"{path} is no file of keys: {error}", remedy=f"`{command('keys', 'add', 'FILE', 'NAME')}` makes one"
+            f"{path} is not a valid key file: {error}",
+            remedy=f"Create one with `{command('keys', 'add', 'FILE', 'NAME')}`",
         ) from error
     return keys
 

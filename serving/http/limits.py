@@ -20,7 +20,7 @@ THUMBNAILS = 12  # per search on the page
 OVERHEAD = 64 * 1024  # allowance for multipart framing
 BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
-AGAIN = "Try again in a second"
+TRY_AGAIN = "Try again in a second"
 CLOSE = {"Connection": "close"}  # the rest of the body is not read
 
 
@@ -42,11 +42,11 @@ class Rates:
         return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
 
 
-def too_often(wait: float) -> ProblemResponse:
+def too_many_requests(wait: float) -> ProblemResponse:
     """Return a 429 response that asks the client to wait `wait` seconds."""
-    told = problem(429, "this client asks too often", f"Wait {wait:.1f} seconds.")
-    told.headers["Retry-After"] = str(math.ceil(wait))
-    return told
+    response = problem(429, "this client sends too many requests", f"Wait {wait:.1f} seconds.")
+    response.headers["Retry-After"] = str(math.ceil(wait))
+    return response
 
 
 class BodyLimit:
@@ -68,25 +68,25 @@ class BodyLimit:
         limit += OVERHEAD
         declared = headers.get(b"content-length", b"0")
         if not LENGTH.fullmatch(declared):
-            await problem(400, "the header Content-Length is no number of bytes")(scope, receive, send)
+            await problem(400, "the header Content-Length is not a number of bytes")(scope, receive, send)
             return
         if int(declared) > limit:
             await problem_response(_too_large(limit))(scope, receive, send)
             return
-        seen, whole, end = 0, False, time.monotonic() + self._seconds
+        received, complete, end = 0, False, time.monotonic() + self._seconds
 
         async def counted() -> Message:
-            nonlocal seen, whole
-            if whole:  # the next message is the disconnect
+            nonlocal received, complete
+            if complete:  # the next message is the disconnect
                 return await receive()
             try:
                 async with asyncio.timeout(end - time.monotonic()):
                     message = await receive()
             except TimeoutError:
                 raise HTTPException(408, "the body did not arrive in time", CLOSE) from None
-            seen += len(message.get("body", b""))
-            whole = not message.get("more_body", False)
-            if seen > limit:
+            received += len(message.get("body", b""))
+            complete = not message.get("more_body", False)
+            if received > limit:
                 raise HTTPException(
                     413, _too_large(limit).message, CLOSE
                 )  # the only exception that every parser lets through

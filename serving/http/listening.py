@@ -15,14 +15,14 @@ def bind(host: str, port: int) -> list[socket.socket]:
     Raises InvalidParameter if the port is taken or the host is not an address of this machine.
     """
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as error:
         raise InvalidParameter("--host", "be an address of this machine", host) from error
     bound: list[socket.socket] = []
     try:
-        for family, _, _, _, address in dict.fromkeys(found):
-            here = (address[0], port_of(bound) if bound else port, *address[2:])
-            bound.append(_bound(family, here, host))
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            address_and_port = (address[0], port_of(bound) if bound else port, *address[2:])
+            bound.append(_bound(family, address_and_port, host))
     except BaseException:
         for listener in bound:
             listener.close()

@@ -43,7 +43,7 @@ class Drift:
     calibration_median: float | None
 
 
-class Monitor:
+class DriftMonitor:
     """Rolling window of search statistics with their references."""
 
     def __init__(self, bundle: Bundle) -> None:
@@ -70,13 +70,13 @@ class Monitor:
         with self._guard:
             seen = {name: np.array(values) for name, values in self._seen.items()}
             first = np.array(self._first)
-        found = []
+        drifts = []
         for name, values in seen.items():
             calibration = self._calibration.get(name, np.zeros(0))
             reference = calibration if name != NEAREST else first
             enough = len(values) >= LEAST and len(reference) >= (FIRST if name == NEAREST else LEAST)
             effect = largest_difference(values, reference) if enough else None
-            found.append(
+            drifts.append(
                 Drift(
                     name,
                     effect,
@@ -88,7 +88,7 @@ class Monitor:
                     _median(calibration),
                 )
             )
-        return found
+        return drifts
 
     def warning(self) -> str:
         """Return a warning that names the alarming statistics, or an empty string."""
@@ -96,8 +96,8 @@ class Monitor:
         if not names:
             return ""
         return (
-            f"The newest photos differ in {', '.join(names)} from what the threshold was set on: its promise may not "
-            "hold for them. Look at some, and calibrate with photos like these"
+            f"The newest photos differ in {', '.join(names)} from those that the threshold was set on, so its error "
+            "rate may not hold. Look at some of them, and recalibrate with similar photos"
         )
 
 

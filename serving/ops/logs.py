@@ -14,7 +14,7 @@ from typing import Any, TextIO
 EVERY_S = 0.2
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formatter of log records as one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -31,12 +31,12 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-class Lines(logging.Handler):
+class BatchedHandler(logging.Handler):
     """Handler that writes lines in batches; warnings and the remaining lines at exit are written at once."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         super().__init__()
-        self.setFormatter(JsonLines())
+        self.setFormatter(JsonFormatter())
         self._stream, self._waiting = stream, deque[str]()
         self._ended, self._writing = threading.Event(), threading.Lock()
         threading.Thread(target=self._write_often, name="log", daemon=True).start()

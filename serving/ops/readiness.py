@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from serving.service import Service
 
 log = logging.getLogger("retrieval.serving")
-STARTING = "The server is starting, or ending."
-UNOPENED = "The gallery does not open; the server's log says why."
+STARTING = "The server is starting or shutting down."
+UNOPENED = "The gallery cannot be opened; the server's log says why."
 DAMAGED = f"The gallery's files are damaged; `{command('gallery', 'verify', 'GALLERY')}` says which."
 
 
@@ -25,7 +25,7 @@ class Readiness:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="readiness")
-        self._look: Future[str] | None = None
+        self._check: Future[str] | None = None
 
     async def problem(self) -> str:
         """Return the reason why searches are not served, or an empty string."""
@@ -34,17 +34,17 @@ class Readiness:
             return STARTING
         if 2 * (overdue := pool.overdue) >= pool.threads:
             log.error("%d of %d search threads hang", overdue, pool.threads)
-            return f"{overdue} of {pool.threads} search threads have been at one photo for longer than the deadline."
-        if self._look is None or self._look.done():  # otherwise wait for the running check
-            self._look = self._thread.submit(self._look_at_gallery)
-        done, _ = await asyncio.wait([asyncio.wrap_future(self._look)], timeout=service.settings.deadline_s)
+            return f"{overdue} of {pool.threads} search threads are at one photo for longer than the deadline."
+        if self._check is None or self._check.done():  # otherwise wait for the running check
+            self._check = self._thread.submit(self._check_gallery)
+        done, _ = await asyncio.wait([asyncio.wrap_future(self._check)], timeout=service.settings.deadline_s)
         return done.pop().result() if done else "The gallery did not answer before the deadline."
 
     def close(self) -> None:
         """Stop the gallery check thread."""
         self._thread.shutdown(wait=False)
 
-    def _look_at_gallery(self) -> str:
+    def _check_gallery(self) -> str:
         gallery = self._service.retriever.gallery
         try:
             len(gallery)

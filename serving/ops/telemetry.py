@@ -53,9 +53,13 @@ class Telemetry:
             "retrieval_stage_seconds", "Time of a search's stages.", ["stage"], buckets=SECONDS, **made
         )
         self._decisions = Counter("retrieval_decisions", "Answers by decision.", ["decision", "reason"], **made)
-        self._certainty = Histogram("retrieval_certainty", "Of the photos.", buckets=CERTAINTIES, **made)
-        self._nearest = Histogram("retrieval_nearest_distance", "To the nearest item.", buckets=DISTANCES, **made)
-        self.busy = Counter("retrieval_busy", "Searches that found no place or no time.", **made)
+        self._certainty = Histogram("retrieval_certainty", "Certainty of the photos.", buckets=CERTAINTIES, **made)
+        self._nearest = Histogram(
+            "retrieval_nearest_distance", "Distance to the nearest item.", buckets=DISTANCES, **made
+        )
+        self.busy = Counter(
+            "retrieval_busy", "Searches refused because the queue was full or the deadline had passed.", **made
+        )
         self.reloads = Counter("retrieval_reloads", "Reloads by outcome.", ["outcome"], **made)
 
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
@@ -66,12 +70,12 @@ class Telemetry:
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Record a request: count and duration."""
-        known = self._by_route.get((route, status))
-        if known is None:  # bounded: routes and statuses are few
-            known = self._requests.labels(route, str(status)), self._seconds.labels(route)
-            self._by_route[route, status] = known
-        known[0].inc()
-        known[1].observe(seconds)
+        metrics = self._by_route.get((route, status))
+        if metrics is None:  # bounded: routes and statuses are few
+            metrics = self._requests.labels(route, str(status)), self._seconds.labels(route)
+            self._by_route[route, status] = metrics
+        metrics[0].inc()
+        metrics[1].observe(seconds)
 
     def answer(self, result: SearchResult) -> None:
         """Record a search result: stage times, decision, certainty and nearest distance."""
@@ -100,29 +104,36 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, view = retriever.bundle.operating_point, retriever.fpir_forecast()
+        point, forecast = retriever.bundle.operating_point, retriever.fpir_forecast()
         numbers = {
-            "queue_depth": ("Searches that wait.", self._service.pool.waiting),
-            "overdue_threads": ("Threads at one search for longer than the deadline.", self._service.pool.overdue),
+            "queue_depth": ("Searches waiting for a thread.", self._service.pool.waiting),
+            "overdue_threads": ("Threads whose search has exceeded the deadline.", self._service.pool.overdue),
             "gallery_photos": ("Photos in the gallery.", len(retriever.gallery)),
             "gallery_items": ("Items in the gallery.", retriever.gallery.items),
-            "gallery_version": ("Changes so far.", retriever.gallery.version),
+            "gallery_version": ("Number of changes to the gallery.", retriever.gallery.version),
             "threshold": ("Distance up to which an item matches.", point.threshold),
-            "target_fpir": ("FPIR promised.", point.target_fpir),
+            "target_fpir": ("FPIR that the threshold was set for.", point.target_fpir),
         }
-        if view is not None:
-            numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", view.fpir)
-            numbers["gallery_outgrown"] = ("1 where there are more items than the promise is for.", view.outgrown)
-        for name, (told, number) in numbers.items():
-            yield GaugeMetricFamily(f"retrieval_{name}", told, value=float(number))
-        effect = GaugeMetricFamily("retrieval_drift_effect", "How far live photos differ.", labels=["statistic"])
-        alarm = GaugeMetricFamily("retrieval_drift_alarm", "1 where that is too far.", labels=["statistic"])
+        if forecast is not None:
+            numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", forecast.fpir)
+            numbers["gallery_outgrown"] = (
+                "1 if the gallery has more items than the threshold was set for.",
+                forecast.outgrown,
+            )
+        for name, (text, number) in numbers.items():
+            yield GaugeMetricFamily(f"retrieval_{name}", text, value=float(number))
+        effect = GaugeMetricFamily(
+            "retrieval_drift_effect", "Kolmogorov-Smirnov statistic of live photos.", labels=["statistic"]
+        )
+        alarm = GaugeMetricFamily(
+            "retrieval_drift_alarm", "1 if the statistic exceeds its limit.", labels=["statistic"]
+        )
         for drift in self._service.monitor.state():
             if drift.effect is not None:
                 effect.add_metric([drift.statistic], drift.effect)
             alarm.add_metric([drift.statistic], float(drift.alarm))
         yield effect
         yield alarm
-        known = GaugeMetricFamily("retrieval_bundle_info", "Which bundle answers.", labels=["bundle_id", "status"])
-        known.add_metric([retriever.bundle.bundle_id, point.status], 1)
-        yield known
+        info = GaugeMetricFamily("retrieval_bundle_info", "The bundle in service.", labels=["bundle_id", "status"])
+        info.add_metric([retriever.bundle.bundle_id, point.status], 1)
+        yield info

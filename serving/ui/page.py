@@ -25,10 +25,10 @@ from serving.api.problems import problem_response
 from serving.http.limits import Busy, Rates
 from serving.service import NoSuchThing, Service
 
-from .answer_html import WAITING, answer_html, banner, drift_html, header_html, what_if_html
-from .page_events import ASKED, Answered, events_of
+from .page_events import EVENT, SessionAnswers, events_of
+from .page_html import WAITING, answer_html, banner, drift_html, header_html, threshold_preview_html
 from .page_routes import page_routes
-from .threshold_preview import WhatIf
+from .threshold_preview import ThresholdCurves
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ TOP_K = 12
 OWN_EXAMPLES = 6  # gallery thumbnails shown when no examples are given
 MOST_EXAMPLES = 12
 CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size on disk, per client and in total
-DIRECT = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
-WHOLE = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
+UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
+WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
 SIDES = ("left", "right", "top", "bottom")
-JUDGE = "<p>Is that so?</p>"
-VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "It is not in the catalogue"}
+QUESTION = "<p>Is this answer right?</p>"
+VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "Not in the catalogue"}
 
 
 def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
@@ -73,7 +73,7 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
 
 def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
     """Return the page of a service; its searches run in the service's pool."""
-    gradio, answered = _gradio(), Answered()
+    gradio, session_answers = _gradio(), SessionAnswers()
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
         head = gradio.HTML()
         with gradio.Row(equal_height=False, elem_classes="r-main"):
@@ -83,37 +83,37 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                     gradio.HTML("<p class='r-small'>Draw a box on the photo, or move the sides (percent).</p>")
                     sides = [
                         gradio.Slider(0, 100, value, step=1, label=side, elem_id=f"part-{side}", buttons=[])
-                        for side, value in zip(SIDES, WHOLE, strict=True)
+                        for side, value in zip(SIDES, WHOLE_PHOTO, strict=True)
                     ]
                     part = gradio.Button("Search this part", size="sm")
                 _examples(photo, [uploads.store(None, image) for image in example_images(service.retriever, examples)])
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
-                verdicts, noted = _verdicts(service, answered)
-                _what_if(service)
+                verdicts, status = _verdicts(service, session_answers)
+                _threshold_preview(service)
                 _drift(service)
 
         def header() -> str:
             return header_html(service.retriever, service.monitor.warning())
 
         async def search(token: str | None, *box: float) -> tuple[Any, ...]:
-            asked = ASKED.get()
+            event = EVENT.get()
             if token is None:
-                uploads.forget(asked.client, asked.session)
-            told, request_id = await _search(service, uploads, token, box)
-            answered.note(asked, request_id)
+                uploads.forget(event.client, event.session)
+            html, request_id = await _search(service, uploads, token, box)
+            session_answers.record(event, request_id)
             can_judge = bool(request_id) and service.settings.feedback is not None
-            return told, gradio.Row(visible=can_judge), JUDGE, header()
+            return html, gradio.Row(visible=can_judge), QUESTION, header()
 
         async def search_whole(token: str | None) -> tuple[Any, ...]:
-            return (*await search(token, *WHOLE), *WHOLE)
+            return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO)
 
-        page.load(header, None, head, show_progress="hidden", api_name="header", **DIRECT)
-        shown_then = [answer, verdicts, noted, head]
+        page.load(header, None, head, show_progress="hidden", api_name="header", **UNQUEUED)
+        outputs = [answer, verdicts, status, head]
         photo.change(
-            search_whole, photo, [*shown_then, *sides], show_progress="minimal", api_name="search_whole", **DIRECT
+            search_whole, photo, [*outputs, *sides], show_progress="minimal", api_name="search_whole", **UNQUEUED
         )
-        part.click(search, [photo, *sides], shown_then, show_progress="minimal", api_name="search_part", **DIRECT)
+        part.click(search, [photo, *sides], outputs, show_progress="minimal", api_name="search_part", **UNQUEUED)
     return page
 
 
@@ -121,16 +121,16 @@ async def _search(service: Service, uploads: Uploads, token: str | None, box: Se
     """Return the answer's HTML and its request id for feedback, empty if there is nothing to judge."""
     if token is None:
         return WAITING, ""
-    asked = ASKED.get()
+    event = EVENT.get()
     try:
-        image: Source = await to_thread.run_sync(uploads.read, token, asked.client)
-        if tuple(box) != WHOLE:
+        image: Source = await to_thread.run_sync(uploads.read, token, event.client)
+        if tuple(box) != WHOLE_PHOTO:
             image, _ = await service.pool.run(partial(_part_of, image, box))
-        result = await service.search(image, top_k=TOP_K, request_id=asked.request_id)
+        result = await service.search(image, top_k=TOP_K, request_id=event.request_id)
     except (ImageRefused, NoSuchThing, Busy) as error:
-        asked.status = problem_response(error).status_code
+        event.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), ""
-    return answer_html(result), asked.request_id if result.nearest is not None else ""
+    return answer_html(result), event.request_id if result.nearest is not None else ""
 
 
 def _part_of(source: Source, box: Sequence[float]) -> Source:
@@ -153,7 +153,7 @@ def _photo() -> gradio.Image:
         elem_id="photo",
     )
     photo.preprocess = _token_of  # Gradio's default would open, decode and re-save the photo
-    photo.postprocess = _shown
+    photo.postprocess = _image_data
     return photo
 
 
@@ -161,7 +161,7 @@ def _token_of(payload: Any) -> str | None:
     return None if payload is None else str(payload.path)
 
 
-def _shown(token: str | None) -> Any:
+def _image_data(token: str | None) -> Any:
     """Return the image data of a stored photo. The empty `meta` keeps Gradio from copying the file to its cache."""
     if token is None:
         return None
@@ -183,46 +183,46 @@ def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
     def pick(number: int) -> str:
         return tokens[number]
 
-    shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **DIRECT)
+    shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **UNQUEUED)
 
 
-def _verdicts(service: Service, answered: Answered) -> tuple[gradio.Row, gradio.HTML]:
+def _verdicts(service: Service, session_answers: SessionAnswers) -> tuple[gradio.Row, gradio.HTML]:
     """Return the row of feedback buttons and its status line."""
     gradio = _gradio()
 
     def judge(verdict: str) -> str:
-        asked = ASKED.get()
+        event = EVENT.get()
         try:
-            service.feedback(answered.of(asked), verdict)
+            service.feedback(session_answers.of(event), verdict)
         except (RetrievalError, OSError) as error:
-            asked.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
-            return f"<p role='status'>It could not be noted: {type(error).__name__}.</p>"
-        return "<p role='status'>Noted, thank you.</p>"
+            event.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
+            return f"<p role='status'>The feedback could not be saved: {type(error).__name__}.</p>"
+        return "<p role='status'>Thank you, the feedback is saved.</p>"
 
     with gradio.Row(visible=False, elem_classes="r-verdicts") as row:
-        noted = gradio.HTML(JUDGE, elem_id="noted")
+        status = gradio.HTML(QUESTION, elem_id="noted")
         for verdict, label in VERDICTS.items():
             button = gradio.Button(label, size="sm", elem_id=f"verdict-{verdict}", min_width=60)
-            said = partial(judge, verdict)
-            button.click(said, None, noted, show_progress="hidden", api_name=f"verdict_{verdict}", **DIRECT)
-    return row, noted
+            on_click = partial(judge, verdict)
+            button.click(on_click, None, status, show_progress="hidden", api_name=f"verdict_{verdict}", **UNQUEUED)
+    return row, status
 
 
-def _what_if(service: Service) -> None:
+def _threshold_preview(service: Service) -> None:
     """Add the threshold preview: a slider with error rates."""
-    gradio, curves = _gradio(), WhatIf.of(service.retriever.bundle)
+    gradio, curves = _gradio(), ThresholdCurves.of(service.retriever.bundle)
     if curves is None:
         return
     served = service.retriever.bundle.threshold
     most = math.ceil(100 * float(curves.thresholds[-1])) / 100
-    with gradio.Accordion("What if the threshold were another one?", open=False, elem_id="what-if"):
-        slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold, to look at only", buttons=[])
-        shown = gradio.HTML(what_if_html(served, served, curves), elem_id="what-if-rates")
+    with gradio.Accordion("Error rates of other thresholds", open=False, elem_id="threshold-preview"):
+        slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold (preview only)", buttons=[])
+        shown = gradio.HTML(threshold_preview_html(served, served, curves), elem_id="threshold-preview-rates")
 
     def rates(value: float) -> str:
         bundle = service.retriever.bundle  # a reload may have swapped it
-        now = WhatIf.of(bundle)
-        return "" if now is None else what_if_html(float(value), bundle.threshold, now)
+        now = ThresholdCurves.of(bundle)
+        return "" if now is None else threshold_preview_html(float(value), bundle.threshold, now)
 
     slider.input(
         rates,
@@ -231,7 +231,7 @@ def _what_if(service: Service) -> None:
         show_progress="hidden",
         trigger_mode="always_last",
         api_name="rates",
-        **DIRECT,
+        **UNQUEUED,
     )
 
 
@@ -242,9 +242,9 @@ def _drift(service: Service) -> None:
     def now() -> str:
         return drift_html(service.monitor.state(), service.monitor.warning())
 
-    with gradio.Accordion("Do live photos look as they should?", open=False, elem_id="drift") as drift:
+    with gradio.Accordion("Drift of live photos", open=False, elem_id="drift") as drift:
         shown = gradio.HTML(now(), elem_id="drift-state")
-    drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **DIRECT)
+    drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **UNQUEUED)
 
 
 def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
@@ -254,7 +254,7 @@ def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
         try:
             found.append(read_file(file))
         except ImageRefused as error:
-            log.warning("an example is left out: %s", error)
+            log.warning("an example photo is left out: %s", error)
     return found or gallery_examples(retriever)
 
 

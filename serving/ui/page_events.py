@@ -27,7 +27,7 @@ RELOAD = "Reload the page"
 
 
 @dataclass
-class Asked:
+class EventContext:
     """Client, session and outcome of a running event."""
 
     client: str
@@ -36,28 +36,28 @@ class Asked:
     status: int = 200
 
 
-ASKED: ContextVar[Asked] = ContextVar("asked")  # of the current event
-Check = Callable[[Any, Asked], Any]
+EVENT: ContextVar[EventContext] = ContextVar("event")  # of the current event
+Check = Callable[[Any, EventContext], Any]
 
 
-class Answered:
+class SessionAnswers:
     """Request id of the newest answer of each session, for feedback."""
 
     def __init__(self, most: int = 4096) -> None:
         self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._most = most
 
-    def note(self, asked: Asked, request_id: str) -> None:
+    def record(self, event: EventContext, request_id: str) -> None:
         """Keep the request id of a session's answer; an empty id removes it."""
-        self._ids.pop((asked.client, asked.session), None)
+        self._ids.pop((event.client, event.session), None)
         if request_id:
-            self._ids[asked.client, asked.session] = request_id
+            self._ids[event.client, event.session] = request_id
         while len(self._ids) > self._most:
             self._ids.popitem(last=False)
 
-    def of(self, asked: Asked) -> str:
+    def of(self, event: EventContext) -> str:
         """Return the request id of a session's newest answer, or an empty string."""
-        return self._ids.get((asked.client, asked.session), "")
+        return self._ids.get((event.client, event.session), "")
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,18 @@ class Event:
 
     @property
     def is_counted(self) -> bool:
-        """Return whether the event counts against the client's rate."""
+        """Whether the event counts against the client's rate."""
         return self.name in COUNTED
 
-    def payload(self, number: int, data: list[Any], asked: Asked) -> bytes:
+    def payload(self, number: int, data: list[Any], event: EventContext) -> bytes:
         """Return the request body for Gradio, made of checked values only."""
         if len(data) != len(self.checks):
             raise InvalidParameter("data", f"have {len(self.checks)} values", len(data), remedy=RELOAD)
-        checked = [check(value, asked) for check, value in zip(self.checks, data, strict=True)]
+        checked = [check(value, event) for check, value in zip(self.checks, data, strict=True)]
         return json.dumps({"data": checked, "fn_index": number, "session_hash": None}).encode()
 
 
-class Sent(BaseModel):
+class EventRequest(BaseModel):
     """Event request of the page's script; other fields are dropped."""
 
     model_config = ConfigDict(strict=True)
@@ -90,7 +90,7 @@ class Sent(BaseModel):
     data: list[Any]
 
     @classmethod
-    def parse(cls, body: bytes) -> Sent:
+    def parse(cls, body: bytes) -> EventRequest:
         """Parse a request body; raise InvalidParameter for the first invalid field."""
         try:
             return cls.model_validate_json(body)
@@ -122,36 +122,36 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
 def photo_check(uploads: Uploads) -> Check:
     """Return the check of a photo input: a token stored for this client, which the session claims."""
 
-    def check(value: Any, asked: Asked) -> dict[str, str] | None:
+    def check(value: Any, event: EventContext) -> dict[str, str] | None:
         if value is None:
             return None
         token = value.get("path") if isinstance(value, dict) else None
         if not isinstance(token, str):
             raise InvalidParameter("photo", "be an upload", type(value).__name__, remedy=RELOAD)
-        uploads.claim(token, asked.client, asked.session)
+        uploads.claim(token, event.client, event.session)
         return {"path": token}
 
     return check
 
 
 def _number_check(least: float, most: float) -> Check:
-    def check(value: Any, _: Asked) -> float:
+    def check(value: Any, _: EventContext) -> float:
         if type(value) not in (int, float) or not least <= value <= most:  # NaN fails too
-            raise InvalidParameter("number", f"lie between {least:g} and {most:g}", _told(value), remedy=RELOAD)
+            raise InvalidParameter("number", f"lie between {least:g} and {most:g}", _describe(value), remedy=RELOAD)
         return float(value)
 
     return check
 
 
 def _index_check(count: int) -> Check:
-    def check(value: Any, _: Asked) -> int:
+    def check(value: Any, _: EventContext) -> int:
         if type(value) is not int or not 0 <= value < count:
-            raise InvalidParameter("example", f"be one of the {count} shown", _told(value), remedy=RELOAD)
+            raise InvalidParameter("example", f"be one of the {count} shown", _describe(value), remedy=RELOAD)
         return value
 
     return check
 
 
-def _told(value: Any) -> str:
+def _describe(value: Any) -> str:
     """Return a number as text, or the type name of another value."""
     return f"{value}"[:40] if type(value) in (int, float) else type(value).__name__

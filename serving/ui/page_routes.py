@@ -23,9 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from serving.api.problems import ProblemResponse, problem, problem_response
-from serving.http.limits import OVERHEAD, Rates, too_often
+from serving.http.limits import OVERHEAD, Rates, too_many_requests
 
-from .page_events import ASKED, RELOAD, Asked, Event, Sent
+from .page_events import EVENT, RELOAD, Event, EventContext, EventRequest
 from .uploads import Uploads
 
 log = logging.getLogger("retrieval.serving")
@@ -45,9 +45,9 @@ def page_routes(
     gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploads, *, rates: Rates, max_bytes: int
 ) -> Starlette:
     """Return the page application: Gradio behind the allowed routes."""
-    shown = _Shown(gradio_app)
-    run = _Run(gradio_app, events, rates)
-    transfer = _Transfer(uploads, rates, max_bytes)
+    static = _StaticFiles(gradio_app)
+    run = _EventRunner(gradio_app, events, rates)
+    photos = _Photos(uploads, rates, max_bytes)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -61,17 +61,17 @@ def page_routes(
 
     app = Starlette(
         routes=[
-            *(Route(path, shown, methods=["GET"]) for path in SHOWN),
-            *(Route(f"{folder}/{{path:path}}", shown, methods=["GET"]) for folder in FILES),
+            *(Route(path, static, methods=["GET"]) for path in SHOWN),
+            *(Route(f"{folder}/{{path:path}}", static, methods=["GET"]) for folder in FILES),
             Route(RUN_PATH, run, methods=["POST"]),
-            Route(f"{API}/upload", transfer.take, methods=["POST"]),
-            Route(f"{API}/upload_progress", transfer.progress, methods=["GET"]),
-            Route(f"{API}/file={{token}}", transfer.show, methods=["GET"]),
+            Route(f"{API}/upload", photos.upload, methods=["POST"]),
+            Route(f"{API}/upload_progress", photos.progress, methods=["GET"]),
+            Route(f"{API}/file={{token}}", photos.show, methods=["GET"]),
         ],
         exception_handlers={
             RetrievalError: _refused,
             HTTPException: _http,
-            ClientDisconnect: _gone,
+            ClientDisconnect: _disconnected,
             Exception: _refused,
         },
         lifespan=lifespan,
@@ -80,7 +80,7 @@ def page_routes(
     return app
 
 
-class _Shown:
+class _StaticFiles:
     """Pass-through for HTML, scripts and styles, without the query and misleading headers."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -92,7 +92,7 @@ class _Shown:
         await self._app(_plain(scope), receive, send)
 
 
-class _Run:
+class _EventRunner:
     """Event runner that passes only checked values to Gradio."""
 
     def __init__(self, app: ASGIApp, events: Mapping[int, Event], rates: Rates) -> None:
@@ -100,34 +100,34 @@ class _Run:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = scope["state"]
-        sent = Sent.parse(await _body(Request(scope, receive)))
-        event = self._events.get(sent.fn_index)
+        request = EventRequest.parse(await _body(Request(scope, receive)))
+        event = self._events.get(request.fn_index)
         if event is None:
-            raise InvalidParameter("fn_index", "be an event of the page", sent.fn_index, remedy=RELOAD)
+            raise InvalidParameter("fn_index", "be an event of the page", request.fn_index, remedy=RELOAD)
         if event.is_counted:
             state["route"] = f"page/{event.name}"
             if wait := self._rates.requests.wait(state["client"]):
-                await _for_people(too_often(wait))(scope, receive, send)
+                await _with_page_error(too_many_requests(wait))(scope, receive, send)
                 return
-        asked = Asked(state["client"], sent.session_hash, state["request_id"])
-        payload = event.payload(sent.fn_index, sent.data, asked)
+        event_context = EventContext(state["client"], request.session_hash, state["request_id"])
+        payload = event.payload(request.fn_index, request.data, event_context)
         bodies = [payload]
 
-        async def checked() -> Message:
+        async def receive_checked() -> Message:
             if bodies:
                 return {"type": "http.request", "body": bodies.pop(), "more_body": False}
             return await receive()
 
-        async def noted(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
-                state["status"] = asked.status
+                state["status"] = event_context.status
             await send(message)
 
-        token = ASKED.set(asked)
+        token = EVENT.set(event_context)
         try:
-            await self._app(_run_scope(scope, len(payload)), checked, noted)
+            await self._app(_run_scope(scope, len(payload)), receive_checked, send_noting_status)
         finally:
-            ASKED.reset(token)
+            EVENT.reset(token)
 
 
 def _plain(scope: Scope, *without: bytes) -> Scope:
@@ -147,18 +147,18 @@ def _run_scope(scope: Scope, length: int) -> Scope:
     return plain
 
 
-class _Transfer:
+class _Photos:
     """Upload and download of photos; clients see only their own."""
 
     def __init__(self, uploads: Uploads, rates: Rates, max_bytes: int) -> None:
         self._uploads, self._rates, self._max_bytes = uploads, rates, max_bytes
 
-    async def take(self, request: Request) -> Response:
+    async def upload(self, request: Request) -> Response:
         """Store a photo and return its token where Gradio would return a path."""
         client = request.state.client
         request.scope["state"]["route"] = "page/upload"
         if wait := self._rates.uploads.wait(client):
-            return _for_people(too_often(wait))
+            return _with_page_error(too_many_requests(wait))
         declared = request.headers.get("content-length", "")
         expected = int(declared) if declared.isdigit() else self._max_bytes
         with self._uploads.arriving(client, min(expected, self._max_bytes)):
@@ -207,28 +207,30 @@ async def _sweep(uploads: Uploads) -> None:
         await asyncio.to_thread(uploads.sweep)
 
 
-def _for_people(told: ProblemResponse) -> ProblemResponse:
+def _with_page_error(response: ProblemResponse) -> ProblemResponse:
     """Return a problem with an added member `error`, which the page's script displays."""
-    text = ". ".join(str(told.content[name]) for name in ("title", "detail") if told.content[name])
-    made = ProblemResponse({**told.content, "error": text})
-    made.headers.update({name: told.headers[name] for name in ("retry-after", "connection") if name in told.headers})
-    return made
+    text = ". ".join(str(response.content[name]) for name in ("title", "detail") if response.content[name])
+    extended = ProblemResponse({**response.content, "error": text})
+    extended.headers.update(
+        {name: response.headers[name] for name in ("retry-after", "connection") if name in response.headers}
+    )
+    return extended
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    told = problem_response(error) if isinstance(error, RetrievalError) else problem(500, "the request failed")
-    if told.status_code >= 500 and told.status_code != 503:
+    response = problem_response(error) if isinstance(error, RetrievalError) else problem(500, "the request failed")
+    if response.status_code >= 500 and response.status_code != 503:
         log.error("the page failed", exc_info=error)
-    return _for_people(told)
+    return _with_page_error(response)
 
 
 async def _http(_: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         return await _refused(_, error)
-    told = problem(error.status_code, str(error.detail))
-    told.headers.update(error.headers or {})
-    return _for_people(told)
+    response = problem(error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return _with_page_error(response)
 
 
-async def _gone(_: Request, __: Exception) -> Response:
-    return problem(400, "the body was not sent whole")
+async def _disconnected(_: Request, __: Exception) -> Response:
+    return problem(400, "the body is incomplete")

@@ -16,7 +16,7 @@ POINTS = 201
 
 
 @dataclass(frozen=True)
-class WhatIf:
+class ThresholdCurves:
     """FPIR and FNIR over a grid of thresholds from 0."""
 
     thresholds: NDArray[np.float64]  # (POINTS,) ascending
@@ -26,7 +26,7 @@ class WhatIf:
 
     @classmethod
     @lru_cache(maxsize=2)  # the current and the previous bundle
-    def of(cls, bundle: Bundle) -> WhatIf | None:
+    def of(cls, bundle: Bundle) -> ThresholdCurves | None:
         """Return the curves of a bundle, or None if it has no calibration photos."""
         searches = bundle.calibration
         if searches is None:

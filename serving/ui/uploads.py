@@ -23,7 +23,7 @@ from threading import Lock
 
 from retrieval.errors import ImageUnreadable
 from retrieval.images import read_file
-from serving.http.limits import AGAIN, Busy
+from serving.http.limits import TRY_AGAIN, Busy
 from serving.service import NoSuchThing
 
 log = logging.getLogger("retrieval.serving")
@@ -77,7 +77,7 @@ class Uploads:
         size = max(size, LEAST)
         with self._guard:
             if self._arriving[client] + size > self._client_bytes or self._arriving.total() + size > self._total_bytes:
-                raise Busy("too many uploads arrive at once", remedy=AGAIN)
+                raise Busy("too many uploads arrive at once", remedy=TRY_AGAIN)
             self._arriving[client] += size
             self._make_room(client)
         try:
@@ -97,7 +97,7 @@ class Uploads:
         except OSError as error:
             log.error("an upload could not be stored", exc_info=error)
             path.unlink(missing_ok=True)
-            raise Busy("there is no room for uploads", remedy=AGAIN) from error
+            raise Busy("there is no room for uploads", remedy=TRY_AGAIN) from error
         with self._guard:
             self._held[token] = Upload(path, client, max(len(data), LEAST), self._clock())
             if client is not None:
@@ -200,7 +200,7 @@ def _lock(folder: Path) -> int:
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         if os.fstat(lock).st_uid != os.geteuid():
-            raise PermissionError(f"{folder} is not ours")
+            raise PermissionError(f"{folder} is not owned by this user")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
@@ -209,4 +209,4 @@ def _lock(folder: Path) -> int:
 
 
 def _missing() -> NoSuchThing:
-    return NoSuchThing("this photo is not held here any more", remedy="Upload it again")
+    return NoSuchThing("this photo is no longer stored", remedy="Upload it again")

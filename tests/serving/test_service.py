@@ -32,8 +32,8 @@ from serving.app import create_app
 from serving.batching import BatchingEmbedder
 from serving.config import ServeSettings
 from serving.http.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
-from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, Monitor, largest_difference
-from serving.ops.logs import JsonLines, Lines
+from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, DriftMonitor, largest_difference
+from serving.ops.logs import BatchedHandler, JsonFormatter
 from serving.ops.telemetry import METRICS
 
 from ..world import draw, encode, make_bundle
@@ -378,14 +378,14 @@ def test_the_log_is_a_json_line_a_request(client: TestClient, caplog: pytest.Log
     with caplog.at_level(logging.INFO, logger="retrieval.access"):
         client.post("/v1/search?top_k=0", content=MINE, headers={"X-Request-ID": "mine"})
     (record,) = [record for record in caplog.records if record.name == "retrieval.access"]
-    line = json.loads(JsonLines().format(record))
+    line = json.loads(JsonFormatter().format(record))
     assert {"request_id": "mine", "method": "POST", "route": "/v1/search", "status": 422}.items() <= line.items()
     assert line["ms"] > 0
 
 
 def test_lines_are_written_together_and_warnings_at_once() -> None:
     stream = io.StringIO()
-    handler = Lines(stream)
+    handler = BatchedHandler(stream)
     for level, text in ((logging.INFO, "one"), (logging.INFO, "two")):
         handler.emit(logging.LogRecord("retrieval", level, "", 0, text, None, None))
     assert stream.getvalue() == ""
@@ -410,7 +410,7 @@ def answer(certainty: float, distance: float, brightness: float) -> SearchResult
 
 def test_drift_alarms_for_what_matters_and_not_before(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
-    monitor = Monitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
+    monitor = DriftMonitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
     usual = {"certainty": generator.normal(10, 1, 500), "brightness": generator.uniform(0.3, 0.7, 500)}
     monkeypatch.setattr(monitor, "_calibration", usual)
     for _ in range(LEAST - 1):
@@ -431,7 +431,7 @@ def test_drift_alarms_for_what_matters_and_not_before(shop: Path, monkeypatch: p
 
 def test_nearest_distances_are_compared_with_the_first_of_the_gallery(shop: Path) -> None:
     generator = np.random.default_rng(1)
-    monitor = Monitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
+    monitor = DriftMonitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
     for _ in range(FIRST):
         monitor.observe(answer(1.0, float(generator.uniform(0.2, 0.8)), 0.5))
     assert "nearest distance" not in monitor.warning()
@@ -477,7 +477,7 @@ def test_photos_of_several_requests_are_embedded_together(world: Path) -> None:
     assert started.wait(10)
     for thread in threads[1:]:
         thread.start()
-    while batching._asked.qsize() < 5:
+    while batching._requests.qsize() < 5:
         pass
     go_on.set()
     for thread in threads:

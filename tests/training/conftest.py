@@ -9,7 +9,7 @@ import pytest
 
 from training.config import Settings
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 
 from ..world import ITEMS, PHOTOS, draw
 

@@ -16,7 +16,8 @@ from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
 from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from training.loop.run import BEST, LAST, Run
-from training.loop.trainer import Trainer, begin_run, train
+from training.loop.train import begin_run, train
+from training.loop.trainer import Trainer
 
 from ..world import draw
 from .conftest import tiny_settings

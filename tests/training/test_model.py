@@ -13,7 +13,8 @@ from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing, to_tensor
 from training.evaluation.embedding import to_device
 from training.loop.run import LAST
-from training.loop.trainer import Trainer, train
+from training.loop.train import train
+from training.loop.trainer import Trainer
 from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
 
 from .conftest import tiny_settings

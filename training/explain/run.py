@@ -80,14 +80,8 @@ def explain_run(
         if value not in among:
             raise InvalidParameter(name, f"be one of {', '.join(among)}", value)
     photos, splits, protocol = run.photos(), run.splits, run.protocol
-    trained = [*splits.fit, *splits.validation]
-    eval_splits = {s.name: s for s in evaluation_splits(photos, unseen=splits.test, trained=trained, protocol=protocol)}
     measured = _measured(run, distance)
-    wanted = [eval_splits[split]]
-    if measured is None:
-        wanted.append(make_evaluation_split("calibration", photos, splits.calibration, protocol))
-    if distance == SERVED:
-        wanted.append(eval_splits["trained"])
+    wanted = _splits_to_embed(run, photos, split, distance, calibrate=measured is None)
     vectors, refused = _embedded(run, photos, photos_of(wanted), progress=progress)
     unreadable = np.array(sorted(refused), dtype=np.int64)
     wanted = [_without(part, unreadable) for part in wanted]
@@ -124,6 +118,21 @@ def explain_run(
         unreadable=[(photos[i].photo_id, refused[int(i)]) for i in unreadable],
         notes=_notes(explanation, split, measured),
     )
+
+
+def _splits_to_embed(
+    run: Run, photos: Sequence[Photo], split: str, distance: str, *, calibrate: bool
+) -> list[EvaluationSplit]:
+    """Return the split to explain, then the calibration items if wanted, then what the served distance is fitted on."""
+    splits, protocol = run.splits, run.protocol
+    trained = [*splits.fit, *splits.validation]
+    by_name = {s.name: s for s in evaluation_splits(photos, unseen=splits.test, trained=trained, protocol=protocol)}
+    wanted = [by_name[split]]
+    if calibrate:
+        wanted.append(make_evaluation_split("calibration", photos, splits.calibration, protocol))
+    if distance == SERVED:
+        wanted.append(by_name["trained"])
+    return wanted
 
 
 def _embedded(

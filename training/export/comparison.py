@@ -12,11 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bundle.embedder import Embedder
+from retrieval.catalogue.read import Photo
+from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.text_table import text_table
+from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
+
+from .exported_models import ExportedModel, ModelExporter
 
 ROUNDS = 7
+TIMED = 32  # photos in the batch for timing
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,35 @@ def images_per_second(
 def medians(rates: Sequence[Sequence[float]]) -> list[float]:
     """Return the median rate of each model."""
     return [statistics.median(model_rates) for model_rates in rates]
+
+
+def compare_with_fp32(
+    exporter: ModelExporter,
+    exported_model: ExportedModel,
+    photos: Sequence[Photo],
+    raw: np.ndarray,
+    exported: np.ndarray,
+) -> list[dict[str, Any]]:
+    """Return the metrics of fp32 on the CPU and of another model, each with its own threshold.
+
+    Parameters
+    ----------
+    photos, raw, exported:
+        Calibration photos, and their unit vectors (n, d): by torch before whitening, and by the exported model.
+    """
+    reference, run = exporter.reference, exporter.run
+    split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
+    labels = item_labels(photos)
+    tensor = to_tensor(exported_model.embedder.read([photo.read() for photo in photos[:TIMED]]), run.preprocessing)
+    rates = medians(images_per_second([reference.embedder, exported_model.embedder], tensor))
+    rows = []
+    for model, vectors, rate in zip(
+        (reference, exported_model), (reference.whitened(raw), exported), rates, strict=True
+    ):
+        scores = score_split(split, vectors, labels, distance_form=model.choice.distance_form)
+        name = model.variant.describe()
+        rows.append(VariantMetrics.of(name, rate, vectors, labels, scores, target_fpir=exporter.target_fpir).to_dict())
+    return rows
 
 
 def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,40 +1,33 @@
-"""The training loop: epochs, validation, checkpoints and resuming."""
+"""The training loop of one run: epochs, validation, checkpoints."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from tqdm import tqdm
 
-from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.errors import InvalidParameter
-from training.config import Settings
-from training.data.reader import require_readable
+from retrieval.catalogue.read import Photo
 from training.data.samplers import HardItemSampler
 from training.data.sources import FeatureSource, PixelSource, Source
 from training.data.splits import (
     EvaluationProtocol,
     Splits,
-    make_evaluation_protocol,
-    make_splits,
     photos_in_protocol,
-    require_mates,
 )
 from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
-from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm
+from training.model import EmbeddingModel, freeze_batch_norm
 
-from .distributed import ProcessEnded, ProcessGroup, launch, launched
+from .distributed import ProcessGroup
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
-from .recipe import build_loss, check_recipe, initial_model, make_sampler
-from .run import BEST, LAST, Run, Traces
+from .recipe import build_loss, initial_model, make_sampler
+from .run import BEST, LAST, Run
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
@@ -44,113 +37,6 @@ SELECT: Mapping[str, Callable[[Mapping[str, float]], list[float]]] = {  # smalle
     "map@r": lambda metrics: [-metrics["validation MAP@R"], metrics["validation FNIR"]],
     "last": lambda _: [0.0],
 }
-
-
-def train(
-    settings: Settings,
-    path: Path,
-    *,
-    resume: bool = False,
-    splits: Splits | None = None,
-    on_epoch: EpochCallback | None = None,
-    unguarded: bool = False,
-) -> Run:
-    """Train or resume the run at `path`, and return it.
-
-    Every photo is opened before anything is written, and a training that fails before its first epoch is finished
-    leaves no files behind, so that the corrected one can use the same path. One that is interrupted or killed can be
-    resumed. Every random choice is drawn from (seed, epoch), so that a resumed run ends with the same weights as an
-    uninterrupted one on the same machine.
-
-    Parameters
-    ----------
-    resume:
-        Continue the run with its own settings.
-    splits:
-        Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
-        "last".
-    on_epoch:
-        Called after each epoch with the number of finished epochs and their metrics. An exception that it raises
-        ends the run, which can be resumed. Only for runs of one process.
-    unguarded:
-        Do not open the photos first, and keep the files of a training that fails. For one of many runs on the same
-        photos, whose caller takes care of the directory.
-
-    Raises
-    ------
-    DataError
-        If the labels or the photos cannot be used.
-    InvalidParameter
-        For settings that cannot be trained.
-    RunError
-        If `path` already contains a run, or contains none to resume.
-    """
-    settings = Run.open(path).settings if resume else settings
-    several = settings.devices > 1 and not launched()
-    if several and on_epoch is not None:
-        raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
-    process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
-    traces = Traces(path)
-    photos, model = None, None
-    if not resume:
-        photos, model = begin_run(settings, path, splits=splits, process_group=process_group, unguarded=unguarded)
-    try:
-        if several:
-            launch(_train_in_process, (path,), processes=settings.devices)
-            return Run.open(path)
-        return Trainer(
-            Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch
-        ).run_epochs()
-    except ProcessEnded:  # as if this process had been killed: the run can be resumed
-        raise
-    except Exception:
-        if process_group.is_main and not (resume or unguarded or Run(path).has(LAST)):
-            traces.remove()
-        raise
-
-
-def begin_run(
-    settings: Settings,
-    path: Path,
-    *,
-    splits: Splits | None = None,
-    process_group: ProcessGroup | None = None,
-    unguarded: bool = False,
-) -> tuple[list[Photo], EmbeddingModel]:
-    """Check the settings and, unless `unguarded`, the photos; write the run directory.
-
-    Returns the photos and the initial model.
-    """
-    process_group = process_group or ProcessGroup.join(settings.device)
-    photos = read_catalogue(Path(settings.catalogue))
-    splits = splits or make_splits(photos, seed=settings.split_seed)
-    protocol = make_evaluation_protocol(
-        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-    )
-    if splits.validation:
-        require_mates("validation", photos, splits.validation, protocol)
-    check_recipe(settings, splits)
-    fit = photos_in_protocol(photos, splits.fit, protocol)
-    make_sampler(settings, fit)
-    model, config = initial_model(settings)
-    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
-    if not unguarded:
-        validation_items = set(splits.validation)
-        to_open = [*fit, *(photo for photo in photos if photo.item_id in validation_items)]
-        folder, threads = settings.cache_dir, settings.decoders
-        process_group.run_on_main(lambda: require_readable(to_open, preprocessing, cache_dir=folder, threads=threads))
-    documents: dict[str, Any] = {
-        "settings": settings.to_dict(),
-        "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
-        "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
-    }
-    process_group.run_on_main(lambda: Run.create(path, **documents))
-    return photos, model
-
-
-def _train_in_process(path: Path) -> None:
-    run = Run.open(path)
-    Trainer(run, process_group=ProcessGroup.join(run.settings.device)).run_epochs()
 
 
 class Trainer:

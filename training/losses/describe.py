@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from retrieval.text_table import text_table
+
 from .registry import COMPARED, COMPARISON_NOTE, LOSSES, check_name, has_comparison_losses, loss_arguments
 
 
@@ -34,17 +36,16 @@ def render_losses(rows: Sequence[Mapping[str, Any]], *, summaries: bool = False)
     Losses that exist only for comparison come last, under a heading.
     """
     head = {"name": "loss", "paper": "paper", "cost": "cost of a step", "batches": "batches", "learns": "learns"}
-    widths = {key: max(len(str(row[key])) for row in [head, *rows]) for key in head}
-
-    def line(row: Mapping[str, Any]) -> str:
-        return "  ".join(str(row[key]).ljust(width) for key, width in widths.items()).rstrip()
-
-    lines = [line(head), "  ".join("-" * width for width in widths.values())]
     compared = [row for row in rows if row["compared_only"]]
-    for row in [*(row for row in rows if not row["compared_only"]), *compared]:
+    rows = [*(row for row in rows if not row["compared_only"]), *compared]
+    title, rule, *described = text_table(
+        [*head.values()], [[str(row[key]) for key in head] for row in rows], left=len(head)
+    )
+    lines = [title, rule]
+    for row, line in zip(rows, described, strict=True):
         if compared and row is compared[0]:
             lines += ["", "for comparison:"]
-        lines.append(line(row))
+        lines.append(line)
         if summaries:
             lines.append(f"    {row['summary']}")
         lines.append("    " + " ".join(f"{key}={_plain(value)}" for key, value in row["arguments"].items()))

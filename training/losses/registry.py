@@ -33,7 +33,7 @@ class Entry:
     loss: type[nn.Module]
     paper: str
     cost: str
-    needs_balanced_batches: bool  # useless without several photos an item in a batch
+    needs_balanced_batches: bool  # useless without several photos per item in a batch
 
     @property
     def has_proxies(self) -> bool:

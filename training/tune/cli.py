@@ -12,7 +12,7 @@ from index.shell import command
 from retrieval.files import write_file
 from training.cli import gather_settings
 from training.config import DATA, OUTPUT
-from training.options import SettingsCommand, settings_groups, settings_options
+from training.options import SettingsCommand, training_groups, training_options
 
 from .search_space import parse_searches, read_searches
 
@@ -25,7 +25,7 @@ class TuneCommand(SettingsCommand):
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
         "Search": ["search", "space", "trials", "jobs", "folds", "objective", "share", "pruner"],
-        **settings_groups({DATA: ["config"], OUTPUT: ["output", "resume"]}),
+        **training_groups({DATA: ["config"], OUTPUT: ["output", "resume"]}),
     }
 
 
@@ -62,7 +62,7 @@ class TuneCommand(SettingsCommand):
     help="TOML file with settings. Options on the command line override it.",
 )
 @click.option("--resume", is_flag=True, help="Continue a study with its own settings, up to --trials if given.")
-@settings_options
+@training_options
 @click.pass_context
 def tune(
     context: click.Context,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ import optuna
 from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
-from retrieval.html import document, drawn, legend_above
+from retrieval.html import document, drawn, figure_grid, legend_above, table
 from retrieval.threshold.report import BLUE, GREY, ORANGE, RED, STYLE
 
 from .results import Outcome, number, reason, short, summary
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MIN_TRIALS = 12  # complete trials that importances need
+Figure = tuple[str, str, str]  # heading, picture, caption
 OTHERS = ("FNIR", "R@1", "MAP@R", "OPIS", "search OPIS")
 MORE_STYLE = """
 table.trials { display: block; overflow-x: auto; white-space: nowrap; } tr.stopped { color: #718096; }
@@ -35,66 +36,64 @@ td:last-child { text-align: left; }
 
 def render_study(outcome: Outcome) -> str:
     """Return the page; raise MissingDependency without matplotlib."""
-    plan, plots = outcome.plan, []
-    for place, metric in enumerate(plan.metrics):
-        plots.append(
-            (
-                f"{metric} of each trial",
-                drawn(lambda axes, place=place: _history(axes, outcome, place)),  # type: ignore[misc]
-                "One dot per trial, the mean over the folds; the line is the best so far. Crosses are trials that were "
-                "stopped early, at their last mean.",
-            )
+    title = f"Tuning for {outcome.plan.judged_by}"
+    figures = [*_trial_figures(outcome), *_objective_figures(outcome), *_setting_figures(outcome)]
+    body = (
+        f"<h1>{title}</h1><p>{_marked(summary(outcome))}</p>{_how(outcome)}{figure_grid(figures)}"
+        f"<h2>All trials</h2>{_table(outcome)}"
+    )
+    return document(title, style=STYLE + MORE_STYLE, body=body)
+
+
+def _trial_figures(outcome: Outcome) -> Iterator[Figure]:
+    """Yield the history of each metric, and the importance of the settings for it."""
+    for place, metric in enumerate(outcome.plan.metrics):
+        yield (
+            f"{metric} of each trial",
+            drawn(lambda axes, place=place: _history(axes, outcome, place)),  # type: ignore[misc]
+            "One dot per trial, the mean over the folds; the line is the best so far. Crosses are trials that were "
+            "stopped early, at their last mean.",
         )
         weights = importances(outcome, place)
         if weights:
-            plots.append(
-                (
-                    f"Importance of the settings for {metric}",
-                    drawn(lambda axes, weights=weights: _bars(axes, weights)),  # type: ignore[misc]
-                    "Share of each setting in the variance between trials (fANOVA): how much it matters within its "
-                    "range, not which value is good. Settings that only some trials have are left out. "
-                    f"Based on {len(outcome.complete)} complete trials; a few dozen make it reliable.",
-                )
+            yield (
+                f"Importance of the settings for {metric}",
+                drawn(lambda axes, weights=weights: _bars(axes, weights)),  # type: ignore[misc]
+                "Share of each setting in the variance between trials (fANOVA): how much it matters within its "
+                "range, not which value is good. Settings that only some trials have are left out. "
+                f"Based on {len(outcome.complete)} complete trials; a few dozen make it reliable.",
             )
-    if len(plan.metrics) == 2:
-        plots.append(
-            (
-                "Both objectives",
-                drawn(lambda axes: _front(axes, outcome)),
-                "One dot per trial. The selected one, in red, is the best by the second objective among those within a "
-                "standard error of the best by the first.",
-            )
+
+
+def _objective_figures(outcome: Outcome) -> Iterator[Figure]:
+    """Yield both objectives against each other, or the progress of the trials by the only one."""
+    if len(outcome.plan.metrics) == 2:
+        yield (
+            "Both objectives",
+            drawn(lambda axes: _scatter(axes, outcome)),
+            "One dot per trial. The selected one, in red, is the best by the second objective among those within a "
+            "standard error of the best by the first.",
         )
     elif any(trial.intermediate_values for trial in outcome.trials):
-        plots.append(
-            (
-                "Progress of the trials",
-                drawn(lambda axes: _curves(axes, outcome)),
-                "Mean over the folds so far, after each epoch, which pruning compares. Grey lines were stopped.",
-            )
+        yield (
+            "Progress of the trials",
+            drawn(lambda axes: _curves(axes, outcome)),
+            "Mean over the folds so far, after each epoch, which pruning compares. Grey lines were stopped.",
         )
+
+
+def _setting_figures(outcome: Outcome) -> Iterator[Figure]:
+    """Yield the first metric against the values of each setting."""
+    plan = outcome.plan
     for name in plan.space.axes:
-        shown = [trial for trial in outcome.complete if name in trial.params]
-        if shown:
-            plots.append(
-                (
-                    html.escape(name),
-                    drawn(lambda axes, name=name: _slice(axes, outcome, name)),  # type: ignore[misc]
-                    f"{html.escape(plan.metrics[0])} against the value tried, searched in "
-                    f"{html.escape(str(plan.space.axes[name]))}. Darker dots are later trials, the selected is red. "
-                    "Crosses were stopped early, at their last mean.",
-                )
+        if any(name in trial.params for trial in outcome.complete):
+            yield (
+                html.escape(name),
+                drawn(lambda axes, name=name: _slice(axes, outcome, name)),  # type: ignore[misc]
+                f"{html.escape(plan.metrics[0])} against the value tried, searched in "
+                f"{html.escape(str(plan.space.axes[name]))}. Darker dots are later trials, the selected is red. "
+                "Crosses were stopped early, at their last mean.",
             )
-    title = f"Tuning for {plan.judged_by}"
-    shown_plots = "".join(
-        f"<figure><h2>{heading}</h2>{picture}<figcaption>{caption}</figcaption></figure>"
-        for heading, picture, caption in plots
-    )
-    body = (
-        f"<h1>{title}</h1><p>{_marked(summary(outcome))}</p>{_how(outcome)}"
-        f'<div class="pair">{shown_plots}</div>{_table(outcome)}'
-    )
-    return document(title, style=STYLE + MORE_STYLE, body=body)
 
 
 def importances(outcome: Outcome, place: int = 0) -> dict[str, float]:
@@ -156,7 +155,7 @@ def _bars(axes: Axes, weights: dict[str, float]) -> None:
     axes.set(xlabel="importance", xlim=(0, 1.1))
 
 
-def _front(axes: Axes, outcome: Outcome) -> None:
+def _scatter(axes: Axes, outcome: Outcome) -> None:
     first, second = (np.array([trial.values[i] for trial in outcome.complete]) for i in (0, 1))
     axes.plot(first, second, "o", color=BLUE, alpha=0.6, markersize=4)
     for trial, color, name in ((outcome.default, ORANGE, "the given settings"), (outcome.best, RED, "selected")):
@@ -233,9 +232,9 @@ def _table(outcome: Outcome) -> str:
     measured = complete[0].user_attrs["metrics"] if complete else {}
     metrics = [*plan.metrics, *(name for name in OTHERS if name in measured and name not in plan.metrics)]
     names = list(plan.space.axes)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("trial", *metrics, *names, ""))
+    columns = [html.escape(name) for name in ("trial", *metrics, *names, "")]
     rest = [trial for trial in outcome.trials if trial.state != TrialState.COMPLETE]
-    rows = []
+    rows, marks = [], []
     for trial in [*complete, *rest]:
         done = trial.user_attrs.get("metrics", {})
         cells = [number(float(np.mean(done[metric])), metric) if metric in done else "" for metric in metrics]
@@ -246,7 +245,6 @@ def _table(outcome: Outcome) -> str:
         best = outcome.best is not None and trial.number == outcome.best.number
         word = "selected" if best else "given" if trial.user_attrs.get("default") else ""
         word = reason(trial) if trial in rest else word
-        kind = "chosen" if best else "stopped" if trial in rest else ""
-        texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in (str(trial.number), *cells, word))
-        rows.append(f'<tr class="{kind}">{texts}</tr>')
-    return f'<h2>All trials</h2><table class="trials"><tr>{head}</tr>{"".join(rows)}</table>'
+        marks.append("chosen" if best else "stopped" if trial in rest else "")
+        rows.append([html.escape(cell) for cell in (str(trial.number), *cells, word)])
+    return table(columns, rows, kind="trials", marks=marks)

@@ -24,7 +24,8 @@ from training.data.reader import PhotoReader
 from training.evaluation.embedding import embed_photos
 from training.evaluation.evaluate import consistency_metrics, item_labels, make_evaluation_split, score_split
 from training.loop.run import Run, choose_device
-from training.loop.trainer import EpochCallback, train
+from training.loop.train import train
+from training.loop.trainer import EpochCallback
 
 from .features import borrow_features, keep_features
 from .plan import Plan

@@ -14,14 +14,14 @@ from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
-from research.papers.distance_form import find_metric
+from research.papers.labelled_photos import read_labelled_photos, write_labelled_photos
 from research.papers.listing import configurations, find
+from research.papers.metrics import find_metric
 from research.papers.modern import concatenated
 from research.papers.pictures import picture
 from research.papers.runner import check, run
-from research.papers.runs import Options, Worlds, embedded, settings_of
+from research.papers.runs import Options, PhotoSets, embedded, settings_of
 from research.papers.transformations import transform
-from research.papers.worlds import read_world, write_world
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images import center_crop_resize
@@ -89,8 +89,8 @@ def test_figures_differ_by_variant_and_agree_with_an_independent_count(options: 
     opis = [row["OPIS"][0] for row in results.cells["inat"].values()]
     assert len({round(value, 6) for value in opis}) == len(opis)
 
-    worlds = Worlds(options)
-    job = worlds.job(entry, entry.variants["SAP + TCM"], "inat", 0)
+    photo_sets = PhotoSets(options)
+    job = photo_sets.job(entry, entry.variants["SAP + TCM"], "inat", 0)
     trained = Run.open(job.path)
     lines = (data / "inat" / "Inat_dataset_splits" / "Inaturalist_test_set1.txt").read_text().split()
     labels = np.array([line.split("/")[2] for line in lines])
@@ -127,8 +127,8 @@ def test_a_run_is_named_after_what_its_photos_show_and_not_after_where_they_lie(
     entry = find("tcm-table-6")
 
     def place(source: Path) -> Path:
-        worlds = Worlds(Options(source, tmp_path / "out", seeds=1, smoke_test=True))
-        return worlds.job(entry, entry.variants["SAP"], "grocery", 0).path
+        photo_sets = PhotoSets(Options(source, tmp_path / "out", seeds=1, smoke_test=True))
+        return photo_sets.job(entry, entry.variants["SAP"], "grocery", 0).path
 
     def catalogue(folder: Path, *, change: str = "") -> Path:
         folder.mkdir()
@@ -235,9 +235,11 @@ def test_settings_of_a_variant_win_over_those_of_the_configuration_and_given_one
 
 
 def test_the_shared_split_has_every_class_on_both_sides(data: Path) -> None:
-    world = read_world("cub", data, split="shared")
-    assert {item.removeprefix("test:") for item in world.test} == set(world.train)
-    parts = [{p.photo_id for p in world.photos if p.item_id in set(items)} for items in (world.train, world.test)]
+    labelled = read_labelled_photos("cub", data, split="shared")
+    assert {item.removeprefix("test:") for item in labelled.test} == set(labelled.train)
+    parts = [
+        {p.photo_id for p in labelled.photos if p.item_id in set(items)} for items in (labelled.train, labelled.test)
+    ]
     listed = dict(
         line.split() for line in (data / "cub" / "CUB_200_2011" / "train_test_split.txt").read_text().splitlines()
     )
@@ -246,44 +248,44 @@ def test_the_shared_split_has_every_class_on_both_sides(data: Path) -> None:
 
 
 def test_a_world_is_the_same_after_writing(data: Path, tmp_path: Path) -> None:
-    world = read_world("inshop", data, split="classes")
-    again = read_catalogue(write_world(world, tmp_path / "world.jsonl"))
+    labelled = read_labelled_photos("inshop", data, split="classes")
+    again = read_catalogue(write_labelled_photos(labelled, tmp_path / "world.jsonl"))
     assert [(p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in again] == [
-        (p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in world.photos
+        (p.photo_id, p.item_id, p.role, p.metadata["category"]) for p in labelled.photos
     ]
-    assert again[0].read() == world.photos[0].read()
+    assert again[0].read() == labelled.photos[0].read()
 
 
 def test_transformations_change_training_photos_alone(data: Path) -> None:
-    world = read_world("cub", data, split="classes")
+    labelled = read_labelled_photos("cub", data, split="classes")
     strangers = read_catalogue(data / "strangers")
-    train = [i for i, p in enumerate(world.photos) if p.item_id in set(world.train)]
-    labels = transform(world.photos, world.train, ("label noise", 0.25), seed=3)
-    changed = [i for i, (a, b) in enumerate(zip(world.photos, labels, strict=True)) if a.item_id != b.item_id]
+    train = [i for i, p in enumerate(labelled.photos) if p.item_id in set(labelled.train)]
+    labels = transform(labelled.photos, labelled.train, ("label noise", 0.25), seed=3)
+    changed = [i for i, (a, b) in enumerate(zip(labelled.photos, labels, strict=True)) if a.item_id != b.item_id]
     assert len(changed) == round(0.25 * len(train))
     assert set(changed) <= set(train)
-    assert {labels[i].item_id for i in changed} <= set(world.train)
-    assert labels == transform(world.photos, world.train, ("label noise", 0.25), seed=3)
-    assert labels != transform(world.photos, world.train, ("label noise", 0.25), seed=4)
+    assert {labels[i].item_id for i in changed} <= set(labelled.train)
+    assert labels == transform(labelled.photos, labelled.train, ("label noise", 0.25), seed=3)
+    assert labels != transform(labelled.photos, labelled.train, ("label noise", 0.25), seed=4)
 
-    images = transform(world.photos, world.train, ("image noise", 0.25), seed=3, strangers=strangers)
-    replaced = [i for i, (a, b) in enumerate(zip(world.photos, images, strict=True)) if a.path != b.path]
+    images = transform(labelled.photos, labelled.train, ("image noise", 0.25), seed=3, strangers=strangers)
+    replaced = [i for i, (a, b) in enumerate(zip(labelled.photos, images, strict=True)) if a.path != b.path]
     assert len(replaced) == round(0.25 * len(train))
     assert {images[i].path for i in replaced} <= {p.path for p in strangers}
-    assert [p.item_id for p in images] == [p.item_id for p in world.photos]
+    assert [p.item_id for p in images] == [p.item_id for p in labelled.photos]
     with pytest.raises(DataError, match="--strangers"):
-        transform(world.photos, world.train, ("image noise", 0.25), seed=3)
+        transform(labelled.photos, labelled.train, ("image noise", 0.25), seed=3)
 
-    fewer = transform(world.photos, world.train, ("first classes", 0.5), seed=0)
-    assert {p.item_id for p in fewer} == {*sorted(world.train)[: len(world.train) // 2], *world.test}
-    assert {p.role for p in transform(world.photos, world.train, ("one set", 1.0), seed=0)} == {""}
+    fewer = transform(labelled.photos, labelled.train, ("first classes", 0.5), seed=0)
+    assert {p.item_id for p in fewer} == {*sorted(labelled.train)[: len(labelled.train) // 2], *labelled.test}
+    assert {p.role for p in transform(labelled.photos, labelled.train, ("one set", 1.0), seed=0)} == {""}
 
 
 @pytest.mark.slow
 def test_concatenated_vectors_have_the_mean_of_the_cosines(options: Options) -> None:
     entry = find("tcm-table-6")
-    worlds = Worlds(options)
-    models = [embedded(_trained(worlds.job(entry, variant, "inat", 0))) for variant in entry.variants.values()]
+    photo_sets = PhotoSets(options)
+    models = [embedded(_trained(photo_sets.job(entry, variant, "inat", 0))) for variant in entry.variants.values()]
     side_by_side = concatenated(models)
     assert side_by_side.unit.shape[1] == sum(model.unit.shape[1] for model in models)
     mean = sum(model.unit @ model.unit.T for model in models) / len(models)
@@ -298,7 +300,7 @@ def _trained(job: runs.Job) -> runs.Job:
 @pytest.mark.slow
 def test_metrics_of_norms_and_distances(options: Options) -> None:
     entry = find("tcm-table-6")
-    part = embedded(_trained(Worlds(options).job(entry, entry.variants["SAP"], "inat", 0)))
+    part = embedded(_trained(PhotoSets(options).job(entry, entry.variants["SAP"], "inat", 0)))
     raw = part.unit.astype(np.float64) * part.norms[:, None]
     distances = np.linalg.norm(raw[:, None] - raw[None], axis=2)
     np.fill_diagonal(distances, np.inf)

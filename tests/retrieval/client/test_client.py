@@ -460,13 +460,13 @@ def test_a_refusal_that_is_no_problem_document_says_its_status(ask: Ask, server:
 def test_an_answer_of_another_api_is_refused(ask: Ask, server: Server, method: str, answer: Any) -> None:
     given = {"info": (), "items": (), "feedback": ("r", "right"), "search_batch": ([JPEG],)}[method]
     server.will(answer)
-    with pytest.raises(ApiError, match="not one of this API"):
+    with pytest.raises(ApiError, match="not from this API"):
         ask(method, *given)
 
 
 def test_a_page_in_place_of_json_is_refused(ask: Ask, server: Server) -> None:
     server.will(httpx.Response(200, text="<html>please log in</html>"))
-    with pytest.raises(ApiError, match="not one of this API") as caught:
+    with pytest.raises(ApiError, match="not from this API") as caught:
         ask("info")
     assert caught.value.status == 200
 

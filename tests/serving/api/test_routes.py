@@ -169,7 +169,7 @@ def test_ready_means_that_a_search_would_be_answered(retriever: Retriever, monke
             raise GalleryCorrupt("a segment is missing")
 
         monkeypatch.setattr(type(retriever.gallery), "__len__", damaged)
-        assert_problem(client.get("/readyz"), 503, "does not open")
+        assert_problem(client.get("/readyz"), 503, "cannot be opened")
     assert_problem(TestClient(app).get("/readyz"), 503, "not ready")  # stopped
 
 

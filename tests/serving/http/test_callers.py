@@ -15,9 +15,10 @@ from index.gallery import Gallery
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import Feedback, read_feedback
 from retrieval.threshold.verdicts import weigh
-from serving import answers
+from serving import recent_answers
 from serving.app import create_app
 from serving.config import ServeSettings
+from serving.http.callers import Caller
 from serving.http.keys import add_key
 
 from ...world import draw, encode
@@ -111,7 +112,7 @@ def test_one_search_and_many_verdicts_are_one(shop: Shop, folder: Path) -> None:
 def test_a_key_that_asks_much_does_not_crowd_out_the_answers_of_others(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "REMEMBERED", 3)
+    monkeypatch.setattr(recent_answers, "KEPT_PER_KEY", 3)
     mine = shop.search("web")
     others = [shop.search("app") for _ in range(5)]
     assert shop.judge("web", mine) == 200
@@ -119,11 +120,11 @@ def test_a_key_that_asks_much_does_not_crowd_out_the_answers_of_others(
 
 
 def test_an_answer_that_is_kept_to_be_judged_holds_no_metadata(shop: Shop) -> None:
-    kept = answers.Answers()
+    kept = recent_answers.RecentAnswers()
     result = Retriever.open(shop.folder / "bundle", shop.folder / "gallery").search(MINE, explain=True)
     assert result.matches[0].metadata
-    kept.note(answers.Caller("web"), "a", result)
-    found = kept.find(answers.Caller("web"), "a")
+    kept.add(Caller("web"), "a", result)
+    found = kept.find(Caller("web"), "a")
     assert found is not None
     assert (found.result.matches, found.result.explanation, found.result.nearest.metadata) == ((), None, {})  # type: ignore[union-attr]
 

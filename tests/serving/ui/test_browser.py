@@ -248,9 +248,9 @@ def test_the_slider_shows_rates_and_moves_nothing(browser: Browser, world: Path,
     page = browser.new_page()
     page.goto(running.address)
     expect(page.locator("#answer .r-empty")).to_be_visible()
-    page.get_by_text("What if the threshold").click()
-    slider = page.locator("#what-if input[type=range]")
-    rates = page.locator("#what-if-rates tbody tr").first
+    page.get_by_text("Error rates of other thresholds").click()
+    slider = page.locator("#threshold-preview input[type=range]")
+    rates = page.locator("#threshold-preview-rates tbody tr").first
     expect(rates).to_contain_text("0.500")
     before = rates.inner_text()
     slider.focus()
@@ -264,7 +264,7 @@ def test_the_slider_shows_rates_and_moves_nothing(browser: Browser, world: Path,
         page.get_by_text("How it was set").click()
     expect(popup.value.locator("h1")).to_have_text("The report")
     page.get_by_text("Do live photos look").click()
-    expect(page.locator("#drift-state")).to_contain_text("Searches looked at: 1")
+    expect(page.locator("#drift-state")).to_contain_text("Searches compared: 1")
     page.close()
     assert stop(running) == 0
 

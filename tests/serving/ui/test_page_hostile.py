@@ -295,13 +295,13 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
     running, ann, bob = two
     token = upload(ann, encode(draw(3, 5)))
     assert bob.get(f"/gradio_api/file={token}").status_code == 404
-    assert "not held" in ask(bob, "shared", path=token)
+    assert "no longer stored" in ask(bob, "shared", path=token)
     assert "This is item-03" in ask(ann, "shared", path=token)
-    assert "not held" in ask(bob, "shared", path=token)
-    assert "not held" in ask(ann, "another", path=token)  # a session of the same key
+    assert "no longer stored" in ask(bob, "shared", path=token)
+    assert "no longer stored" in ask(ann, "another", path=token)  # a session of the same key
     right = {d["api_name"]: d["id"] for d in ann.get("/config").json()["dependencies"]}["verdict_right"]
-    assert "could not be noted" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
-    assert "could not be noted" in run(ann, right, session="another").json()["data"][0]
+    assert "could not be saved" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
+    assert "could not be saved" in run(ann, right, session="another").json()["data"][0]
     assert "Noted" in run(ann, right, session="shared").json()["data"][0]
     (verdict,) = read_feedback(running.log.parent / "feedback.jsonl")
     assert (verdict.key, verdict.asked_by, bool(verdict.request_id)) == ("ann", "ann", True)

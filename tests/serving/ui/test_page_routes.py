@@ -18,7 +18,7 @@ from serving.http.guard import Guard
 from serving.http.keys import CLIENTS, KeyRing, Rate, add_key
 from serving.http.limits import BodyLimit, Rates
 from serving.ops.telemetry import Telemetry
-from serving.ui.page_events import ASKED, Answered, Asked, Event, photo_check
+from serving.ui.page_events import EVENT, Event, EventContext, SessionAnswers, photo_check
 from serving.ui.page_routes import EVENT_BYTES, page_routes
 from serving.ui.uploads import Uploads
 
@@ -56,8 +56,8 @@ def make(uploads: Uploads, received: list[dict[str, Any]]) -> Iterator[Make]:
         async def answer(request: Request) -> dict[str, Any]:
             sent = await request.json()
             received.append({**sent, "query": request.url.query, "type": request.headers["content-type"]})
-            if sent["data"] and uploads.read(sent["data"][0]["path"], ASKED.get().client) != PHOTO:
-                ASKED.get().status = 415
+            if sent["data"] and uploads.read(sent["data"][0]["path"], EVENT.get().client) != PHOTO:
+                EVENT.get().status = 415
             return {"data": ["answer"]}
 
         @behind.get("/{path:path}")
@@ -160,7 +160,7 @@ def test_page_and_endpoint_have_one_limit_for_a_client(make: Make, caplog: pytes
         refused = run(page, SEARCH, {"path": token})
         assert (refused.status_code, refused.headers["content-type"]) == (429, MEDIA_TYPE)
         assert int(refused.headers["retry-after"]) > 1
-        assert "too often" in refused.json()["error"]  # which the page's script shows
+        assert "too many requests" in refused.json()["error"]  # which the page's script shows
         assert page.post("/v1/search", content=PHOTO).status_code == 429
         assert page.post(UPLOAD, files={"files": ("a.jpg", PHOTO)}).status_code == 429
         assert page.get("/v1/thumbnails/a").status_code == 404
@@ -272,13 +272,13 @@ def run_from(page: TestClient, origin: str) -> int:
 
 
 def test_a_verdict_is_about_the_newest_answer_of_its_own_session() -> None:
-    answered = Answered(most=2)
-    ann, bob = Asked("ann", "one", "1"), Asked("bob", "one", "2")
-    answered.note(ann, "first")
-    answered.note(ann, "second")
+    answered = SessionAnswers(most=2)
+    ann, bob = EventContext("ann", "one", "1"), EventContext("bob", "one", "2")
+    answered.record(ann, "first")
+    answered.record(ann, "second")
     assert (answered.of(ann), answered.of(bob)) == ("second", "")
-    answered.note(ann, "")  # an answer that nobody can judge
+    answered.record(ann, "")  # an answer that nobody can judge
     assert answered.of(ann) == ""
     for number in range(3):
-        answered.note(Asked("ann", str(number), ""), "x")
-    assert [answered.of(Asked("ann", str(number), "")) for number in range(3)] == ["", "x", "x"]
+        answered.record(EventContext("ann", str(number), ""), "x")
+    assert [answered.of(EventContext("ann", str(number), "")) for number in range(3)] == ["", "x", "x"]

@@ -61,12 +61,12 @@ def test_only_this_user_may_enter_the_folder(uploads: Uploads) -> None:
 def test_a_photo_is_for_the_client_and_session_that_used_it_first(uploads: Uploads) -> None:
     token = uploads.store("a", b"photo")
     for client in ("b", "", "A"):
-        with pytest.raises(NoSuchThing, match="not held"):
+        with pytest.raises(NoSuchThing, match="no longer stored"):
             uploads.claim(token, client, "one")
-        with pytest.raises(NoSuchThing, match="not held"):
+        with pytest.raises(NoSuchThing, match="no longer stored"):
             uploads.read(token, client)
     uploads.claim(token, "a", "one")
-    with pytest.raises(NoSuchThing, match="not held"):
+    with pytest.raises(NoSuchThing, match="no longer stored"):
         uploads.claim(token, "a", "two")
     uploads.claim(token, "a", "one")
     assert uploads.read(token, "a") == b"photo"
@@ -86,9 +86,9 @@ def test_a_name_is_looked_up_and_never_a_path(uploads: Uploads, temporary: Path)
     (uploads.folder / "planted").write_bytes(b"planted")
     token = uploads.store("a", b"photo")
     for name in ("../secret", str(temporary / "secret"), f"{token}/../../secret", f"./{token}", "planted", "", "."):
-        with pytest.raises(NoSuchThing, match="not held"):
+        with pytest.raises(NoSuchThing, match="no longer stored"):
             uploads.read(name, "a")
-        with pytest.raises(NoSuchThing, match="not held"):
+        with pytest.raises(NoSuchThing, match="no longer stored"):
             uploads.claim(name, "a", "one")
 
 
@@ -99,13 +99,13 @@ def test_a_file_that_was_replaced_by_a_link_or_a_pipe_is_not_read(uploads: Uploa
     path = uploads.folder / token
     path.unlink()
     path.symlink_to(temporary / "secret")
-    with pytest.raises(NoSuchThing, match="not held"):
+    with pytest.raises(NoSuchThing, match="no longer stored"):
         uploads.read(token, "a")
     path.unlink()
-    with pytest.raises(NoSuchThing, match="not held"):
+    with pytest.raises(NoSuchThing, match="no longer stored"):
         uploads.read(token, "a")
     os.mkfifo(path)
-    with pytest.raises(NoSuchThing, match="not held") as refused:
+    with pytest.raises(NoSuchThing, match="no longer stored") as refused:
         uploads.read(token, "a")
     assert str(temporary) not in str(refused.value)
 
@@ -129,7 +129,7 @@ def test_what_was_not_used_for_long_goes(uploads: Uploads, clock: Clock) -> None
     clock.now = 61
     uploads.sweep()
     assert files(uploads) == {used}
-    with pytest.raises(NoSuchThing, match="not held"):
+    with pytest.raises(NoSuchThing, match="no longer stored"):
         uploads.read(idle, "a")
 
 

@@ -16,7 +16,7 @@ from training.evaluation.evaluate import EvaluationSplit
 from training.evaluation.extended import extended_metrics
 from training.evaluation.report import evaluate_run, render
 from training.loop.run import Run
-from training.loop.trainer import train
+from training.loop.train import train
 
 from ...miniature import WRITERS
 from ..conftest import tiny_settings

@@ -15,7 +15,7 @@ import torch
 
 from retrieval.errors import DataError, InvalidParameter, RunError
 from training.loop.run import LAST, Run
-from training.loop.trainer import train
+from training.loop.train import train
 
 from ..conftest import tiny_settings
 

@@ -21,7 +21,8 @@ from training.evaluation.embedding import embed_photos
 from training.export.export import export
 from training.loop.recipe import initial_model
 from training.loop.run import BEST, LAST, Run
-from training.loop.trainer import Trainer, train
+from training.loop.train import train
+from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from training.loop.gradient_cache import backward_with_gradient_cache
-from training.loop.trainer import train
+from training.loop.train import train
 from training.losses import LOSSES, make_loss
 
 from ..conftest import tiny_settings

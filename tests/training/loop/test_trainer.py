@@ -13,7 +13,8 @@ from training.data.reader import Augmentation, PhotoReader, prefetch
 from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.recipe import build_loss
 from training.loop.run import BEST, LAST, Run
-from training.loop.trainer import Trainer, train
+from training.loop.train import train
+from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings
 

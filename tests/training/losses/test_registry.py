@@ -15,7 +15,8 @@ from retrieval.errors import InvalidParameter, MissingDependency
 from training.loop.optimizer import make_optimizers
 from training.loop.recipe import build_loss
 from training.loop.run import Run
-from training.loop.trainer import Trainer, train
+from training.loop.train import train
+from training.loop.trainer import Trainer
 from training.losses import LOSSES, Regularized, make_loss
 from training.losses.base import Loss
 from training.losses.registry import COMPARED, has_comparison_losses, load_comparison_losses, loss_arguments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,10 @@ def make_catalogue(
                 rows += _photograph(item, neighbours, studio, directory, photos, generator)
                 bar.update(photos)
     _photograph_unknown(studio, directory / "unknown", seed)
-    path = directory / "catalogue.csv"
+    return _write_rows(directory / "catalogue.csv", rows)
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, COLUMNS)
     writer.writeheader()

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from retrieval.bundle.bundle import REPORT
+from retrieval.html import table
 from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
 from retrieval.retriever import Retriever
 from serving.ops.drift_monitor import Drift
 
-from .threshold_preview import WhatIf
+from .threshold_preview import ThresholdCurves
 
 WAITING = (
-    '<div class="r-empty"><p><b>Upload, paste or take a photo of one product.</b></p>'
+    '<div class="r-empty"><p><b>Upload, paste or take a photo of one item.</b></p>'
     "<p>You get the catalogue items it shows, or a plain <em>not in the catalogue</em>.</p></div>"
 )
 LEGEND = (
@@ -28,8 +29,8 @@ LEGEND = (
 
 def header_html(retriever: Retriever, drift: str = "") -> str:
     """Return the page header: gallery size, threshold with its FPIR, and warnings."""
-    point, view = retriever.bundle.operating_point, retriever.fpir_forecast()
-    warnings = ["" if view is None else view.warning(), drift]
+    point, forecast = retriever.bundle.operating_point, retriever.fpir_forecast()
+    warnings = ["" if forecast is None else forecast.warning(), drift]
     report = REPORT in retriever.bundle.manifest["files"]
     link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
     return (
@@ -37,7 +38,7 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
         f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of the photos "
         f"of unknown items still return something (<b>{html.escape(point.status)}</b>).{link}</p>"
-        + "".join(f'<p class="r-warning" role="alert">{html.escape(told)}.</p>' for told in warnings if told)
+        + "".join(f'<p class="r-warning" role="alert">{html.escape(text)}.</p>' for text in warnings if text)
         + "</header>"
     )
 
@@ -45,47 +46,45 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
 def answer_html(result: SearchResult) -> str:
     """Return the answer to one photo: match cards, or a no-match with the closest item greyed out."""
     if result.nearest is None:
-        told = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
-        return banner("none", "Not in the catalogue", told)
+        empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
+        return banner("none", "Not in the catalogue", empty)
     scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
     legend = LEGEND.format(threshold=result.threshold)
     if not result.matches:
-        told = _why_not(result, result.nearest)
+        reason = _no_match_reason(result, result.nearest)
         card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
-        return banner("none", "Not in the catalogue", told) + f'<div class="r-cards r-grey">{card}</div>{legend}'
+        return banner("none", "Not in the catalogue", reason) + f'<div class="r-cards r-grey">{card}</div>{legend}'
     count = len(result.matches)
-    told = (
+    text = (
         "One item within the threshold."
         if count == 1
         else f"The nearest {count} items within the threshold, best first."
     )
     cards = "".join(_card(match, result.threshold, scale) for match in result.matches)
     title = f"This is {title_of(result.matches[0])}"
-    return banner("match", title, told) + f'<div class="r-cards">{cards}</div>{legend}'
+    return banner("match", title, text) + f'<div class="r-cards">{cards}</div>{legend}'
 
 
-def _why_not(result: SearchResult, nearest: Match) -> str:
+def _no_match_reason(result: SearchResult, nearest: Match) -> str:
     away = f"The closest item is {nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
     if result.reason == LOW_CERTAINTY:
-        return "The photo is too ambiguous for an answer: another one, sharper or of one product alone, may get one."
+        return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
     if result.reason == OUT_OF_DOMAIN:
-        return f"It looks like nothing that this catalogue is about. {away}"
+        return f"It does not look like anything in this catalogue. {away}"
     return away
 
 
-def what_if_html(threshold: float, served: float, curves: WhatIf) -> str:
+def threshold_preview_html(threshold: float, served: float, curves: ThresholdCurves) -> str:
     """Return the error rates of another threshold beside those of the served one."""
     rows = []
     for name, value in (("this threshold", threshold), ("the served one", served)):
         fpir, fnir = curves.at(value)
-        rows.append(f"<tr><th scope='row'>{name}, {value:.3f}</th><td>{fpir:.1%}</td><td>{fnir:.1%}</td></tr>")
+        rows.append((f"{name}, {value:.3f}", f"{fpir:.1%}", f"{fnir:.1%}"))
+    columns = ("", "unknown items that return something (FPIR)", "known items that are missed (FNIR)")
     return (
-        "<table class='r-table'><thead><tr><td></td>"
-        "<th scope='col'>unknown items that return something (FPIR)</th>"
-        "<th scope='col'>known items that are missed (FNIR)</th></tr></thead><tbody>"
-        + "".join(rows)
-        + f"</tbody></table><p class='r-small'>On the calibration's photos, {curves.items:,} items. The served one "
-        "does not move: <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
+        table(columns, rows, kind="r-table")
+        + f"<p class='r-small'>On the calibration's photos, {curves.items:,} items. This "
+        "preview does not change the threshold; <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
     )
 
 
@@ -95,22 +94,20 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
     def number(value: float | None) -> str:
         return "–" if value is None else f"{value:.3g}"
 
-    def told(drift: Drift) -> str:
+    def verdict(drift: Drift) -> str:
         if drift.effect is None:
             return "too few to tell" if drift.reference else "nothing to compare with"
-        return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as it should be'}"
+        return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
 
-    rows = "".join(
-        f"<tr><th scope='row'>{drift.statistic.replace('_', ' ')}</th><td>{number(drift.median)}</td>"
-        f"<td>{number(drift.reference_median)}</td><td>{told(drift)}</td></tr>"
+    rows = [
+        (drift.statistic.replace("_", " "), number(drift.median), number(drift.reference_median), verdict(drift))
         for drift in drifts
-    )
+    ]
     searches = max((drift.searches for drift in drifts), default=0)
     return (
-        f"<p class='r-small'>{html.escape(warning) or 'Nothing speaks against the promise'}. "
-        f"Searches looked at: {searches:,}.</p>"
-        "<table class='r-table'><thead><tr><td></td><th scope='col'>median now</th><th scope='col'>as it was</th>"
-        f"<th scope='col'>difference</th></tr></thead><tbody>{rows}</tbody></table>"
+        f"<p class='r-small'>{html.escape(warning) or 'No statistic differs'}. "
+        f"Searches compared: {searches:,}.</p>"
+        + table(("", "median now", "median before", "difference"), rows, kind="r-table")
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures measured by this project, one per configuration, for docs/papers.md."""
+"""Values measured by this project, one per configuration, for docs/papers.md."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ GROCERY = "grocery instead, three seeds ([table](tables/grocery.md))"
 HEADS = "heads on grocery instead, ten seeds ([table](tables/paper_claims.md))"
 
 
-def ours() -> Mapping[str, str]:
-    """Return our figure for each configuration that was run, from the records of `research.results`."""
-    figures = {"tcm-table-2": _tcm(), "mean-field-table-2": _mean_field(), "contextual-figure-6": _contextual()}
-    figures |= {"vmf-table-1": _vmf(), "vmf-figure-9": _norms(), "tcm-table-4": _step()}
-    return figures | {row[0]: row[1] for row in read_record("papers").table("papers").rows}
+def measured_values() -> Mapping[str, str]:
+    """Return the measured value for each configuration that was run, from the records of `research.results`."""
+    values = {"tcm-table-2": _tcm(), "mean-field-table-2": _mean_field(), "contextual-figure-6": _contextual()}
+    values |= {"vmf-table-1": _vmf(), "vmf-figure-9": _norms(), "tcm-table-4": _step()}
+    return values | {row[0]: row[1] for row in read_record("papers").table("papers").rows}
 
 
 def _tcm() -> str:
@@ -36,8 +36,8 @@ def _contextual() -> str:
     labels, classes = (
         cell("paper_claims", table, row, "its further loss") for row in ("20 % of labels wrong", "half of the classes")
     )
-    told = f"a fifth of the labels wrong {labels}, half the classes {classes}"
-    return f"{HEADS}: change of R@1 less that of multi-similarity: {told}"
+    changes = f"a fifth of the labels wrong {labels}, half the classes {classes}"
+    return f"{HEADS}: change of R@1 less that of multi-similarity: {changes}"
 
 
 def _vmf() -> str:

@@ -5,11 +5,13 @@ import pytest
 from click.testing import CliRunner
 
 from retrieval.cli.main import group
+from retrieval.cli.settings_options import GroupedCommand
+from serving.cli import serve
 from training import cli
-from training.options import GroupedCommand
+from training.export.cli import export
 from training.tune.cli import tune
 
-COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, cli.export]
+COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, export, serve]
 DEFAULT = re.compile(r"\s*\[default: .*\]$")
 
 
@@ -29,7 +31,7 @@ def test_every_help_text_is_a_sentence(command: GroupedCommand) -> None:
             assert text.endswith("."), option.name
 
 
-@pytest.mark.parametrize("name", ["train", "tune", "evaluate", "export"])
+@pytest.mark.parametrize("name", ["train", "tune", "evaluate", "export", "serve"])
 def test_the_help_shows_the_groups_and_every_option(name: str) -> None:
     command = next(command for command in COMMANDS if command.name == name)
     assert isinstance(command, GroupedCommand)

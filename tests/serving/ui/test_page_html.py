@@ -10,7 +10,7 @@ import pytest
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.forecast import FpirForecast
-from serving.ui.answer_html import answer_html, header_html, thumbnail_url
+from serving.ui.page_html import answer_html, header_html, thumbnail_url
 
 
 def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchResult:
@@ -53,7 +53,7 @@ def test_other_reasons_are_said_in_words() -> None:
     unsure = answer_html(replace(result(0.3), matches=(), decision="no_match", reason="low_certainty"))
     assert "too ambiguous" in unsure
     assert "a match needs" not in unsure
-    assert "nothing that this catalogue is about" in answer_html(replace(result(0.9), reason="out_of_domain"))
+    assert "does not look like anything" in answer_html(replace(result(0.9), reason="out_of_domain"))
 
 
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ MANY = 1000  # number of photos from which reading shows progress
 
 
 @dataclass(frozen=True)
-class World:
+class LabelledPhotos:
     """Photos with training and test items; if both share classes, test items are named `test:…`."""
 
     photos: list[Photo]
@@ -46,7 +46,7 @@ class World:
         return Splits(fit=self.train, validation=validation, calibration=(), test=self.test)
 
 
-def read_world(name: str, data: Path, *, split: str) -> World:
+def read_labelled_photos(name: str, data: Path, *, split: str) -> LabelledPhotos:
     """Return a data set below DATA, or the catalogue DATA.
 
     A benchmark data set is in DATA/NAME, or DATA is its folder. A catalogue is split by its `partition` column; without
@@ -55,22 +55,22 @@ def read_world(name: str, data: Path, *, split: str) -> World:
     if name != OWN:
         place = data / name if (data / name).is_dir() else data
         photos = read_dataset(name, place, protocol="shared" if split == SHARED else "open")
-        return _world([_apart(photo) for photo in photos] if split == SHARED else photos, name)
+        return _labelled_photos([_apart(photo) for photo in photos] if split == SHARED else photos, name)
     candidates = (data, data / f"{OWN}.csv", data / OWN) if data.is_file() else (data / f"{OWN}.csv", data / OWN, data)
     photos = read_catalogue(next(place for place in candidates if place.exists() or place == candidates[-1]))
     if not any(photo.partition for photo in photos):
         splits = make_splits(photos, seed=0)
         test = {*splits.calibration, *splits.test}
         photos = [dataclasses.replace(p, partition="test" if p.item_id in test else "train") for p in photos]
-    return _world([_apart(photo) for photo in _halved(photos)] if split == SHARED else photos, name)
+    return _labelled_photos([_apart(photo) for photo in _halved(photos)] if split == SHARED else photos, name)
 
 
-def write_world(world: World, path: Path) -> Path:
+def write_labelled_photos(labelled: LabelledPhotos, path: Path) -> Path:
     """Write the photos as JSON lines that `read_catalogue` reads, with absolute paths."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".partial")
     with aside.open("w", encoding="utf-8") as file:
-        for photo in world.photos:
+        for photo in labelled.photos:
             row = _row(photo) | {"path": str(photo.path.resolve())}
             if photo.span is not None:
                 row[SPAN] = photo.span
@@ -95,10 +95,10 @@ class Contents:
         return [self._known[_place(photo)] for photo in photos]
 
 
-def digest_of(world: World, contents: Contents) -> str:
-    """Return a hash of the catalogue of a world and its photos, independent of their location."""
-    digest = hashlib.sha256(json.dumps([world.train, world.test]).encode())
-    for photo, content in zip(world.photos, contents.of(world.photos), strict=True):
+def digest_of(labelled: LabelledPhotos, contents: Contents) -> str:
+    """Return a hash of the catalogue and its photos, independent of their location."""
+    digest = hashlib.sha256(json.dumps([labelled.train, labelled.test]).encode())
+    for photo, content in zip(labelled.photos, contents.of(labelled.photos), strict=True):
         digest.update(json.dumps([_row(photo), content]).encode())
     return digest.hexdigest()[:16]
 
@@ -120,7 +120,7 @@ def _place(photo: Photo) -> tuple[Path, tuple[int, int] | None]:
     return (photo.path, photo.span)
 
 
-def _world(photos: Sequence[Photo], name: str) -> World:
+def _labelled_photos(photos: Sequence[Photo], name: str) -> LabelledPhotos:
     kept = [photo for photo in photos if photo.partition in ("train", "test")]
     train, test = ({p.item_id for p in kept if p.partition == part} for part in ("train", "test"))
     if len(train) < 4 or len(test) < 2 or train & test:
@@ -128,7 +128,7 @@ def _world(photos: Sequence[Photo], name: str) -> World:
             f"{name} has {len(train)} training and {len(test)} test items, {len(train & test)} of them in both",
             remedy="Bring at least four and two, each in one part",
         )
-    return World(kept, tuple(sorted(train)), tuple(sorted(test)))
+    return LabelledPhotos(kept, tuple(sorted(train)), tuple(sorted(test)))
 
 
 def _apart(photo: Photo) -> Photo:

@@ -33,7 +33,7 @@ NEGATIVES = 10
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings of one split of a world, from one model."""
+    """Embeddings of one evaluation split, from one model."""
 
     dataset: str
     photos: list[Photo]

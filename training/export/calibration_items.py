@@ -1,0 +1,101 @@
+"""The calibration items of a run, embedded and searched with an exported model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from index.distance import accepts
+from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import Photo
+from retrieval.images import open_image, thumbnail
+from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
+from retrieval.metrics.identification import SearchScores
+from retrieval.threshold.report import ReportData
+from training.data.splits import photos_in_protocol
+from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split, score_split
+
+from .exported_models import ExportedModel, ModelExporter, embed_with_torch
+from .onnx_embedding import embed_with_onnx
+
+FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
+PICTURES = 4  # photos per item in the report
+
+
+@dataclass(frozen=True)
+class CalibrationItems:
+    """Photos of the calibration items with their unit vectors (n, d), and the searches among them."""
+
+    photos: Sequence[Photo]
+    split: EvaluationSplit
+    model: ExportedModel
+    vectors: np.ndarray  # by the exported model, as a gallery has them
+    certainties: np.ndarray  # (queries,)
+    appearances: np.ndarray  # (n, statistics)
+    searches: SearchScores
+    raw: np.ndarray  # (n, d) by torch, before whitening
+
+    @classmethod
+    def embed(cls, exporter: ModelExporter, model: ExportedModel) -> CalibrationItems:
+        """Embed the photos of a run's calibration items with an exported model and search among them."""
+        run = exporter.run
+        photos = photos_in_protocol(run.photos(), run.splits.calibration, run.protocol)
+        split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
+        embeddings, appearances = embed_with_onnx(model.embedder, photos)
+        labels = np.array([photo.item_id for photo in photos])
+        searches = score_split(split, embeddings.vectors, labels, distance_form=model.choice.distance_form)
+        certainties = embeddings.certainties[split.queries]
+        raw = embed_with_torch(run, exporter.model, photos).vectors
+        return cls(photos, split, model, embeddings.vectors, certainties, appearances, searches, raw)
+
+    @property
+    def item_ids(self) -> list[str]:
+        """Item of each photo."""
+        return [photo.item_id for photo in self.photos]
+
+    @property
+    def groups(self) -> np.ndarray | None:
+        """Group of each query, or None if the catalogue has no groups."""
+        groups = np.array([self.photos[i].group for i in self.split.queries])
+        return groups if all(groups) else None
+
+    def decision_flips(self, threshold: float) -> int:
+        """Return the number of queries that torch and the exported model decide differently.
+
+        Those are queries whose own item, or another one, is accepted with one of the two models only.
+        """
+        form = self.model.choice.distance_form
+        other = score_split(self.split, self.model.whitened(self.raw), np.array(self.item_ids), distance_form=form)
+        own = accepts(self.searches.own, threshold) != accepts(other.own, threshold)
+        impostor = accepts(self.searches.impostor, threshold) != accepts(other.impostor, threshold)
+        return int((own | impostor).sum())
+
+    def pack(self) -> bytes:
+        """Return the searches as the bundle's calibration file."""
+        queries = self.split.queries
+        photo_ids = np.array([self.photos[i].photo_id for i in queries])
+        rows = (self.vectors[queries], self.appearances[queries])
+        return CalibrationSet(self.searches, self.groups, photo_ids, self.certainties, *rows).pack()
+
+    def report_data(
+        self, point: OperatingPoint, scores: SearchScores, comparison: Sequence[Mapping[str, Any]]
+    ) -> ReportData:
+        """Return the data of the bundle's report: the operating point, its scores and a comparison with fp32."""
+        ranges = opis_of_ranges(self.vectors, self.item_ids, far_ranges=FAR_RANGES)
+        return ReportData(
+            point,
+            scores,
+            self.model.choice.tried,
+            pair_curves=utility_curves(self.vectors, self.item_ids, np.linspace(0, 2, 101)[1:]),
+            pair_opis=dict(zip(FAR_RANGES, ranges, strict=True)),
+            photos=self._pictures,
+            beside_fp32=comparison,
+        )
+
+    def _pictures(self, item_id: str) -> list[bytes]:
+        photos = [photo for photo in self.photos if photo.item_id == item_id][:PICTURES]
+        return [thumbnail(open_image(photo.read())) for photo in photos]

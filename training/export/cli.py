@@ -1,0 +1,165 @@
+"""The command `retrieval export`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import click
+
+from index.shell import command
+from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.settings_options import GroupedCommand
+from retrieval.cli.signing_options import read_key, say_signed
+from retrieval.cli.target_options import target_options
+from training.cli import open_run
+from training.config import HARDWARE, OUTPUT
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class ExportCommand(GroupedCommand):
+    """`retrieval export`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Threshold": [
+            *("target_fpir", "target_far", "target_precision", "mated_share", "allow_estimate"),
+            *("gallery_size", "reject_uncertain", "protocol", "far_range"),
+        ],
+        HARDWARE: ["precision", "provider"],
+        OUTPUT: ["output", "sign", "gallery", "gallery_output"],
+    }
+
+
+def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
+    """Add an option whose value is stored in the `meta` of click's context, under its name."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        context.meta[str(parameter.name)] = value
+
+    return click.option(flag, callback=keep, expose_value=False, show_default=True, **options)
+
+
+@click.command(cls=ExportCommand)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
+)
+@target_options
+@click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR could not be certified.")
+@click.option(
+    "--gallery-size",
+    type=int,
+    help="Number of gallery items that the FPIR is promised for.  [default: the number of calibration items]",
+)
+@click.option("--reject-uncertain", is_flag=True, help="Answer photos of low certainty with a no-match.")
+@click.option(
+    "--protocol",
+    type=click.Choice(["searches", "pairs"]),
+    default="searches",
+    show_default=True,
+    help="What the threshold decides: searches in a gallery (1:N) or pairs of photos (1:1).",
+)
+@click.option(
+    "--far-range",
+    type=(float, float),
+    default=(0.01, 0.1),
+    show_default=True,
+    help="Range of false-accept rates that the threshold is chosen in, with --protocol pairs.",
+)
+@_of_context(
+    "--precision",
+    type=click.Choice(PRECISIONS),
+    default=FP32,
+    help="Precision of the exported model. A lower one is faster and less exact.",
+)
+@_of_context(
+    "--provider",
+    type=click.Choice(list(PROVIDERS)),
+    default=CPU,
+    help="Execution provider that runs the model. The bundle works with this provider only.",
+)
+@click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
+@click.option(
+    "--gallery-output",
+    type=click.Path(path_type=Path),
+    help="Directory to write the gallery to, with --gallery.  [default: galleries/BUNDLE]",
+)
+@_of_context(
+    "--sign",
+    type=click.Path(path_type=Path),
+    help="Sign the bundle with this private key (made by `retrieval keys new-signing`).",
+)
+def export(
+    run: Path,
+    output: Path,
+    target: Any,
+    allow_estimate: bool,
+    gallery_size: int | None,
+    reject_uncertain: bool,
+    protocol: str,
+    far_range: tuple[float, float],
+    gallery: Path | None,
+    gallery_output: Path | None,
+) -> None:
+    """Write a run as a bundle: the ONNX model and one threshold with its evidence.
+
+    Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
+    CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
+
+    \b
+    Example:
+      retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
+      retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
+    """
+    from training.export.export import export as export_run
+    from training.export.variants import Variant
+
+    meta = click.get_current_context().meta
+    key = read_key(meta["sign"])
+    photos = read_catalogue(gallery) if gallery else None
+    bundle = export_run(
+        open_run(run),
+        output,
+        target=target,
+        allow_estimate=allow_estimate,
+        gallery_size=gallery_size,
+        reject_uncertain=reject_uncertain,
+        pairs_far_range=far_range if protocol == "pairs" else None,
+        variant=Variant(meta["precision"], meta["provider"]),
+    )
+    if bundle.manifest["evidence"]["beside_fp32"]:
+        click.echo(_comparison(bundle.manifest["evidence"]))
+    say_signed(bundle, key)
+    click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
+    for caveat in bundle.operating_point.caveats():
+        click.echo(f"Note: {caveat}.")
+    if photos is None:
+        click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
+        return
+    gallery_path = gallery_output or Path("galleries") / output.name
+    _index(bundle, photos, gallery_path)
+    click.echo(f"Next: {command('serve', output, gallery_path)}")
+
+
+def _comparison(evidence: Mapping[str, Any]) -> str:
+    from training.export.comparison import render_comparison
+
+    cosine = evidence["parity"]["mean_cosine"]
+    return f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
+
+
+def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
+    from retrieval.indexing.pipeline import index_catalogue
+
+    report = index_catalogue(bundle, photos, path)
+    click.echo(f"Wrote {path}: {report.added} photos added, {len(report.refused)} refused.")
+    if report.refused and not report.added and not report.skipped:
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
+
+
+__all__ = ["export"]
