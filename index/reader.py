@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -29,6 +29,7 @@ from .versions import read_snapshot
 DATABASE = "gallery.sqlite"
 SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
 BLOCK = 4096  # photos per read
+Within = float | Callable[[bytes | None], float] | None
 ATTEMPTS = 5  # attempts at a filtered search while other processes write
 
 
@@ -192,15 +193,19 @@ class Reader:
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        within: Within = None,
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Search as `search` does, and also return the version that was searched."""
+        """Search as `search` does, and also return the version that was searched.
+
+        `within` may be a function of the operating point that is kept with this version, None if there is none.
+        """
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
             densities = now.densities(distance_form, self._densities)
+            within = within(now.point) if callable(within) else within
             found = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = [[now.neighbour(position, distance) for position, distance in best] for best in found]
             if only is not None:
@@ -210,6 +215,11 @@ class Reader:
             self._remember([error.message])
             raise
         return now.version, answers
+
+    def kept(self, name: str) -> bytes | None:
+        """Return what is kept under a name with the newest version, None if there is nothing."""
+        with self._guard:
+            return self._store.kept(name)
 
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""

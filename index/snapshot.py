@@ -95,6 +95,7 @@ class Snapshot:
     ]  # (b,) positions of the photos of the base, -1 for a photo that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
+    point: bytes | None = None  # the operating point that is kept with this version
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
     _filters: dict[str, Filter] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)

@@ -21,6 +21,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import Value, column_sql
 
 CHECKSUM = "checksum"  # key in the settings of an index
+POINT = "operating point"  # name of a kept content
 MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
@@ -257,6 +258,48 @@ class Store(Database):
                 "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
             )
 
+    # operating point and draws, as packed by their owners
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):  # a gallery of an earlier release
+            return None
+        rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
+        if not rows:
+            return None
+        content = bytes(rows[0][0])
+        if zlib.crc32(content) != rows[0][1]:
+            raise GalleryCorrupt(f"the {name} in {self._path} is not what was written", remedy=RESTORE)
+        return content
+
+    def keep(self, contents: Mapping[str, bytes | None]) -> None:
+        """Keep a content under each name; None removes it."""
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL)"
+        )
+        for name, content in contents.items():
+            if content is None:
+                self._connection.execute("DELETE FROM kept WHERE name = ?", (name,))
+            else:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
+                )
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):
+            return []
+        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]
+
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+        return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
+
+    def contents_since(self, seq: int, key: str) -> list[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for the photos from a seq on."""
+        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item WHERE seq >= ?"
+        return list(self._query(query, (f"$.{key}", seq)))
+
     def integrity(self) -> list[str]:
         """Return the problems found inside the database."""
         try:
@@ -265,6 +308,8 @@ class Store(Database):
                 for what, query in CHECKS.items():
                     ((count,),) = self._query(query)
                     problems += [f"{count} {what}"] if count else []
+                for name in self.kept_names():
+                    self.kept(name)
                 for fact in ("photos", "items"):
                     ((count,),) = self._query(f"SELECT count(*) FROM {fact}")  # noqa: S608 (two names)
                     if count != self.number(fact):

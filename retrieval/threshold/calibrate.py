@@ -87,13 +87,13 @@ def calibrate(
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
     promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
     limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
-    point = None if limit is None else _choose(scores, min(limit, cap))
+    point = None if limit is None else choose_threshold(scores, min(limit, cap))
     status = CERTIFIED
     if point is None:
         if not allow_estimate and biased is None:
             raise CalibrationError(promise.why_not(), remedy=REMEDY)
         limit = promise.limit(certified=False) if biased is None else biased
-        point, status = None if limit is None else _choose(scores, min(limit, cap)), ESTIMATED
+        point, status = None if limit is None else choose_threshold(scores, min(limit, cap)), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
@@ -183,7 +183,7 @@ class _Promise:
         )
 
 
-def _choose(scores: SearchScores, limit: float) -> float | None:
+def choose_threshold(scores: SearchScores, limit: float) -> float | None:
     """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
 
     Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
