@@ -11,8 +11,7 @@ Shapes: n draws, d = embedding size.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -52,19 +51,14 @@ class Draws:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def pack(self) -> bytes:
-        """Serialize as npz."""
-        file = io.BytesIO()
-        values: dict[str, Any] = {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
-        np.savez(file, **values)
-        return file.getvalue()
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
-    def unpack(cls, data: bytes) -> Draws:
-        """Read the output of `pack`."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            values = {field.name: file[field.name] for field in fields(cls)}
-        return cls(**values | {"until": int(values["until"])})
+    def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
+        """Return the draws with the fields of `arrays`."""
+        return cls(**{**values, "until": int(values["until"])})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ class Drawer:
         numbers = self.snapshot.items[positions]
         contents = [self._content(int(position)) for position in positions]
         distances, nearest, duplicates = self._others(vectors, numbers, contents, known, rows)
-        own, own_nearest = self._own(vectors, positions, known, rows)
+        own, own_nearest = self._own(vectors, numbers, positions, known, rows)
         return Draws(ids, items, seqs, distances, nearest, own, own_nearest, duplicates, self._until)
 
     def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int = MOST_DRAWS) -> Draws:
@@ -124,9 +118,10 @@ class Drawer:
         places = {name: row for row, name in enumerate(known.ids.tolist())}
         rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
         own_items = np.array(numbers, dtype=np.int32)[chosen]
-        found = self._others(probes.vectors[chosen], own_items, [None] * len(chosen), known, rows)
-        nothing, apart = np.full(len(chosen), NOBODY, np.int64), np.full(len(chosen), np.inf)
-        return Draws(ids, labels[chosen], nothing, *found[:2], apart, nothing, found[2], self._until)
+        vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
+        distances, nearest, duplicates = self._others(vectors, own_items, [None] * len(chosen), known, rows)
+        own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
+        return Draws(ids, labels[chosen], nobody, distances, nearest, own, own_nearest, duplicates, self._until)
 
     @property
     def _until(self) -> int:
@@ -201,22 +196,24 @@ class Drawer:
         """Return the hash of the file of the photo at a position, None if it is unknown."""
         return self.snapshot.photo(position)[2].get(self.content_key) if self.content_key else None
 
-    def _own(self, vectors: NDArray[np.float32], positions: Rows, known: Draws, rows: Rows) -> tuple[Floats, Rows]:
-        """Return distance and seq of the nearest other photo of the own item, for photos at `positions` (n,)."""
+    def _own(
+        self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows
+    ) -> tuple[Floats, Rows]:
+        """Return distance and seq of the nearest photo of the own item, without the photos at `positions` (n,)."""
         snapshot = self.snapshot
         items = np.where(snapshot.live, snapshot.items, NOBODY)
         order = np.argsort(items, kind="stable")
         ordered = items[order]
-        starts, stops = (np.searchsorted(ordered, items[positions], side=side) for side in ("left", "right"))
-        newest = snapshot.seqs[order[stops - 1]] if len(positions) else np.zeros(0, np.int64)
-        distances, seqs = np.full(len(positions), np.inf), np.full(len(positions), NOBODY, np.int64)
-        around = self.distance_form.densities(vectors)
-        if len(known):
+        starts, stops = (np.searchsorted(ordered, numbers, side=side) for side in ("left", "right"))
+        starts = np.where(numbers == NOBODY, stops, starts)  # of no item in the gallery
+        distances, seqs = np.full(len(vectors), np.inf), np.full(len(vectors), NOBODY, np.int64)
+        same = np.zeros(len(vectors), dtype=bool)
+        if len(known) and len(order):
+            newest = np.where(stops > starts, snapshot.seqs[order[stops - 1]], NOBODY)
             old = known.own_nearest[rows]
             same = (rows >= 0) & (newest < known.until) & ((old == NOBODY) | self._lives(old))
             distances[same], seqs[same] = known.own[rows[same]], old[same]
-        else:
-            same = np.zeros(len(positions), dtype=bool)
+        around = self.distance_form.densities(vectors)
         for row in np.flatnonzero(~same).tolist():
             others = order[starts[row] : stops[row]]
             others = others[others != positions[row]]

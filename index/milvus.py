@@ -23,8 +23,8 @@ from .distance import PLAIN, DistanceForm, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
 from .filters import check_columns, parse_where, to_milvus
 from .shell import command
-from .snapshot import FIRST_FETCH, Neighbour
-from .store import encode_metadata
+from .snapshot import FIRST_FETCH, Neighbour, Within
+from .store import POINT, encode_metadata
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -270,14 +270,19 @@ class MilvusGallery:
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        within: Within = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         condition = to_milvus(parse_where(where, self.columns())) if where is not None else ""
-        return self.version, [self._nearest(vector, k, condition, distance_form, within) for vector in unit]
+        limit = within(self.kept(POINT)) if callable(within) else within
+        return self.version, [self._nearest(vector, k, condition, distance_form, limit) for vector in unit]
+
+    def kept(self, name: str) -> bytes | None:  # noqa: ARG002
+        """Return None: draws and operating points are kept by local galleries."""
+        return None
 
     def verify(self) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -21,7 +21,7 @@ from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
-from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
+from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto, Within
 from .store import Store, encode_metadata
 from .verification import check_beside, check_files, check_rows
 from .versions import read_snapshot
@@ -29,7 +29,6 @@ from .versions import read_snapshot
 DATABASE = "gallery.sqlite"
 SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
 BLOCK = 4096  # photos per read
-Within = float | Callable[[bytes | None], float] | None
 ATTEMPTS = 5  # attempts at a filtered search while other processes write
 
 

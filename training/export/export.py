@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from index.distance import accepts
-from retrieval.bundle.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_bundle
+from index.draws import Probes
+from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, REPORT, Bundle, write_bundle
 from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
@@ -150,6 +152,10 @@ def export(
             "settings": settings.to_dict(),
         }
         queries = (exported[split.queries], appearances[split.queries])
+        gallery_photos = [photos[i] for i in split.gallery]
+        searched = Probes(
+            exported[split.gallery], [p.photo_id for p in gallery_photos], [p.item_id for p in gallery_photos]
+        )
         return write_bundle(
             path,
             model=exported_model.onnx,
@@ -161,11 +167,19 @@ def export(
             provider=variant.provider,
             evidence=evidence,
             files={
-                CALIBRATION: CalibrationSet(searches, groups, photo_ids, certainties, *queries).pack(),
+                CALIBRATION: CalibrationSet(searches, groups, photo_ids, certainties, *queries, searched).pack(),
+                FITTED: _fitted(run).pack(),
                 GOLDEN: pack_golden(exported_model.embedder),
                 REPORT: _report(point, scores, exported_model, exported, photos, comparison).encode(),
             },
         )
+
+
+def _fitted(run: Run) -> Fitted:
+    """Return what the run was fitted on: the training items, and the content of every photo of them."""
+    items = set(run.splits.fit)
+    photos = [photo for photo in run.photos() if photo.item_id in items]
+    return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos))
 
 
 def compare_with_fp32(
