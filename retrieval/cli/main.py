@@ -26,6 +26,7 @@ COMMANDS = {
     "export": Entry("training.cli", "export", "Write a run as a bundle: model, threshold, evidence."),
     "research": Entry("research.papers.cli", "research", "Run the papers' tables and figures (checkout only)."),
     "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Move a bundle's threshold without a new model."),
+    "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold in the gallery that is searched."),
     "index": Entry("retrieval.cli.commands", "index", "Put a catalogue's photos into a gallery."),
     "gallery": Entry("retrieval.cli.gallery", "gallery", "Look at a gallery, change it, take it elsewhere."),
     "search": Entry("retrieval.cli.commands", "search", "Ask which catalogue item a photo shows, if any."),

@@ -84,6 +84,11 @@ class GalleryRates:
         kept, seqs = KeptDraws.read(gallery), gallery.snapshot().seqs
         if kept is None or (len(seqs) and kept.until <= int(seqs[-1])):
             return None
+        return cls.of(kept, point)
+
+    @classmethod
+    def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
+        """Return the rates of draws, moved as for a point; None if no source has enough items."""
         shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
         drawn = {
             name: DrawnDistances.of(draws, shift=shift if name == OWN else 0.0) for name, draws in kept.sources.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -148,8 +147,3 @@ def describe(point: OperatingPoint) -> list[str]:
         f"({point.status}, {source['items']} items; observed {evidence['fpir']:.1%}).",
         f"{found}{more}.",
     ]
-
-
-def to_json(point: OperatingPoint) -> str:
-    """Return a point as indented JSON."""
-    return json.dumps(point.to_dict(), indent=2)
