@@ -27,6 +27,9 @@ Folder = click.Path(path_type=Path)
     multiple=True,
     help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
 )
+@click.option(
+    "--certify", is_flag=True, help="Certify the target with fewer than 300 items, too: the threshold is much stricter."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 def calibrate(
     bundle: Path,
@@ -35,6 +38,7 @@ def calibrate(
     queries: Path | None,
     feedback: Path | None,
     trust_key: Sequence[str],
+    certify: bool,
     dry_run: bool,
 ) -> None:
     """Set the threshold in the gallery that is searched, from searches for items that are not in it.
@@ -64,7 +68,13 @@ def calibrate(
     with Gallery.open(gallery, read_only=dry_run) as place:
         require_match(opened, place)
         proposal = propose(
-            opened, place, target_fpir=target_fpir, photos=photos, feedback=verdicts, trusted=tuple(trust_key)
+            opened,
+            place,
+            target_fpir=target_fpir,
+            photos=photos,
+            feedback=verdicts,
+            trusted=tuple(trust_key),
+            certify=certify,
         )
         if proposal.tally is not None:
             click.echo(f"{len(verdicts)} verdicts, of which {len(proposal.tally.counted)} count:")

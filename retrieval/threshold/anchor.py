@@ -6,7 +6,8 @@ an unknown item are exchangeable if the unknown item resembles them, so the esti
 over galleries, the alpha-quantile of N items realises about alpha (1 + 1/N).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
-observed rate does.
+observed rate does. Few items certify only a threshold that finds little (60 items: one below every draw), so a source
+is certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from .bounds import CONFIDENCE
 from .calibrate import choose_threshold, most_useful_threshold
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, DrawnDistances, competing
 
+CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of unknown items among queries, for the precision of a match
 
 Floats = NDArray[np.float64]
@@ -111,6 +113,7 @@ def anchor(
     gallery_items: int,
     shift: Shift | None = None,
     cap: float = math.inf,
+    certify: bool = False,
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
@@ -126,6 +129,8 @@ def anchor(
         Difference between users' photos and gallery photos, applied to the own draws.
     cap:
         Upper limit of the threshold, such as one from feedback.
+    certify:
+        Certify the target with fewer than 300 items, too.
 
     Raises
     ------
@@ -147,7 +152,7 @@ def anchor(
         )
     mates = LABELLED if LABELLED in usable else OWN
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
-    proposals = {name: _propose(drawn, target_fpir, mated, cap) for name, drawn in usable.items()}
+    proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
     source = min(proposals, key=lambda name: proposals[name][0])
     threshold, status = proposals[source]
     evidence = {
@@ -175,9 +180,13 @@ def anchor(
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _propose(drawn: DrawnDistances, target: float, mated: SearchScores | None, cap: float) -> tuple[float, str]:
+def _propose(
+    drawn: DrawnDistances, target: float, mated: SearchScores | None, cap: float, *, certify: bool
+) -> tuple[float, str]:
     """Return the threshold that one source proposes, and its status."""
     for status in (CERTIFIED, ESTIMATED):
+        if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
+            continue
         limit = drawn.limit(target, certified=status == CERTIFIED)
         if limit is None:
             continue

@@ -41,7 +41,7 @@ class DrawnDistances:
 
     def fpir(self, threshold: float) -> float:
         """Return the share of draws within a threshold."""
-        return float(self.weights[: int(np.searchsorted(self.distances, threshold, side="right"))].sum())
+        return min(1.0, float(self.weights[: int(np.searchsorted(self.distances, threshold, side="right"))].sum()))
 
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
@@ -63,7 +63,7 @@ class DrawnDistances:
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, from 1 / (1 + items) on."""
-        return (1 + self.items * self.fpir(distance)) / (1 + self.items)
+        return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
 def competing(drawn: Mapping[str, DrawnDistances]) -> dict[str, DrawnDistances]:

@@ -74,7 +74,13 @@ class GalleryAnchor:
         )
 
     def anchored(
-        self, gallery: Reader, draws: KeptDraws, *, target_fpir: float | None = None, cap: float = np.inf
+        self,
+        gallery: Reader,
+        draws: KeptDraws,
+        *,
+        target_fpir: float | None = None,
+        cap: float = np.inf,
+        certify: bool = False,
     ) -> Anchored:
         """Return the operating point that follows from draws, for the bundle's target or another one."""
         promised = self.bundle.operating_point
@@ -85,6 +91,7 @@ class GalleryAnchor:
                 gallery_items=gallery.items,
                 shift=gallery_shift(draws.sources),
                 cap=cap,
+                certify=certify,
             )
         except CalibrationError as error:
             return Anchored(draws, None, error.message)

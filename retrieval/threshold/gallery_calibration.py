@@ -80,6 +80,7 @@ def propose(
     photos: Sequence[Photo] | None = None,
     feedback: Sequence[Feedback] = (),
     trusted: Collection[str] = (),
+    certify: bool = False,
 ) -> Proposal:
     """Return the operating point that follows from the gallery as it is now, without writing it.
 
@@ -93,6 +94,8 @@ def propose(
         Verdicts on answers, which may tighten the threshold (`verdicts`).
     trusted:
         Names of keys whose verdicts count without a limit.
+    certify:
+        Certify the target with few items, too (`anchor`).
 
     Raises
     ------
@@ -114,7 +117,12 @@ def propose(
     anchor = GalleryAnchor(bundle)
     draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
     return Proposal(
-        anchor, before, anchor.anchored(gallery, draws, target_fpir=target, cap=cap), labelled, tally, refused
+        anchor,
+        before,
+        anchor.anchored(gallery, draws, target_fpir=target, cap=cap, certify=certify),
+        labelled,
+        tally,
+        refused,
     )
 
 
