@@ -116,14 +116,8 @@ def propose(
     cap = math.inf if tally is None else feedback_caps(tally, target)[1]
     anchor = GalleryAnchor(bundle)
     draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
-    return Proposal(
-        anchor,
-        before,
-        anchor.anchored(gallery, draws, target_fpir=target, cap=cap, certify=certify),
-        labelled,
-        tally,
-        refused,
-    )
+    anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=cap, certify=certify)
+    return Proposal(anchor, before, anchored, labelled, tally, refused)
 
 
 def _embed(bundle: Bundle, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
