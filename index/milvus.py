@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import check_actor, check_additions, check_ids, check_values, check_vectors, refuse_present
+from .contents import POINT
 from .database import system_user
 from .distance import PLAIN, DistanceForm, squared_distance
 from .errors import GalleryError, InvalidParameter, MissingDependency
 from .filters import check_columns, parse_where, to_milvus
 from .shell import command
 from .snapshot import FIRST_FETCH, Neighbour, Within
-from .store import POINT, encode_metadata
+from .store import encode_metadata
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient

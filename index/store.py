@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .database import RESTORE, Database
+from .contents import Contents
+from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import Value, column_sql
 
 CHECKSUM = "checksum"  # key in the settings of an index
-POINT = "operating point"  # name of a kept content
 MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
@@ -66,7 +66,7 @@ class Entry:
     metadata: str  # JSON
 
 
-class Store(Database):
+class Store(Contents):
     """A connection to a gallery database, with all its queries."""
 
     def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
@@ -257,39 +257,6 @@ class Store(Database):
             self._connection.execute(
                 "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
             )
-
-    # operating point and draws, as packed by their owners
-
-    def kept(self, name: str) -> bytes | None:
-        """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):  # a gallery of an earlier release
-            return None
-        rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
-        if not rows:
-            return None
-        content = bytes(rows[0][0])
-        if zlib.crc32(content) != rows[0][1]:
-            raise GalleryCorrupt(f"the {name} in {self._path} is not what was written", remedy=RESTORE)
-        return content
-
-    def keep(self, contents: Mapping[str, bytes | None]) -> None:
-        """Keep a content under each name; None removes it."""
-        self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL)"
-        )
-        for name, content in contents.items():
-            if content is None:
-                self._connection.execute("DELETE FROM kept WHERE name = ?", (name,))
-            else:
-                self._connection.execute(
-                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
-                )
-
-    def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):
-            return []
-        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]
 
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from index.ann.candidates import REBUILD, Candidates
 from index.ann.kinds import DISK, FLAT
 
+from .contents import POINT
 from .database import RESTORE
 from .errors import GalleryCorrupt
 from .segments import OpenSegment, open_segment, sha256
 from .snapshot import BLOCK, Base, Rows, Snapshot
-from .store import POINT, IndexFile, Store
+from .store import IndexFile, Store
 
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base is merged into a base in memory

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from index.contents import POINT
 from index.distance import accepts
 from index.gallery import Gallery, Neighbour
 from index.location import open_gallery
 from index.shell import command
-from index.store import POINT
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity

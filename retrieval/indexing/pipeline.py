@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from index.ann.recall import Probe
+from index.contents import POINT
 from index.filters import is_column, kind_of
 from index.gallery import Gallery, Merged
 from index.location import open_or_create
-from index.store import POINT, encode_metadata
+from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint

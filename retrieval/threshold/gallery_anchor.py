@@ -10,11 +10,11 @@ from functools import cached_property
 
 import numpy as np
 
+from index.contents import POINT
 from index.draws import Probes
 from index.gallery import Gallery
 from index.kept_draws import KeptDraws, update_draws
 from index.reader import Reader
-from index.store import POINT
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import pack_point, stored_point

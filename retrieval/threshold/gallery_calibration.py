@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from index.contents import POINT
 from index.distance import accepts
 from index.draws import Probes
 from index.gallery import Gallery
 from index.kept_draws import OWN
-from index.store import POINT
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point

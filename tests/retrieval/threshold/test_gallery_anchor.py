@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from index.contents import POINT
 from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws
-from index.store import POINT
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
