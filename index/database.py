@@ -110,6 +110,9 @@ class Database:
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Commit the enclosed statements as one change, or none of them; DEFERRED gives one consistent view."""
         with self._explained():
+            if kind == "DEFERRED" and self._connection.in_transaction:  # part of the change that is being made
+                yield
+                return
             self._connection.execute(f"BEGIN {kind}")
             try:
                 yield

@@ -6,8 +6,8 @@ One process writes at a time; any number of processes and threads read (`reader`
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,12 @@ UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is du
 
 
 class Gallery(Reader):
-    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one.
+
+    `on_change` is called within each change of photos; what it returns is kept with the new version.
+    """
+
+    on_change: Callable[[Reader], Mapping[str, bytes | None]] | None = None
 
     @classmethod
     def create(
@@ -155,7 +160,7 @@ class Gallery(Reader):
             present = self._store.existing(new.photo_ids)
             if not upsert:
                 refuse_present(present)
-            with write_errors(self.path), self._store.transaction():
+            with write_errors(self.path), self._change():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 part = Part(
@@ -172,6 +177,28 @@ class Gallery(Reader):
             self._compact()
         return count
 
+    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
+        """Keep contents under their names as one change, such as an operating point; None removes one."""
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            with self._store.transaction():
+                self._store.keep(contents)
+                self._store.log(action, 0, actor=actor)
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Commit the enclosed statements as one change, with what `on_change` keeps of it."""
+        before = self._snapshot
+        try:
+            with self._store.transaction():
+                yield
+                if self.on_change is not None:
+                    self._store.keep(self.on_change(self))
+        except BaseException:
+            self._snapshot = before  # never one of a version that was not committed
+            raise
+
     def remove(
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
     ) -> int:
@@ -180,7 +207,7 @@ class Gallery(Reader):
         photo_ids, item_ids = check_removals(photo_ids, item_ids)
         with self._guard:
             self._start_writing()
-            with self._store.transaction():
+            with self._change():
                 gone = self._store.existing(photo_ids) | self._store.photos_of_items(item_ids)
                 if gone:
                     self._store.remove_photos(sorted(gone))

@@ -15,7 +15,7 @@ from index.ann.recall import Probe
 
 from .distance import PLAIN, DistanceForm
 from .rebuild import Rebuilt
-from .snapshot import Neighbour
+from .snapshot import Neighbour, Within
 
 
 class GalleryProtocol(Protocol):
@@ -74,6 +74,9 @@ class GalleryProtocol(Protocol):
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
 
+    def kept(self, name: str) -> bytes | None:
+        """Return what is kept under a name with the newest version, None if there is nothing."""
+
     def add(
         self,
         photo_ids: Sequence[str],
@@ -115,7 +118,7 @@ class GalleryProtocol(Protocol):
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        within: Within = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version that was searched."""
 

@@ -21,7 +21,7 @@ from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
-from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto
+from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto, Within
 from .store import Store, encode_metadata
 from .verification import check_files, check_on_own_connection, check_rows
 from .versions import read_snapshot
@@ -192,15 +192,19 @@ class Reader:
         *,
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
-        within: float | None = None,
+        within: Within = None,
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Search as `search` does, and also return the version that was searched."""
+        """Search as `search` does, and also return the version that was searched.
+
+        `within` may be a function of the operating point that is kept with this version, None if there is none.
+        """
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
             densities = now.densities(distance_form, self._densities)
+            within = within(now.point) if callable(within) else within
             nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = [[now.neighbour(position, distance) for position, distance in best] for best in nearest_photos]
             if only is not None:
@@ -210,6 +214,11 @@ class Reader:
             self._remember([error.message])
             raise
         return now.version, answers
+
+    def kept(self, name: str) -> bytes | None:
+        """Return what is kept under a name with the newest version, None if there is nothing."""
+        with self._guard:
+            return self._store.kept(name)
 
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -34,6 +34,7 @@ BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 
 Rows = NDArray[np.int64]
+Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Snapshot:
     ]  # (b,) positions of the photos of the base, -1 for a photo that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
+    point: bytes | None = None  # the operating point that is kept with this version
     _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
     _filters: dict[str, Filter] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .database import RESTORE, Database
+from .contents import Contents
+from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import Value, column_sql
 
@@ -65,7 +66,7 @@ class Entry:
     metadata: str  # JSON
 
 
-class Store(Database):
+class Store(Contents):
     """A connection to a gallery database, with all its queries."""
 
     def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
@@ -259,6 +260,15 @@ class Store(Database):
                 "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
             )
 
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+        return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
+
+    def contents_since(self, seq: int, key: str) -> list[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for the photos from a seq on."""
+        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item WHERE seq >= ?"
+        return list(self._query(query, (f"$.{key}", seq)))
+
     def integrity(self) -> list[str]:
         """Return the problems found inside the database."""
         try:
@@ -267,6 +277,8 @@ class Store(Database):
                 for what, query in CHECKS.items():
                     ((count,),) = self._query(query)
                     problems += [f"{count} {what}"] if count else []
+                for name in self.kept_names():
+                    self.kept(name)
                 for fact in ("photos", "items"):
                     ((count,),) = self._query(f"SELECT count(*) FROM {fact}")  # noqa: S608 (two names)
                     if count != self.number(fact):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from index.ann.candidates import REBUILD, Candidates
 from index.ann.kinds import DISK, FLAT
 
+from .contents import POINT
 from .database import RESTORE
 from .errors import GalleryCorrupt
 from .segments import OpenSegment, load_array, open_segment, sha256
@@ -32,7 +33,7 @@ def read_snapshot(
     with store.transaction("DEFERRED"):
         (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
-        expected = store.live_seqs()
+        expected, point = store.live_seqs(), store.kept(POINT)
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
     segments = [opened.get(s.id) or open_segment(folder, s, dim=dim) for s in listed]
     if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
@@ -54,7 +55,7 @@ def read_snapshot(
     positions, start = _positions(base, seqs)
     same = last is not None and last.tail_start == start and last.seqs is seqs and last.base is base
     tail = last.tail if same and last is not None else Candidates.flat(_gather(segments, start, len(seqs), dim))
-    return Snapshot(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start)
+    return Snapshot(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start, point)
 
 
 def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:

@@ -21,6 +21,7 @@ class Match:
     photo_id: str
     distance: float
     metadata: dict[str, Any] = field(default_factory=dict)
+    p_value: float | None = None  # rate at which an unknown item comes as close; None if it is not known
 
     def to_dict(self) -> dict[str, Any]:
         """Return the match as plain JSON values."""
@@ -40,6 +41,7 @@ class SearchResult:
     nearest: Match | None  # the closest item, match or not
     bundle_id: str
     gallery_version: int
+    anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)

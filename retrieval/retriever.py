@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -12,14 +12,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from index.contents import POINT
 from index.distance import accepts
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
+from index.reader import Reader
 from index.shell import command
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import served_point
+from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
 from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
@@ -52,6 +57,7 @@ class Retriever:
         self.bundle = bundle
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
+        self._rates: dict[int, GalleryRates | None] = {}
         self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
         self._closed = False
@@ -137,14 +143,25 @@ class Retriever:
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
+        points: list[OperatingPoint] = []
+
+        def within(stored: bytes | None) -> float:
+            points.append(served_point(stored, self.bundle))
+            return points[-1].threshold
+
         version, found = self.gallery.search_version(
-            made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=self.bundle.threshold
+            made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
         )
+        point, rates = points[-1], None if where is not None else self._rates_at(version)
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
         answers = iter(
             self._answer(
-                Embeddings(made.vectors[[row]], made.certainties[[row]]), neighbours, where, version, explain=explain
+                Embeddings(made.vectors[[row]], made.certainties[[row]]),
+                neighbours,
+                where,
+                _Served(point, version, rates),
+                explain=explain,
             )
             for row, neighbours in enumerate(found)
         )
@@ -177,22 +194,23 @@ class Retriever:
             return refusal
 
     def _answer(
-        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, version: int, *, explain: bool
+        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, served: _Served, *, explain: bool
     ) -> SearchResult:
         """Return the result for one photo with vector (1, d), given its neighbours in a gallery version."""
-        certainty = float(made.certainties[0])
-        sure = certainty >= self.bundle.operating_point.min_certainty
-        matches = [_match(n) for n in neighbours if sure and bool(accepts(n.distance, self.bundle.threshold))]
+        certainty, point = float(made.certainties[0]), served.point
+        sure = certainty >= point.min_certainty
+        matches = [served.match(n) for n in neighbours if sure and bool(accepts(n.distance, point.threshold))]
         return SearchResult(
             matches=tuple(matches),
             decision=MATCH if matches else NO_MATCH,
             reason="" if matches else self._reason(made.vectors, where, sure=sure, empty=not neighbours),
-            threshold=self.bundle.threshold,
+            threshold=point.threshold,
             nearest_distance=neighbours[0].distance if neighbours else None,
             certainty=certainty,
-            nearest=_match(neighbours[0]) if neighbours else None,
+            nearest=served.match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
-            gallery_version=version,
+            gallery_version=served.version,
+            anchored=point is not self.bundle.operating_point,
             explanation=self._explanation(made.vectors, where) if explain else None,
         )
 
@@ -203,7 +221,7 @@ class Retriever:
         return {
             "distance_form": distance_form.form if isinstance(distance_form, LocalDensity) else distance_form.key,
             "density": float(distance_form.densities(vectors)[0]),
-            "plain_nearest": _match(plain[0]).to_dict() if plain else None,
+            "plain_nearest": _match(plain[0], None).to_dict() if plain else None,
             "min_certainty": self.bundle.operating_point.min_certainty,
             "photos": len(self.gallery),
             "items": self.gallery.items,
@@ -220,6 +238,25 @@ class Retriever:
         if isinstance(distance_form, LocalDensity) and distance_form.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
         return BEYOND_THRESHOLD
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
+        return served_point(self.gallery.kept(POINT), self.bundle)
+
+    def rates(self) -> GalleryRates | None:
+        """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
+        return self._rates_at(self.gallery.version)
+
+    def _rates_at(self, version: int) -> GalleryRates | None:
+        """Return the rates of a version that is the newest or was searched before, else None."""
+        if version not in self._rates and version == self.gallery.version:
+            point = self.point
+            rates = None
+            if point is not self.bundle.operating_point and isinstance(self.gallery, Reader):
+                rates = GalleryRates.read(self.gallery, point)
+            self._rates = {version: rates}
+        return self._rates.get(version)
 
     def fpir_forecast(self) -> FpirForecast | None:
         """Return the expected FPIR at the gallery's current size, or None if the bundle cannot tell."""
@@ -238,5 +275,18 @@ def require_match(bundle: Bundle, gallery: GalleryProtocol) -> None:
         )
 
 
-def _match(neighbour: Neighbour) -> Match:
-    return Match(neighbour.item_id, neighbour.photo_id, neighbour.distance, dict(neighbour.metadata))
+@dataclass(frozen=True)
+class _Served:
+    """The operating point of one gallery version, and the rates measured there."""
+
+    point: OperatingPoint
+    version: int
+    rates: GalleryRates | None
+
+    def match(self, neighbour: Neighbour) -> Match:
+        """Return a neighbour as a match, with its p-value."""
+        return _match(neighbour, None if self.rates is None else self.rates.p_value(neighbour.distance))
+
+
+def _match(neighbour: Neighbour, p_value: float | None) -> Match:
+    return Match(neighbour.item_id, neighbour.photo_id, neighbour.distance, dict(neighbour.metadata), p_value)

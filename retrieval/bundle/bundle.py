@@ -5,6 +5,7 @@ bundle/
   model.onnx      pixels (n, 3, size, size) to embedding (n, d) and certainty (n,)
   cohort.npz      reference photos for the local-density correction, if the distance uses it
   calibration.npz the searches that the threshold was chosen on
+  fitted.npz      hashes of the items and photos that the model was fitted on
   golden.npz      the model's output for a synthetic image on the machine that exported it
   report.html     plots of the threshold's behaviour and the strength of its evidence
   signature.json  if signed: the public key and the signature of bundle_id
@@ -33,6 +34,7 @@ from retrieval.images import Preprocessing
 
 from .calibration_set import CalibrationSet
 from .embedder import Embedder
+from .fitted import Fitted
 from .golden import check_golden
 from .local_density import LocalDensity, pack_cohort, unpack_distance_form
 from .operating_point import OperatingPoint
@@ -41,7 +43,7 @@ from .signing import SIGNATURE, check_signature
 
 FORMAT = 2
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
-CALIBRATION, REPORT, GOLDEN = "calibration.npz", "report.html", "golden.npz"
+CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
 
 
 class Bundle:
@@ -104,6 +106,11 @@ class Bundle:
     def calibration(self) -> CalibrationSet | None:
         """The searches that the threshold was chosen on, None if the bundle stores none."""
         return CalibrationSet.unpack(self.read(CALIBRATION)) if CALIBRATION in self.manifest["files"] else None
+
+    @cached_property
+    def fitted(self) -> Fitted | None:
+        """What the model was fitted on, None in bundles of versions that did not record it."""
+        return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
     def require_calibration(self) -> CalibrationSet:
         """Return the searches that the threshold was chosen on; raise BundleError if the bundle stores none."""

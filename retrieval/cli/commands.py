@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,6 +23,9 @@ from .options import Place
 from .signing_options import trust_option
 
 SHOWN = 10  # lines shown before "and N more"
+if TYPE_CHECKING:
+    from retrieval.indexing.pipeline import IndexReport
+
 Folder = click.Path(path_type=Path)
 
 
@@ -59,6 +63,13 @@ Folder = click.Path(path_type=Path)
     help="Embed on this machine or on a Ray cluster.",
 )
 @click.option("--report", type=Folder, help="JSON file to write the refused photos and the reasons to.")
+@click.option(
+    "--auto-calibrate",
+    type=click.Choice(["off", "tighten"]),
+    default="off",
+    show_default=True,
+    help="Whether added photos may make the gallery's threshold stricter, in the same transaction.",
+)
 def index(
     bundle: Path,
     photos: Path,
@@ -69,6 +80,7 @@ def index(
     max_memory: int | None,
     engine: str,
     report: Path | None,
+    auto_calibrate: str,
 ) -> None:
     """Add photos to a gallery from a folder, a CSV, parquet or JSON-lines file, or tar shards.
 
@@ -95,6 +107,7 @@ def index(
         kind=kind,
         max_memory=max_memory,
         engine=engine,
+        tighten=auto_calibrate == "tighten",
     )
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
     click.echo(
@@ -110,10 +123,28 @@ def index(
         sys.exit(1)
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
-        view = fpir_forecast(opened, gallery.items)
+        view = fpir_forecast(opened, gallery.items) if done.point is None else None
+    show_expectations(done, bundle, output)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle)}.")
     click.echo(f"Next: {command('serve', bundle, output)}")
+
+
+def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str) -> None:
+    """Print what to expect of the threshold in the gallery as it is now."""
+    from retrieval.threshold.gallery_anchor import describe
+
+    if done.point is None:
+        if done.unanchored:
+            click.echo(f"The threshold is the bundle's, not measured in this gallery: {done.unanchored}.")
+        return
+    for line in describe(done.point):
+        click.echo(line)
+    if done.fpir is not None and done.fpir > done.point.target_fpir:
+        click.echo(
+            f"Warning: the gallery has changed since its threshold was set: an unknown item now returns a match in "
+            f"{done.fpir:.1%} of searches. `{command('calibrate', bundle, gallery)}` sets it again."
+        )
 
 
 @click.command()

@@ -18,15 +18,21 @@ from pathlib import Path
 from tqdm import tqdm
 
 from index.ann.recall import Probe
+from index.contents import POINT
 from index.filters import is_column, kind_of
+from index.gallery import Gallery
 from index.location import open_or_create
 from index.rebuild import Rebuilt
 from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.retriever import require_match
+from retrieval.threshold.drawn_distances import GalleryRates
+from retrieval.threshold.gallery_anchor import GalleryAnchor
 
 from .ray import ray_batches
 from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
@@ -45,6 +51,10 @@ class IndexReport:
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
+    point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
+    unanchored: str = ""  # why the gallery has no operating point
+    fpir: float | None = None  # of the point in the gallery as it is now, None if there is no point
+    fpir_upper: float | None = None  # upper 95 % bound on it
 
 
 def index_catalogue(
@@ -58,12 +68,17 @@ def index_catalogue(
     kind: str | None = None,
     max_memory: int | None = None,
     engine: str = LOCAL,
+    tighten: bool = False,
 ) -> IndexReport:
     """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
 
     Metadata columns for filters are declared automatically (`columns_of`). Finally, the index is rebuilt if that is
     due, or if `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this
     machine's cores, or "ray", which embeds on a Ray cluster.
+
+    At the end a gallery without an operating point gets one (`retrieval.threshold.gallery_anchor`); one that has it
+    keeps it, and the report says what it does in the gallery as it is now. With `tighten`, every transaction sets a
+    stricter threshold where the new photos ask for one.
 
     Raises BundleMismatch if the gallery belongs to another model, and GalleryLocked if another process is writing.
     """
@@ -90,6 +105,9 @@ def index_catalogue(
             batches = ray_batches(bundle, usable, known, batch_size=batch_size)
         else:
             batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
+        anchor = GalleryAnchor(bundle, tighten=tighten)
+        if isinstance(gallery, Gallery) and tighten:
+            gallery.on_change = anchor
         for batch in batches:
             report.added += write_batch(gallery, batch)
             report.replaced += sum(photo.photo_id in known for photo in batch.photos)
@@ -98,7 +116,25 @@ def index_catalogue(
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
+        if isinstance(gallery, Gallery) and not bundle.operating_point.of_pairs:
+            _anchor(anchor, gallery, report)
     return report
+
+
+def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> None:
+    """Bring the draws of a gallery up to date, and give it an operating point if it has none."""
+    draws = anchor.draws(gallery)
+    point = stored_point(gallery.kept(POINT), anchor.bundle)
+    if point is None:
+        anchored = anchor.anchored(gallery, draws)
+        anchor.write(gallery, anchored, action="calibrate")
+        point, report.unanchored = anchored.point, anchored.why_not
+    else:
+        gallery.keep(draws.pack(), "measure the threshold")
+    rates = None if point is None else GalleryRates.read(gallery, point)
+    report.point = point
+    if point is not None and rates is not None:
+        report.fpir, report.fpir_upper = rates.fpir(point.threshold), rates.fpir_upper(point.threshold)
 
 
 def probe_of(bundle: Bundle) -> Probe:

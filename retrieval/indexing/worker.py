@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from index.protocol import GalleryProtocol
 from retrieval.bundle.embedder import Embedder
+from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image, thumbnail
@@ -39,7 +39,7 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
     for photo in photos:
         try:
             data = photo.read()
-            digest = hashlib.sha256(data + repr(photo.bbox).encode()).hexdigest()
+            digest = content_hash(data, photo.bbox)
             if known.get(photo.photo_id) == digest:
                 batch.skipped += 1
                 continue

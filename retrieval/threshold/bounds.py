@@ -40,6 +40,30 @@ def bound_p_value(means: Floats, target: float) -> float:
     return min(hoeffding, math.e * _binomial_below(math.ceil(count * observed - 1e-9), count, target))
 
 
+def most_hits(items: int, target: float) -> int | None:
+    """Return the greatest number of items with an error that certifies the target, None if even 0 does not."""
+    most = None
+    for hits in range(items):
+        if hits >= items * target or _binomial_below(hits, items, target) > 1 - CONFIDENCE:
+            break
+        most = hits
+    return most
+
+
+def items_bound(rate: float, items: int) -> float:
+    """Return the upper 95 % Clopper-Pearson bound on a rate over items, each of which counts as much as the others.
+
+    An item with several searches counts its share of errors; the sum over the items is rounded up.
+    """
+    hits, low, high = math.ceil(items * rate - 1e-9), rate, 1.0
+    if hits >= items:
+        return 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _binomial_below(hits, items, middle) <= 1 - CONFIDENCE else (middle, high)
+    return high
+
+
 def _relative_entropy(observed: float, target: float) -> float:
     one = observed * math.log(observed / target) if observed > 0 else 0.0
     return one + (1 - observed) * math.log((1 - observed) / (1 - target))

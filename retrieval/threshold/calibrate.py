@@ -13,7 +13,7 @@ selection does not reduce the coverage of the bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -87,13 +87,13 @@ def calibrate(
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
     promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
     limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
-    point = None if limit is None else _choose(scores, min(limit, cap))
+    point = None if limit is None else choose_threshold(scores, min(limit, cap), best_threshold)
     status = CERTIFIED
     if point is None:
         if not allow_estimate and biased is None:
             raise CalibrationError(promise.why_not(), remedy=REMEDY)
         limit = promise.limit(certified=False) if biased is None else biased
-        point, status = None if limit is None else _choose(scores, min(limit, cap)), ESTIMATED
+        point, status = None if limit is None else choose_threshold(scores, min(limit, cap), best_threshold), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
@@ -183,7 +183,7 @@ class _Promise:
         )
 
 
-def _choose(scores: SearchScores, limit: float) -> float | None:
+def choose_threshold(scores: SearchScores, limit: float, rule: Callable[[UtilityCurves], float | None]) -> float | None:
     """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
 
     Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
@@ -193,7 +193,7 @@ def _choose(scores: SearchScores, limit: float) -> float | None:
     if len(candidates) > CANDIDATES:
         picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
         candidates = candidates[picked]
-    return best_threshold(search_curves(scores, candidates))
+    return rule(search_curves(scores, candidates))
 
 
 def best_threshold(curves: UtilityCurves) -> float | None:
@@ -208,6 +208,14 @@ def best_threshold(curves: UtilityCurves) -> float | None:
     equal = np.flatnonzero(means >= means[best] - error)
     least = spread[equal].min()
     return float(candidates[equal[spread[equal] <= least + 1e-12][-1]])
+
+
+def most_useful_threshold(curves: UtilityCurves) -> float | None:
+    """Return the distance with the greatest mean utility, the largest of equals; None if none finds anything."""
+    if not curves.sensitivity.any():
+        return None
+    means = curves.utility.mean(axis=0)
+    return float(curves.distances[np.flatnonzero(means >= means.max() - 1e-12)[-1]])
 
 
 def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from index.distance import accepts
+from index.draws import Probes
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo
@@ -79,7 +80,9 @@ class CalibrationItems:
         queries = self.split.queries
         photo_ids = np.array([self.photos[i].photo_id for i in queries])
         rows = (self.vectors[queries], self.appearances[queries])
-        return CalibrationSet(self.searches, self.groups, photo_ids, self.certainties, *rows).pack()
+        shown = [self.photos[i] for i in self.split.gallery]
+        gallery = Probes(self.vectors[self.split.gallery], [p.photo_id for p in shown], [p.item_id for p in shown])
+        return CalibrationSet(self.searches, self.groups, photo_ids, self.certainties, *rows, gallery).pack()
 
     def report_data(
         self, point: OperatingPoint, scores: SearchScores, comparison: Sequence[Mapping[str, Any]]

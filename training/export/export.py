@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.bundle.bundle import CALIBRATION, GOLDEN, REPORT, Bundle, write_bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, REPORT, Bundle, write_bundle
+from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import BundleError, InvalidParameter, RunError
@@ -174,10 +175,18 @@ def _write(
         evidence=evidence,
         files={
             CALIBRATION: items.pack(),
+            FITTED: _fitted(run).pack(),
             GOLDEN: pack_golden(model.embedder),
             REPORT: render_report(items.report_data(point, scores, comparison)).encode(),
         },
     )
+
+
+def _fitted(run: Run) -> Fitted:
+    """Return what the run was fitted on: the training items, and the content of every photo of them."""
+    items = set(run.splits.fit)
+    photos = [photo for photo in run.photos() if photo.item_id in items]
+    return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos))
 
 
 def _validated_cut(exporter: ModelExporter, model: ExportedModel) -> _Cut:

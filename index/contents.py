@@ -1,0 +1,46 @@
+"""Contents that a gallery keeps with its photos: the operating point and the draws, as packed by their owners."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+
+from .database import RESTORE, Database
+from .errors import GalleryCorrupt
+
+POINT = "operating point"  # the name of a content
+
+
+class Contents(Database):
+    """A connection to a gallery database that reads and writes contents by name."""
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):  # a gallery of an earlier release
+            return None
+        rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
+        if not rows:
+            return None
+        content = bytes(rows[0][0])
+        if zlib.crc32(content) != rows[0][1]:
+            raise GalleryCorrupt(f"the {name} in {self._path} is not what was written", remedy=RESTORE)
+        return content
+
+    def keep(self, contents: Mapping[str, bytes | None]) -> None:
+        """Keep a content under each name; None removes it."""
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL)"
+        )
+        for name, content in contents.items():
+            if content is None:
+                self._connection.execute("DELETE FROM kept WHERE name = ?", (name,))
+            else:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
+                )
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):
+            return []
+        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]

@@ -1,0 +1,273 @@
+"""Draws: searches of a gallery with photos of items that are not in it, which show how near unknown items come.
+
+An *own* draw searches with a gallery photo after all photos of its item were left out. A *probe* draw searches with a
+photo from elsewhere, whose own item is left out if the gallery has it. Items that hold the very same file are left out
+as well (duplicates). All draws go through the search and the distance form that serve.
+
+A gallery keeps a sample of draws. An added photo can only bring the nearest other item of a draw nearer, and a removed
+photo only affects the draws that had it as nearest, so `update_own` and `update_probes` cost what has changed.
+Shapes: n draws, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .distance import DistanceForm, Floats, squared_distance
+from .snapshot import Filter, Rows, Snapshot
+
+MOST_DRAWS = 3000  # own draws, and probe draws, that a gallery keeps
+NOBODY = -1  # seq of a photo that does not exist
+SAME = 1e-3  # photos of one file are this close, whatever batch each was embedded in
+
+Texts = NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A sample of searches for items that are not in the gallery."""
+
+    ids: Texts  # (n,) photo ids of the queries
+    items: Texts  # (n,) item ids of the queries
+    seqs: Rows  # (n,) seqs of the query photos in the gallery, NOBODY for a probe
+    distances: Floats  # (n,) to the nearest other item, inf if there is none
+    nearest: Rows  # (n,) seq of its nearest photo, NOBODY if there is none
+    own: Floats  # (n,) to the nearest other photo of the query's own item, inf if there is none
+    own_nearest: Rows  # (n,) seq of this photo, NOBODY if there is none
+    duplicates: Rows  # (n,) seq of a photo of another item with the query's own file, NOBODY if there is none
+    until: int  # the seq after the newest photo that was searched
+
+    @classmethod
+    def none(cls) -> Draws:
+        """Return no draws."""
+        seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
+        return cls(texts, texts, seqs, distances, seqs, distances, seqs, seqs, 0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays."""
+        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
+
+    @classmethod
+    def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
+        """Return the draws with the fields of `arrays`."""
+        return cls(**{**values, "until": int(values["until"])})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Probes:
+    """m photos from elsewhere that search the gallery."""
+
+    vectors: NDArray[np.float32]  # (m, d) of length 1
+    ids: Sequence[str]
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Drawer:
+    """Draws from one snapshot, by one distance form."""
+
+    snapshot: Snapshot
+    distance_form: DistanceForm
+    densities: tuple[Floats, float]  # around each photo of the snapshot, and the minimum
+    content_key: str = ""  # metadata key with the hash of a photo's file; "" finds no duplicates
+
+    def own(self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS) -> Draws:
+        """Return the own draws, reusing those known of an earlier version.
+
+        Parameters
+        ----------
+        excluded:
+            Numbers of items that are not drawn, because the model was fitted on them.
+        """
+        known = Draws.none() if known is None else known
+        positions = sample(self.snapshot, excluded, most=most)
+        seqs = self.snapshot.seqs[positions]
+        rows = _rows_of(known.seqs, seqs)
+        vectors = self.snapshot.vectors(positions)
+        names = [
+            (known.ids[row], known.items[row]) if row >= 0 else self.snapshot.photo(position)[:2]
+            for row, position in zip(rows.tolist(), positions.tolist(), strict=True)
+        ]
+        ids, items = np.array([n[0] for n in names], dtype=str), np.array([n[1] for n in names], dtype=str)
+        numbers = self.snapshot.items[positions]
+        contents = [self._content(int(position)) for position in positions]
+        distances, nearest, duplicates = self._others(vectors, numbers, contents, known, rows)
+        own, own_nearest = self._own(vectors, numbers, positions, known, rows)
+        return Draws(ids, items, seqs, distances, nearest, own, own_nearest, duplicates, self._until)
+
+    def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int = MOST_DRAWS) -> Draws:
+        """Return the probe draws, reusing those known of an earlier version.
+
+        Parameters
+        ----------
+        numbers:
+            Number of each probe's item in the gallery, -1 if the gallery does not have it.
+        """
+        known = Draws.none() if known is None else known
+        labels = np.array(probes.items, dtype=str)
+        chosen = every_item_once(labels, _hashed(np.arange(len(labels))))[:most]
+        ids = np.array(probes.ids, dtype=str)[chosen]
+        places = {name: row for row, name in enumerate(known.ids.tolist())}
+        rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
+        own_items = np.array(numbers, dtype=np.int32)[chosen]
+        vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
+        distances, nearest, duplicates = self._others(vectors, own_items, [None] * len(chosen), known, rows)
+        own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
+        return Draws(ids, labels[chosen], nobody, distances, nearest, own, own_nearest, duplicates, self._until)
+
+    @property
+    def _until(self) -> int:
+        return int(self.snapshot.seqs[-1]) + 1 if len(self.snapshot.seqs) else 0
+
+    def _others(
+        self,
+        vectors: NDArray[np.float32],
+        numbers: NDArray[np.int32],
+        contents: Sequence[object],
+        known: Draws,
+        rows: Rows,
+    ) -> tuple[Floats, Rows, Rows]:
+        """Return distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,).
+
+        `rows` (n,) holds the place of each query among the known draws, -1 for a new one.
+        """
+        distances, nearest, duplicates = (
+            np.where(rows >= 0, values[rows], nothing) if len(known) else np.full(len(rows), nothing)
+            for values, nothing in ((known.distances, np.inf), (known.nearest, NOBODY), (known.duplicates, NOBODY))
+        )
+        start = int(np.searchsorted(self.snapshot.seqs, known.until))
+        new = start + np.flatnonzero(self.snapshot.live[start:])
+        lost = rows < 0
+        for seqs in (nearest, duplicates):
+            lost |= (seqs != NOBODY) & ~self._lives(seqs)
+        if len(new):
+            lost |= duplicates != NOBODY  # a new photo may be of the item that is left out
+            kept = np.flatnonzero(~lost)
+            mask = np.zeros(len(self.snapshot.seqs), dtype=bool)
+            mask[new] = True
+            found = self._search(vectors, numbers, contents, kept, Filter(mask, new, None, None, ("", [])))
+            nearer = found[0] < distances[kept]
+            distances[kept[nearer]], nearest[kept[nearer]] = found[0][nearer], found[1][nearer]
+            lost[kept[found[2] != NOBODY]] = True
+        chosen = np.flatnonzero(lost)
+        distances[chosen], nearest[chosen], duplicates[chosen] = self._search(vectors, numbers, contents, chosen)
+        return distances, nearest, duplicates
+
+    def _search(
+        self,
+        vectors: NDArray[np.float32],
+        numbers: NDArray[np.int32],
+        contents: Sequence[object],
+        chosen: Rows,
+        only: Filter | None = None,
+    ) -> tuple[Floats, Rows, Rows]:
+        """Return what `_others` does for the chosen queries, from a search of all photos or of those in a filter."""
+        distances, seqs = np.full(len(vectors), np.inf), np.full(len(vectors), NOBODY, np.int64)
+        duplicates = seqs.copy()
+        waiting, count = chosen, 2
+        while len(waiting):
+            answers = self.snapshot.nearest(vectors[waiting], count, self.distance_form, self.densities, only=only)
+            again = []
+            for row, best in zip(waiting.tolist(), answers, strict=True):
+                others = [(p, distance) for p, distance in best if self.snapshot.items[p] != numbers[row]]
+                other = next((o for o in others if not self._is_same(contents[row], *o)), None)
+                if len(others) > (other is not None) and self._is_same(contents[row], *others[0]):
+                    duplicates[row] = self.snapshot.seqs[others[0][0]]
+                if other is not None:
+                    distances[row], seqs[row] = other[1], self.snapshot.seqs[other[0]]
+                elif len(best) == count:  # duplicates fill the answer
+                    again.append(row)
+            waiting, count = np.array(again, dtype=np.int64), 4 * count
+        return distances[chosen], seqs[chosen], duplicates[chosen]
+
+    def _is_same(self, content: object, position: int, distance: float) -> bool:
+        """Return whether the photo at a position is the query's own file."""
+        return content is not None and distance <= SAME and self._content(position) == content
+
+    def _content(self, position: int) -> object:
+        """Return the hash of the file of the photo at a position, None if it is unknown."""
+        return self.snapshot.photo(position)[2].get(self.content_key) if self.content_key else None
+
+    def _own(
+        self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows
+    ) -> tuple[Floats, Rows]:
+        """Return distance and seq of the nearest photo of the own item, without the photos at `positions` (n,)."""
+        snapshot = self.snapshot
+        items = np.where(snapshot.live, snapshot.items, NOBODY)
+        order = np.argsort(items, kind="stable")
+        ordered = items[order]
+        starts, stops = (np.searchsorted(ordered, numbers, side=side) for side in ("left", "right"))
+        starts = np.where(numbers == NOBODY, stops, starts)  # of no item in the gallery
+        distances, seqs = np.full(len(vectors), np.inf), np.full(len(vectors), NOBODY, np.int64)
+        same = np.zeros(len(vectors), dtype=bool)
+        if len(known) and len(order):
+            newest = np.where(stops > starts, snapshot.seqs[order[stops - 1]], NOBODY)
+            old = known.own_nearest[rows]
+            same = (rows >= 0) & (newest < known.until) & ((old == NOBODY) | self._lives(old))
+            distances[same], seqs[same] = known.own[rows[same]], old[same]
+        around = self.distance_form.densities(vectors)
+        for row in np.flatnonzero(~same).tolist():
+            others = order[starts[row] : stops[row]]
+            others = others[others != positions[row]]
+            if len(others):
+                squared = squared_distance(vectors[[row]], snapshot.vectors(others))
+                apart = self.distance_form.transform(squared, around[row], self.densities[0][others])
+                best = int(apart.argmin())
+                distances[row], seqs[row] = apart[best], snapshot.seqs[others[best]]
+        return distances, seqs
+
+    def _lives(self, seqs: Rows) -> NDArray[np.bool_]:
+        """Return whether each of the photos (n,) is live."""
+        if not len(self.snapshot.seqs):
+            return np.zeros(len(seqs), dtype=bool)
+        places = np.minimum(np.searchsorted(self.snapshot.seqs, seqs), len(self.snapshot.seqs) - 1)
+        return np.asarray((self.snapshot.seqs[places] == seqs) & self.snapshot.live[places])
+
+
+def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:
+    """Return the positions of up to `most` live photos: every item once before any item twice.
+
+    The choice depends on the seqs alone: the same photos give the same sample, whatever happened in between.
+    """
+    positions = np.flatnonzero(snapshot.live)
+    items = snapshot.items[positions]
+    if len(excluded):
+        allowed = ~np.isin(items, excluded)
+        positions, items = positions[allowed], items[allowed]
+    return np.asarray(positions[every_item_once(items, _hashed(snapshot.seqs[positions]))[:most]])
+
+
+def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:
+    """Return an order of n photos, by `keys` (n,), in which every item comes once before any comes twice."""
+    order = np.lexsort((keys, items))
+    ordered = items[order]
+    first = np.r_[True, ordered[1:] != ordered[:-1]] if len(items) else np.zeros(0, bool)
+    starts = np.maximum.accumulate(np.where(first, np.arange(len(items)), 0))
+    turn = np.arange(len(items)) - starts  # number of photos of the same item before this one
+    return np.asarray(order[np.lexsort((keys[order], turn))])
+
+
+def _rows_of(known: Rows, seqs: Rows) -> Rows:
+    """Return the row of each of `seqs` (n,) among the known ones, -1 for a new one."""
+    rows = np.full(len(seqs), -1, np.int64)
+    if len(known):
+        order = np.argsort(known)
+        places = np.minimum(np.searchsorted(known[order], seqs), len(known) - 1)
+        rows = np.where(known[order[places]] == seqs, order[places], -1)
+    return np.asarray(rows)
+
+
+def _hashed(numbers: Rows) -> NDArray[np.uint64]:
+    """Return a fixed pseudo-random number for each of some whole numbers (SplitMix64)."""
+    mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -1,0 +1,66 @@
+"""What a model was fitted on: hashes of item ids and of photo files.
+
+An item that a model was fitted on says nothing of unknown items (`retrieval.threshold.anchor`), so a bundle lists them.
+fitted.npz holds the first 8 bytes of the SHA-256 of each item id, and of the content hash of each photo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def content_hash(data: bytes, bbox: object) -> str:
+    """Return the hash of a photo: of its file and of the box that is cut out of it."""
+    return hashlib.sha256(data + repr(bbox).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The items and photos that a model was fitted on, as hashes."""
+
+    items: NDArray[np.uint64]
+    photos: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
+        """Return the hashes of item ids and of photos' content hashes."""
+        return cls(_hashes(item_ids), _hashes(contents))
+
+    def contains(self, item_id: str, content: str | None) -> bool:
+        """Return whether the model was fitted on an item, or on a photo with this content hash."""
+        return _hash(item_id) in self._items or (content is not None and _hash(content) in self._photos)
+
+    def pack(self) -> bytes:
+        """Serialize as npz."""
+        file = io.BytesIO()
+        np.savez(file, items=self.items, photos=self.photos)
+        return file.getvalue()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Fitted:
+        """Read the output of `pack`."""
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            return cls(file["items"], file["photos"])
+
+    @cached_property
+    def _items(self) -> frozenset[int]:
+        return frozenset(self.items.tolist())
+
+    @cached_property
+    def _photos(self) -> frozenset[int]:
+        return frozenset(self.photos.tolist())
+
+
+def _hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
+    return np.unique(np.array([_hash(text) for text in texts], dtype=np.uint64))
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

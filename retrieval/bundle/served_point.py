@@ -1,0 +1,26 @@
+"""Which operating point serves: the gallery's, if it was set with this bundle, else the bundle's."""
+
+from __future__ import annotations
+
+import json
+
+from .bundle import Bundle
+from .operating_point import OperatingPoint
+
+
+def pack_point(point: OperatingPoint, bundle: Bundle) -> bytes:
+    """Serialize an operating point that was set with a bundle."""
+    return json.dumps({"bundle_id": bundle.bundle_id, "operating_point": point.to_dict()}).encode()
+
+
+def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
+    """Return the operating point that a gallery keeps, None if there is none for this bundle."""
+    if content is None:
+        return None
+    values = json.loads(content)
+    return OperatingPoint.from_dict(values["operating_point"]) if values["bundle_id"] == bundle.bundle_id else None
+
+
+def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
+    """Return the operating point that serves."""
+    return stored_point(content, bundle) or bundle.operating_point

@@ -1,0 +1,94 @@
+"""Command `retrieval calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from index.shell import command
+
+Folder = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Folder)
+@click.option("--target-fpir", type=float, help="Share of searches for unknown items that may return a match.")
+@click.option(
+    "--queries",
+    type=Folder,
+    help="Labelled photos as users take them: a folder or a table, with the item ids of the gallery.",
+)
+@click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option(
+    "--trust-key",
+    multiple=True,
+    help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
+)
+@click.option(
+    "--certify", is_flag=True, help="Certify the target with fewer than 300 items, too: the threshold is much stricter."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+def calibrate(
+    bundle: Path,
+    gallery: Path,
+    target_fpir: float | None,
+    queries: Path | None,
+    feedback: Path | None,
+    trust_key: Sequence[str],
+    certify: bool,
+    dry_run: bool,
+) -> None:
+    """Set the threshold in the gallery that is searched, from searches for items that are not in it.
+
+    Each item of the gallery that the model was not trained on is left out in turn and searched for; how near the
+    nearest other item comes shows what an unknown item does here. Photos that users take may differ from those of the
+    catalogue: give 50 or more with their item ids as --queries, and both the threshold and the share of photos that
+    find their item are measured with them. The gallery keeps them for the next time.
+
+    \b
+    Example:
+      retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --dry-run
+      retrieval calibrate bundles/shop galleries/shop --target-fpir 0.02
+    """
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.catalogue.read import read_catalogue
+    from retrieval.errors import CalibrationError
+    from retrieval.retriever import require_match
+    from retrieval.threshold.feedback import read_feedback
+    from retrieval.threshold.gallery_anchor import describe
+    from retrieval.threshold.gallery_calibration import propose
+
+    opened = Bundle.open(bundle)
+    photos = None if queries is None else read_catalogue(queries)
+    verdicts = () if feedback is None else read_feedback(feedback)
+    with Gallery.open(gallery, read_only=dry_run) as place:
+        require_match(opened, place)
+        proposal = propose(
+            opened,
+            place,
+            target_fpir=target_fpir,
+            photos=photos,
+            feedback=verdicts,
+            trusted=tuple(trust_key),
+            certify=certify,
+        )
+        if proposal.tally is not None:
+            click.echo(f"{len(verdicts)} verdicts, of which {len(proposal.tally.counted)} count:")
+            for line in proposal.tally.lines():
+                click.echo(f"  {line}")
+        for photo_id, reason in proposal.refused:
+            click.echo(f"refused {photo_id}: {reason}")
+        if proposal.anchored.point is None:
+            raise CalibrationError(proposal.anchored.why_not)
+        for line in [*proposal.changes(), *describe(proposal.anchored.point)]:
+            click.echo(line)
+        if dry_run:
+            click.echo("Nothing was written.")
+            return
+        proposal.write(place)
+    click.echo(f"Wrote the threshold into {gallery}.")
+    click.echo(f"Next: {command('serve', bundle, gallery)}")

@@ -1,0 +1,231 @@
+"""Anchoring: set the threshold in the gallery that is searched, from its draws.
+
+A draw is a search of this gallery for an item that is not in it and that the model was not fitted on (`index.draws`).
+The share of draws within a threshold, items weighted equally, estimates its FPIR here. Items drawn from the gallery and
+an unknown item are exchangeable if the unknown item resembles them, so the estimate is that of leave-one-out scores:
+over galleries, the alpha-quantile of N items realises about alpha (1 + 1/N).
+
+The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
+observed rate does. Few items certify only a threshold that finds little (60 items: one below every draw), so a source
+is certified from 300 items on, or on request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.draws import Draws
+from index.kept_draws import OWN
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
+from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.metrics.identification import SearchScores, identification_rates
+
+from .bounds import CONFIDENCE
+from .calibrate import choose_threshold, most_useful_threshold
+from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, DrawnDistances, competing
+
+CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
+UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of unknown items among queries, for the precision of a match
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """How much farther from other items users' photos are than the gallery's photos."""
+
+    value: float = 0.0
+    error: float = 0.0  # standard error, by bootstrap over items
+    items: int = 0
+
+    @property
+    def applied(self) -> float:
+        """The shift, 0 if it does not exceed its own error."""
+        return self.value if abs(self.value) > self.error else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**vars(self), "applied": self.applied}
+
+
+QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
+RESAMPLES = 200
+
+
+def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0) -> Shift:
+    """Measure the query shift from searches with two kinds of photos of the same items.
+
+    Parameters
+    ----------
+    queries, gallery:
+        Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
+        item. Items that only one of them has are ignored.
+    """
+    items = np.intersect1d(queries.labels, gallery.labels)
+    if len(items) < LEAST_ITEMS:
+        return Shift(items=len(items))
+    sides = [[side.impostor[side.labels == item] for item in items] for side in (queries, gallery)]
+    generator = np.random.default_rng(seed)
+    everything = np.arange(len(items))
+    resampled = [_difference(sides, generator.integers(0, len(items), len(items))) for _ in range(RESAMPLES)]
+    return Shift(_difference(sides, everything), float(np.std(resampled)), len(items))
+
+
+def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
+    """Return the query shift of a gallery: from labelled queries if there are enough, else from the bundle's photos."""
+    for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
+        if users in sources and catalogue in sources:
+            shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
+            if shift.items >= LEAST_ITEMS:
+                return shift
+    return Shift()
+
+
+def _searches(draws: Draws) -> SearchScores:
+    finite = np.isfinite(draws.distances)
+    return SearchScores(draws.items[finite], draws.own[finite], draws.distances[finite], 0)
+
+
+def _difference(sides: list[list[Floats]], chosen: NDArray[np.int64]) -> float:
+    """Return the mean difference of the quantiles of both sides, items weighted equally."""
+    first, second = (_quantiles([side[item] for item in chosen.tolist()]) for side in sides)
+    return float((first - second).mean())
+
+
+def _quantiles(groups: list[Floats]) -> Floats:
+    values = np.concatenate(groups)
+    weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in groups]) / len(groups)
+    order = np.argsort(values)
+    middles = np.cumsum(weights[order]) - weights[order] / 2
+    return np.interp(QUANTILES, middles, values[order])
+
+
+def anchor(
+    draws: Mapping[str, Draws],
+    target_fpir: float,
+    *,
+    gallery_items: int,
+    shift: Shift | None = None,
+    cap: float = math.inf,
+    certify: bool = False,
+) -> OperatingPoint:
+    """Return the operating point of a gallery.
+
+    Each source of draws with 20 items or more proposes a threshold, and the strictest one serves. Labelled queries
+    replace the gallery's own photos. Among the thresholds that keep the target, the one with the greatest mean utility
+    over items is chosen (`calibrate`), if there are mated searches; else the greatest serves.
+
+    Parameters
+    ----------
+    draws:
+        Draws of the gallery's current version by source.
+    shift:
+        Difference between users' photos and gallery photos, applied to the own draws.
+    cap:
+        Upper limit of the threshold, such as one from feedback.
+    certify:
+        Certify the target with fewer than 300 items, too.
+
+    Raises
+    ------
+    CalibrationError
+        If no source has 20 items, or if no threshold that keeps the target finds anything.
+    """
+    if not 0 < target_fpir < 1:
+        raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
+    shift = shift or Shift()
+    distances = {
+        name: DrawnDistances.of(source, shift=shift.applied if name == OWN else 0.0) for name, source in draws.items()
+    }
+    usable = competing(distances)
+    if not usable:
+        count = max((drawn.items for drawn in distances.values()), default=0)
+        raise CalibrationError(
+            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {LEAST_ITEMS}",
+            remedy="Add items to the gallery, or export a bundle with more calibration items",
+        )
+    mates = LABELLED if LABELLED in usable else OWN
+    mated = _mated(draws[mates], gallery_items) if mates in draws else None
+    proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
+    source = min(proposals, key=lambda name: proposals[name][0])
+    threshold, status = proposals[source]
+    evidence = {
+        "anchored": True,
+        "source": source,
+        "confidence": CONFIDENCE,
+        "gallery_items": gallery_items,
+        "gallery_size": gallery_items,
+        "shift": shift.to_dict(),
+        "sources": {
+            name: {
+                "items": drawn.items,
+                "threshold": proposals[name][0],
+                "fpir": drawn.fpir(threshold),
+                "fpir_upper": drawn.fpir_upper(threshold),
+            }
+            for name, drawn in usable.items()
+        },
+        "fpir": usable[source].fpir(threshold),
+        "fpir_upper": usable[source].fpir_upper(threshold),
+        "clusters": usable[source].items,
+        "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
+        **_mated_evidence(mated, threshold, usable[source].fpir(threshold), labelled=mates == LABELLED),
+    }
+    return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def _propose(
+    drawn: DrawnDistances, target: float, mated: SearchScores | None, cap: float, *, certify: bool
+) -> tuple[float, str]:
+    """Return the threshold that one source proposes, and its status."""
+    for status in (CERTIFIED, ESTIMATED):
+        if status == CERTIFIED and not certify and drawn.items < CERTIFIED_FROM:
+            continue
+        limit = drawn.limit(target, certified=status == CERTIFIED)
+        if limit is None:
+            continue
+        limit = min(limit, cap)
+        chosen = limit if mated is None else choose_threshold(mated, limit, most_useful_threshold)
+        if chosen is not None:
+            return chosen, status
+    raise CalibrationError(
+        f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
+        remedy="Use a better model, or promise less with a larger --target-fpir",
+    )
+
+
+def _mated(draws: Draws, gallery_items: int) -> SearchScores | None:
+    """Return draws as mated searches, None if none has another photo of its item."""
+    mated = np.isfinite(draws.own)
+    if not mated.any():
+        return None
+    return SearchScores(draws.items[mated], draws.own[mated], draws.distances[mated], gallery_items)
+
+
+def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *, labelled: bool) -> dict[str, Any]:
+    if mated is None:
+        return {"tpir": None, "tpir_of": None}
+    rates = identification_rates(mated, threshold)
+    return {
+        "tpir": rates.tpir,
+        "tpir_of": "labelled queries" if labelled else "catalogue photos",
+        "misidentification": rates.misidentification,
+        "precision": {
+            f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)
+            for share in UNKNOWN_SHARES
+        },
+        "queries": rates.queries,
+        "items": len(np.unique(mated.labels)),
+    }
+
+
+def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:
+    """Return the share of matches whose first item is right, if a share of the queries shows unknown items."""
+    right, wrong = (1 - unknown) * tpir, (1 - unknown) * misidentification + unknown * fpir
+    return right / (right + wrong) if right + wrong else None

@@ -1,0 +1,109 @@
+"""Distances of draws: the FPIR of a threshold in a gallery, its bound, and p-values of distances."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.draws import Draws
+from index.kept_draws import OWN, KeptDraws
+from index.reader import Reader
+from retrieval.bundle.operating_point import OperatingPoint
+
+from .bounds import items_bound, most_hits
+
+PROBE = "probe"  # calibration photos of the bundle, as users take them
+REFERENCE = "reference"  # gallery photos of the same items, which measure the query shift
+LABELLED = "labelled"  # users' photos of items of this gallery
+LEAST_ITEMS = 20  # a source with fewer items sets no threshold
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class DrawnDistances:
+    """Distances at which n draws of one source found another item, items weighted equally."""
+
+    distances: Floats  # (n,) ascending, inf where there is no other item
+    weights: Floats  # (n,) that sum to 1, equal over items
+    items: int
+
+    @classmethod
+    def of(cls, draws: Draws, *, shift: float = 0.0) -> DrawnDistances:
+        """Return the distances of draws, moved by the difference between users' photos and those of the draws."""
+        _, places, counts = np.unique(draws.items, return_inverse=True, return_counts=True)
+        order = np.argsort(draws.distances, kind="stable")
+        weights = 1 / counts[places] / max(1, len(counts))
+        return cls(np.maximum(draws.distances[order] + shift, 0), weights[order], len(counts))
+
+    def fpir(self, threshold: float) -> float:
+        """Return the share of draws within a threshold."""
+        return min(1.0, float(self.weights[: int(np.searchsorted(self.distances, threshold, side="right"))].sum()))
+
+    def fpir_upper(self, threshold: float) -> float:
+        """Return the upper 95 % bound on the FPIR."""
+        return items_bound(self.fpir(threshold), self.items)
+
+    def limit(self, target: float, *, certified: bool) -> float | None:
+        """Return the greatest threshold that keeps a target FPIR, None if none is certified."""
+        if certified:
+            hits = most_hits(self.items, target)
+            if hits is None:
+                return None
+            target = hits / self.items
+        over = np.cumsum(self.weights) > target + 1e-12
+        first = int(over.argmax()) if over.any() else len(self.distances)
+        finite = self.distances[np.isfinite(self.distances)]
+        if first >= len(finite):
+            return float(max(2.0, finite[-1] if len(finite) else 0.0))
+        return float(np.nextafter(self.distances[first], -np.inf))
+
+    def p_value(self, distance: float) -> float:
+        """Return the rate at which an unknown item comes at least as close as `distance`, from 1 / (1 + items) on."""
+        return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
+
+
+def competing(drawn: Mapping[str, DrawnDistances]) -> dict[str, DrawnDistances]:
+    """Return the sources that propose a threshold: those with 20 items; labelled queries replace gallery photos."""
+    enough = {name: source for name, source in drawn.items() if source.items >= LEAST_ITEMS and name != REFERENCE}
+    return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
+
+
+@dataclass(frozen=True)
+class GalleryRates:
+    """The sources of draws behind the operating point of one gallery version; the worst of them counts."""
+
+    sources: Mapping[str, DrawnDistances]
+
+    @classmethod
+    def read(cls, gallery: Reader, point: OperatingPoint) -> GalleryRates | None:
+        """Return the rates of the newest version, None if its draws do not cover every photo of it."""
+        kept, seqs = KeptDraws.read(gallery), gallery.snapshot().seqs
+        if kept is None or (len(seqs) and kept.until <= int(seqs[-1])):
+            return None
+        return cls.of(kept, point)
+
+    @classmethod
+    def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
+        """Return the rates of draws, moved as for a point; None if no source has enough items."""
+        shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
+        drawn = {
+            name: DrawnDistances.of(draws, shift=shift if name == OWN else 0.0) for name, draws in kept.sources.items()
+        }
+        sources = competing(drawn)
+        return cls(sources) if sources else None
+
+    def fpir(self, threshold: float) -> float:
+        """Return the FPIR of a threshold."""
+        return max(source.fpir(threshold) for source in self.sources.values())
+
+    def fpir_upper(self, threshold: float) -> float:
+        """Return the upper 95 % bound on the FPIR."""
+        return max(source.fpir_upper(threshold) for source in self.sources.values())
+
+    def p_value(self, distance: float) -> float:
+        """Return the rate at which an unknown item comes at least as close as a distance."""
+        return max(source.p_value(distance) for source in self.sources.values())

@@ -1,0 +1,156 @@
+"""The operating point of a gallery: kept with each version, brought up to date, and moved by `retrieval calibrate`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from index.contents import POINT
+from index.draws import Probes
+from index.gallery import Gallery
+from index.kept_draws import KeptDraws, update_draws
+from index.reader import Reader
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import pack_point, stored_point
+from retrieval.errors import CalibrationError
+from retrieval.indexing.worker import CONTENT
+
+from .anchor import anchor, gallery_shift
+from .drawn_distances import LABELLED, PROBE, REFERENCE
+
+QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
+
+
+@dataclass(frozen=True)
+class Anchored:
+    """The draws of a gallery version and the operating point that follows from them."""
+
+    draws: KeptDraws
+    point: OperatingPoint | None  # None if there are too few draws
+    why_not: str = ""
+
+
+class GalleryAnchor:
+    """Keeps the draws and the operating point of a gallery true to its photos, for one bundle.
+
+    Set it as `Gallery.on_change`, and every change of photos updates the draws in the same transaction. With `tighten`
+    the threshold follows where the new draws ask for a stricter one; it is never loosened.
+    """
+
+    def __init__(self, bundle: Bundle, *, tighten: bool = False) -> None:
+        self.bundle = bundle
+        self.tighten = tighten
+
+    def __call__(self, gallery: Reader) -> Mapping[str, bytes | None]:
+        """Return what to keep with a change of photos."""
+        draws = self.draws(gallery)
+        contents = draws.pack()
+        stored = stored_point(gallery.kept(POINT), self.bundle)
+        if self.tighten and stored is not None:
+            new = self.anchored(gallery, draws, target_fpir=stored.target_fpir, cap=stored.threshold).point
+            if new is not None and new.threshold < stored.threshold:
+                contents[POINT] = pack_point(new, self.bundle)
+        return contents
+
+    def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
+        """Return the draws of the gallery's newest version, with new labelled queries or with those it keeps."""
+        queries = read_queries(gallery) if labelled is None else labelled
+        probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
+        fitted = self.bundle.fitted
+        return update_draws(
+            gallery,
+            KeptDraws.read(gallery) if labelled is None else None,
+            model=self._model,
+            distance_form=self.bundle.distance_form,
+            probes=probes,
+            is_fitted=(lambda *_: True) if fitted is None else fitted.contains,  # an older bundle does not say
+            content_key=CONTENT,
+        )
+
+    def anchored(
+        self,
+        gallery: Reader,
+        draws: KeptDraws,
+        *,
+        target_fpir: float | None = None,
+        cap: float = np.inf,
+        certify: bool = False,
+    ) -> Anchored:
+        """Return the operating point that follows from draws, for the bundle's target or another one."""
+        promised = self.bundle.operating_point
+        try:
+            point = anchor(
+                draws.sources,
+                promised.target_fpir if target_fpir is None else target_fpir,
+                gallery_items=gallery.items,
+                shift=gallery_shift(draws.sources),
+                cap=cap,
+                certify=certify,
+            )
+        except CalibrationError as error:
+            return Anchored(draws, None, error.message)
+        return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
+
+    def write(self, gallery: Gallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
+        """Keep draws, point and labelled queries as one change."""
+        contents = anchored.draws.pack()
+        contents[POINT] = None if anchored.point is None else pack_point(anchored.point, self.bundle)
+        if labelled is not None:
+            contents[QUERIES] = _pack_probes(labelled)
+        gallery.keep(contents, action)
+
+    @cached_property
+    def _probes(self) -> dict[str, Probes]:
+        calibration = self.bundle.calibration
+        if calibration is None or calibration.vectors is None:
+            return {}
+        items = [str(label) for label in calibration.scores.labels]
+        found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
+        return found if calibration.gallery is None else {**found, REFERENCE: calibration.gallery}
+
+    @cached_property
+    def _model(self) -> str:
+        key = hashlib.sha256(self.bundle.distance_form.key.encode()).hexdigest()[:16]
+        return f"{self.bundle.bundle_id} {key}"
+
+
+def read_queries(gallery: Reader) -> Probes | None:
+    """Return the labelled queries that a gallery keeps, None if there are none."""
+    content = gallery.kept(QUERIES)
+    if content is None:
+        return None
+    with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        return Probes(file["vectors"], file["ids"].tolist(), file["items"].tolist())
+
+
+def _pack_probes(probes: Probes) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, vectors=probes.vectors, ids=np.array(probes.ids, dtype=str), items=np.array(probes.items, dtype=str))
+    return file.getvalue()
+
+
+def describe(point: OperatingPoint) -> list[str]:
+    """Return two lines that say what to expect of an anchored point."""
+    evidence = point.evidence
+    source = evidence["sources"][evidence["source"]]
+    found = (
+        "How many photos find their item was not measured"
+        if evidence["tpir"] is None
+        else f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
+    )
+    more = (
+        ""
+        if evidence["tpir_of"] == "labelled queries"
+        else ("; for your users' photos pass 50 labelled ones with --queries")
+    )
+    return [
+        f"An unknown item returns a match in {point.target_fpir:.1%} of searches at most "
+        f"({point.status}, {source['items']} items; observed {evidence['fpir']:.1%}).",
+        f"{found}{more}.",
+    ]

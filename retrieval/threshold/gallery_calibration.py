@@ -1,0 +1,132 @@
+"""Calibration of a gallery: a new operating point for it, with what would change, before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from index.contents import POINT
+from index.distance import accepts
+from index.draws import Probes
+from index.gallery import Gallery
+from index.kept_draws import OWN
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import served_point
+from retrieval.catalogue.read import Photo
+from retrieval.errors import CalibrationError, DataError
+from retrieval.indexing.worker import embed_batch
+
+from .drawn_distances import LABELLED, GalleryRates
+from .feedback import Feedback
+from .gallery_anchor import Anchored, GalleryAnchor, read_queries
+from .verdicts import Tally, feedback_caps, weigh
+
+BATCH = 64  # labelled photos embedded at a time
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A new operating point of a gallery, with the one that serves now."""
+
+    anchor: GalleryAnchor
+    before: OperatingPoint
+    anchored: Anchored
+    labelled: Probes | None
+    tally: Tally | None = None  # of the feedback
+    refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id and reason, of labelled photos
+
+    def changes(self) -> list[str]:
+        """Return lines that compare the new threshold with the one that serves now."""
+        after = self.anchored.point
+        if after is None:
+            return []
+        rates = GalleryRates.of(self.anchored.draws, after)
+        old, new = self.before.threshold, after.threshold
+        moved = "stays" if new == old else "goes down" if new < old else "goes up"
+        lines = [f"The threshold {moved}: {old:.4f} before, {new:.4f} after."]
+        if rates is not None:
+            lines.append(
+                f"Searches for unknown items that return a match: {rates.fpir(old):.1%} before, "
+                f"{rates.fpir(new):.1%} after (at most {rates.fpir_upper(new):.1%} with 95 % confidence)."
+            )
+        source = LABELLED if LABELLED in self.anchored.draws.sources else OWN
+        draws = self.anchored.draws.sources[source]
+        mated = np.isfinite(draws.own)
+        if mated.any():
+            right = draws.own < draws.distances
+            shares = [float((accepts(draws.own, t) & right)[mated].mean()) for t in (old, new)]
+            flipped = int((accepts(draws.own, old) != accepts(draws.own, new))[mated].sum())
+            photos = "labelled queries" if source == LABELLED else "catalogue photos"
+            lines.append(
+                f"{photos.capitalize()} that find their item: {shares[0]:.1%} before, {shares[1]:.1%} after; "
+                f"{flipped} of {int(mated.sum())} answers change."
+            )
+        return lines
+
+    def write(self, gallery: Gallery) -> None:
+        """Keep the new operating point in the gallery."""
+        self.anchor.write(gallery, self.anchored, labelled=self.labelled, action="calibrate")
+
+
+def propose(
+    bundle: Bundle,
+    gallery: Gallery,
+    *,
+    target_fpir: float | None = None,
+    photos: Sequence[Photo] | None = None,
+    feedback: Sequence[Feedback] = (),
+    trusted: Collection[str] = (),
+    certify: bool = False,
+) -> Proposal:
+    """Return the operating point that follows from the gallery as it is now, without writing it.
+
+    Parameters
+    ----------
+    target_fpir:
+        Promised FPIR. Defaults to that of the gallery's point, else to that of the bundle.
+    photos:
+        Users' photos with the item ids of the gallery. They replace the labelled queries that the gallery keeps.
+    feedback:
+        Verdicts on answers, which may tighten the threshold (`verdicts`).
+    trusted:
+        Names of keys whose verdicts count without a limit.
+    certify:
+        Certify the target with few items, too (`anchor`).
+
+    Raises
+    ------
+    CalibrationError
+        If the bundle's threshold is one for pairs.
+    DataError
+        If no labelled photo can be used, or the feedback is too little.
+    """
+    if bundle.operating_point.of_pairs:
+        raise CalibrationError(
+            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            remedy="Export its run without --protocol pairs",
+        )
+    before = served_point(gallery.kept(POINT), bundle)
+    target = before.target_fpir if target_fpir is None else target_fpir
+    labelled, refused = (None, []) if photos is None else _embed(bundle, photos)
+    tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
+    cap = math.inf if tally is None else feedback_caps(tally, target)[1]
+    anchor = GalleryAnchor(bundle)
+    draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
+    anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=cap, certify=certify)
+    return Proposal(anchor, before, anchored, labelled, tally, refused)
+
+
+def _embed(bundle: Bundle, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return the vectors of labelled photos, and the photos that were refused with the reason."""
+    embedder = bundle.embedder()
+    batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
+    refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
+    vectors = [batch.vectors for batch in batches if batch.vectors is not None]
+    if not vectors:
+        raise DataError("none of the labelled photos can be used", remedy="Check the files with `retrieval data check`")
+    kept = [photo for batch in batches for photo in batch.photos]
+    return Probes(np.concatenate(vectors), [p.photo_id for p in kept], [p.item_id for p in kept]), refused

@@ -1,0 +1,209 @@
+"""Anchoring: rates and bounds of draws, the rule, the sources that compete, the query shift, and the promise kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from index.draws import NOBODY, Draws
+from index.kept_draws import OWN
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED
+from retrieval.errors import CalibrationError, InvalidParameter
+from retrieval.metrics.identification import SearchScores
+from retrieval.threshold.anchor import Shift, anchor, gallery_shift, measure_shift, precision
+from retrieval.threshold.bounds import items_bound, most_hits
+from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
+
+
+def draws(distances: list[float] | np.ndarray, items: list[int] | np.ndarray, own: np.ndarray | None = None) -> Draws:
+    count = len(distances)
+    nobody = np.full(count, NOBODY, np.int64)
+    apart = np.full(count, np.inf) if own is None else np.asarray(own, dtype=float)
+    names = np.array([f"i{item}" for item in items], dtype=str)
+    ids = np.arange(count).astype(str)
+    return Draws(ids, names, nobody, np.asarray(distances, dtype=float), nobody, apart, nobody, nobody, count)
+
+
+def test_items_count_alike_however_many_photos_they_have() -> None:
+    drawn = DrawnDistances.of(draws([0.1, 0.2, 0.3, 0.9], [1, 1, 1, 2]))
+    assert drawn.items == 2
+    rates = [drawn.fpir(threshold) for threshold in (0.05, 0.1, 0.2, 0.3, 0.8, 0.9)]
+    assert rates == pytest.approx([0, 1 / 6, 1 / 3, 0.5, 0.5, 1])
+
+
+@pytest.mark.parametrize("target", [0.05, 0.1, 0.3, 0.5])
+def test_the_estimated_limit_is_the_greatest_that_keeps_the_target(target: float) -> None:
+    generator = np.random.default_rng(int(100 * target))
+    drawn = DrawnDistances.of(draws(generator.random(90).round(2), generator.integers(0, 30, 90)))
+    limit = drawn.limit(target, certified=False)
+    assert limit is not None
+    assert drawn.fpir(limit) <= target + 1e-9
+    assert drawn.fpir(np.nextafter(limit, np.inf)) > target
+
+
+def test_without_any_other_item_every_distance_is_allowed() -> None:
+    assert DrawnDistances.of(draws([np.inf] * 3, [1, 2, 3])).limit(0.05, certified=False) == 2.0
+
+
+@pytest.mark.parametrize(("items", "most"), [(58, None), (59, 0), (92, 0), (93, 1), (300, 8), (1000, 38)])
+def test_certified_hits_are_those_of_clopper_and_pearson(items: int, most: int | None) -> None:
+    assert most_hits(items, 0.05) == most
+    if most is not None:
+        assert stats.beta.ppf(0.95, most + 1, items - most) <= 0.05 < stats.beta.ppf(0.95, most + 2, items - most - 1)
+
+
+@pytest.mark.parametrize(("hits", "items"), [(0, 60), (3, 100), (17, 300), (99, 100), (100, 100)])
+def test_the_bound_is_that_of_clopper_and_pearson(hits: int, items: int) -> None:
+    expected = 1.0 if hits == items else stats.beta.ppf(0.95, hits + 1, items - hits)
+    assert items_bound(hits / items, items) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_share_of_an_item_counts_as_a_whole_one_in_the_bound() -> None:
+    assert items_bound(0.5 / 100, 100) == items_bound(1 / 100, 100)
+
+
+def test_a_certified_limit_keeps_its_bound_and_the_next_one_does_not() -> None:
+    drawn = DrawnDistances.of(draws(np.random.default_rng(0).random(400), np.arange(400)))
+    limit = drawn.limit(0.05, certified=True)
+    assert limit is not None
+    assert drawn.fpir_upper(limit) <= 0.05 < drawn.fpir_upper(np.nextafter(limit, np.inf))
+    assert (
+        DrawnDistances.of(draws(np.random.default_rng(0).random(58), np.arange(58))).limit(0.05, certified=True) is None
+    )
+
+
+def test_a_p_value_is_the_share_of_draws_that_come_as_close_and_never_zero() -> None:
+    drawn = DrawnDistances.of(draws(np.arange(1, 100) / 100, np.arange(99)))
+    assert drawn.p_value(0.0) == pytest.approx(1 / 100)
+    assert drawn.p_value(0.05) == pytest.approx(6 / 100)
+    assert drawn.p_value(2.0) == pytest.approx(1)
+
+
+def test_p_values_of_unknown_items_are_uniform() -> None:
+    generator = np.random.default_rng(1)
+    drawn = DrawnDistances.of(draws(generator.normal(9, size=500), np.arange(500)))
+    values = [drawn.p_value(distance) for distance in generator.normal(9, size=4000)]
+    assert max(abs(np.mean(np.array(values) <= p) - p) for p in (0.05, 0.2, 0.5)) < 0.05
+
+
+def test_labelled_queries_replace_gallery_photos_and_the_reference_never_competes() -> None:
+    generator = np.random.default_rng(0)
+    many, few = np.arange(30), np.arange(10)
+    drawn = {
+        name: DrawnDistances.of(draws(generator.random(len(items)), items))
+        for name, items in ((OWN, many), (LABELLED, many), (PROBE, few), (REFERENCE, many))
+    }
+    assert set(competing(drawn)) == {LABELLED}
+    assert set(competing({**drawn, LABELLED: drawn[PROBE]})) == {OWN}
+    assert competing({PROBE: drawn[PROBE]}) == {}
+
+
+def test_the_strictest_source_serves() -> None:
+    near, far = np.linspace(0.3, 1, 40), np.linspace(0.5, 1.2, 40)
+    for first, second, source in ((near, far, OWN), (far, near, PROBE)):
+        point = anchor({OWN: draws(first, np.arange(40)), PROBE: draws(second, np.arange(40))}, 0.1, gallery_items=40)
+        assert point.evidence["source"] == source
+        assert point.threshold == DrawnDistances.of(draws(near, np.arange(40))).limit(0.1, certified=False)
+        assert point.evidence["fpir"] == pytest.approx(0.1)
+        assert point.status == ESTIMATED
+        assert (point.evidence["tpir"], point.evidence["tpir_of"]) == (None, None)
+
+
+def test_enough_items_certify_and_a_cap_tightens() -> None:
+    own = draws(np.random.default_rng(0).random(400), np.arange(400))
+    point = anchor({OWN: own}, 0.05, gallery_items=400)
+    assert point.status == CERTIFIED
+    few = draws(np.random.default_rng(0).random(100), np.arange(100))
+    usual, asked = (anchor({OWN: few}, 0.05, gallery_items=100, certify=certify) for certify in (False, True))
+    assert (usual.status, asked.status) == (ESTIMATED, CERTIFIED)
+    assert asked.threshold < usual.threshold
+    assert asked.evidence["fpir_upper"] <= 0.05 < usual.evidence["fpir_upper"]
+    assert point.evidence["fpir_upper"] <= 0.05
+    capped = anchor({OWN: own}, 0.05, gallery_items=400, cap=point.threshold / 2)
+    assert capped.threshold == point.threshold / 2
+
+
+def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
+    generator = np.random.default_rng(0)
+    other = generator.uniform(0.5, 1, 60)
+    own = draws(other, np.arange(60), own=generator.uniform(0, 0.2, 60))  # every item is found within 0.2
+    point = anchor({OWN: own}, 0.3, gallery_items=60)
+    assert own.own.max() <= point.threshold < other.min()
+    assert point.evidence["tpir"] == 1
+    assert point.evidence["misidentification"] == 0
+    assert point.evidence["precision"] == {"0.1": 1, "0.5": 1, "0.9": 1}
+
+
+def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
+    with pytest.raises(CalibrationError, match="19 items"):
+        anchor({OWN: draws(np.linspace(0, 1, 19), np.arange(19))}, 0.05, gallery_items=19)
+    lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
+    with pytest.raises(CalibrationError, match="TPIR 0"):
+        anchor({OWN: lost}, 0.05, gallery_items=40)
+    with pytest.raises(InvalidParameter):
+        anchor({OWN: lost}, 1.0, gallery_items=40)
+
+
+def test_precision_counts_misidentified_and_unknown_items() -> None:
+    assert precision(0.6, 0.1, 0.05, unknown=0.5) == pytest.approx(0.3 / (0.3 + 0.05 + 0.025))
+    assert precision(0.0, 0.0, 0.0, unknown=0.5) is None
+
+
+def moved(by: float, *, items: int = 60, seed: int = 0) -> tuple[SearchScores, SearchScores]:
+    generator = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(items), 3)
+    base = np.repeat(generator.normal(1, 0.1, items), 3)
+    sides = [base + generator.normal(0, 0.02, 3 * items) for _ in range(2)]
+    apart = np.full(3 * items, np.inf)
+    return SearchScores(labels, apart, sides[0] + by, 0), SearchScores(labels, apart, sides[1], 0)
+
+
+def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
+    shift = measure_shift(*moved(0.2))
+    assert shift.value == pytest.approx(0.2, abs=0.02)
+    assert (shift.applied, shift.items) == (shift.value, 60)
+    assert measure_shift(*moved(-0.2)).applied == pytest.approx(-0.2, abs=0.02)
+    assert Shift(0.01, 0.02, 60).applied == 0
+    assert measure_shift(*moved(0.2, items=19)).applied == 0  # too few items tell nothing
+
+
+def test_only_items_on_both_sides_tell_of_a_shift() -> None:
+    queries, gallery = moved(0.2)
+    other = SearchScores(queries.labels + 1000, queries.own, queries.impostor - 5, 0)
+    both = SearchScores(*(np.r_[getattr(queries, n), getattr(other, n)] for n in ("labels", "own", "impostor")), 0)
+    assert measure_shift(both, gallery) == measure_shift(queries, gallery)
+
+
+def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:
+    generator = np.random.default_rng(0)
+    items = np.repeat(np.arange(50), 2)
+    users, photos = generator.normal(1.3, 0.1, 100), generator.normal(1.0, 0.1, 100)
+    sources = {OWN: draws(photos, items), PROBE: draws(users, items), REFERENCE: draws(photos, items)}
+    shift = gallery_shift(sources)
+    assert shift.applied == pytest.approx(0.3, abs=0.06)
+    point = anchor(sources, 0.1, gallery_items=50, shift=shift)
+    unmoved = anchor(sources, 0.1, gallery_items=50)
+    assert point.threshold > unmoved.threshold + 0.2
+    assert point.evidence["shift"]["applied"] == shift.applied
+
+
+def test_the_promise_is_kept_over_many_galleries() -> None:
+    """Half of the items of a world with families are known, the others are asked."""
+    realised = []
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        families = generator.normal(size=(20, 16))
+        centres = families[generator.integers(0, 20, 120)] + 0.7 * generator.normal(size=(120, 16))
+        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+        apart = np.linalg.norm(centres[:, None] - centres[None], axis=2) + 10 * np.eye(120)
+        own = draws(apart[:60, :60].min(axis=1), np.arange(60))
+        point = anchor({OWN: own}, 0.1, gallery_items=60)
+        realised.append(float((apart[60:, :60].min(axis=1) <= point.threshold).mean()))
+    assert 0.06 < np.mean(realised) < 0.13
+
+
+def test_the_worst_source_counts_in_the_rates_of_a_gallery() -> None:
+    near, far = (DrawnDistances.of(draws([distance] * 20, np.arange(20))) for distance in (0.1, 0.9))
+    rates = GalleryRates({OWN: near, PROBE: far})
+    assert (rates.fpir(0.5), rates.p_value(0.5), rates.fpir_upper(0.5)) == (1, 1, 1)

@@ -1,0 +1,217 @@
+"""The operating point of a gallery: set by index and calibrate, served with its version, kept true, never loosened."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from index.contents import POINT
+from index.gallery import Gallery
+from index.kept_draws import OWN, KeptDraws
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.bundle.operating_point import PAIRS, OperatingPoint
+from retrieval.bundle.served_point import served_point, stored_point
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import CalibrationError
+from retrieval.indexing.pipeline import IndexReport, index_catalogue
+from retrieval.retriever import Retriever
+from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
+from retrieval.threshold.gallery_anchor import GalleryAnchor, read_queries
+from retrieval.threshold.gallery_calibration import propose
+
+from ...world import draw, encode, make_bundle, write_folder
+
+TARGET = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+
+
+def bundle_of(folder: Path, *items: str, name: str = "bundle", point: OperatingPoint = TARGET) -> Bundle:
+    return make_bundle(folder, name=name, point=point, files={FITTED: Fitted.of(items, []).pack()})
+
+
+def fill(bundle: Bundle, folder: Path, items: range, *, tighten: bool = False, photos: range = range(3)) -> IndexReport:
+    place = write_folder(folder / f"photos-{items.start}-{items.stop}", items=items, photos=photos)
+    return index_catalogue(bundle, read_catalogue(place), folder / "g", progress=False, tighten=tighten)
+
+
+def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    report = fill(bundle, tmp_path, range(30))
+    assert report.point is not None
+    assert report.point.threshold != bundle.threshold
+    assert report.fpir == report.point.evidence["fpir"] <= 0.2
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        found = retriever.search(encode(draw(3, 9)))
+        assert (found.threshold, found.anchored) == (report.point.threshold, True)
+        assert found.matches[0].item_id == "item-03"
+        assert found.matches[0].p_value == retriever.rates().p_value(found.matches[0].distance)  # type: ignore[union-attr]
+        assert found.matches[0].p_value == pytest.approx(1 / 31)
+        stranger = retriever.search(encode(draw(77, 1)))
+        assert stranger.nearest is not None
+        assert stranger.nearest.p_value is not None
+        assert (stranger.nearest.p_value > 1 / 31) == (not stranger.matches)
+
+
+def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> None:
+    fitted = bundle_of(tmp_path, *(f"item-{i:02d}" for i in range(15)))
+    report = fill(fitted, tmp_path, range(30))
+    assert report.point is None
+    assert "15 items" in report.unanchored
+    with Gallery.open(tmp_path / "g") as gallery:
+        kept = KeptDraws.read(gallery)
+        assert kept is not None
+        assert set(kept.sources[OWN].items) == {f"item-{i:02d}" for i in range(15, 30)}
+        assert len(kept.fitted) == 15
+    with Retriever.open(fitted.path, tmp_path / "g") as retriever:
+        found = retriever.search(encode(draw(3, 9)))
+        assert (found.threshold, found.anchored, found.nearest.p_value) == (0.5, False, None)  # type: ignore[union-attr]
+
+
+def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(25))
+    data = (photos / "item-03" / "0.png").read_bytes()
+    files = {FITTED: Fitted.of(["elsewhere"], [content_hash(data, None)]).pack()}
+    bundle = make_bundle(tmp_path, point=TARGET, files=files)
+    index_catalogue(bundle, read_catalogue(photos), tmp_path / "g", progress=False)
+    with Gallery.open(tmp_path / "g") as gallery:
+        kept = KeptDraws.read(gallery)
+        assert kept is not None
+        assert kept.fitted == {"item-03"}
+
+
+def test_a_bundle_that_does_not_say_what_it_was_fitted_on_and_one_of_pairs_set_none(tmp_path: Path) -> None:
+    old = make_bundle(tmp_path, name="old")
+    assert fill(old, tmp_path, range(30)).point is None
+    pairs = bundle_of(tmp_path, name="pairs", point=OperatingPoint(0.5, "estimated", 0.2, {"protocol": PAIRS}))
+    again = index_catalogue(pairs, read_catalogue(tmp_path / "photos-0-30"), tmp_path / "g", progress=False)
+    assert (again.point, again.unanchored) == (None, "")
+    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(CalibrationError, match="pairs"):
+        propose(pairs, gallery)
+
+
+def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
+    first = bundle_of(tmp_path)
+    other = bundle_of(tmp_path, "item-01", name="other")
+    fill(first, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        content = gallery.kept(POINT)
+        assert stored_point(content, other) is None
+        assert served_point(content, other) == other.operating_point
+        assert served_point(content, first) != first.operating_point
+        assert served_point(None, first) == first.operating_point
+
+
+def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    before = fill(bundle, tmp_path, range(24)).point
+    report = fill(bundle, tmp_path, range(24, 90))
+    assert before is not None
+    assert report.point == before
+    assert report.fpir is not None
+    assert report.fpir > before.evidence["fpir"]
+
+
+def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    first = fill(bundle, tmp_path, range(24)).point
+    report = fill(bundle, tmp_path, range(24, 90), tighten=True)
+    assert first is not None
+    assert report.point is not None
+    assert report.point.threshold < first.threshold
+    assert report.fpir is not None
+    assert report.fpir <= 0.2
+    tight = report.point.threshold
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.on_change = GalleryAnchor(bundle, tighten=True)
+        versions = gallery.version
+        gallery.remove(item_ids=[f"item-{i:02d}" for i in range(30, 90)])
+        assert gallery.version == versions + 1
+        kept = stored_point(gallery.kept(POINT), bundle)
+        assert kept is not None
+        assert kept.threshold == tight
+        draws = KeptDraws.read(gallery)
+        assert draws is not None
+        assert (
+            GalleryAnchor(bundle).draws(gallery).sources[OWN].distances.tolist()
+            == draws.sources[OWN].distances.tolist()
+        )
+
+
+def test_a_change_that_cannot_be_measured_is_not_made(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(24))
+    with Gallery.open(tmp_path / "g") as gallery:
+        version, photos = gallery.version, len(gallery)
+
+        def fail(_: object) -> dict[str, bytes | None]:
+            raise RuntimeError("no")
+
+        gallery.on_change = fail
+        with pytest.raises(RuntimeError):
+            gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])
+        gallery.on_change = None
+        assert (gallery.version, len(gallery)) == (version, photos)
+        assert gallery.search(np.eye(48, dtype=np.float32)[:1], 1)[0][0].photo_id != "new"
+        assert gallery.verify() == []
+
+
+def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(40))
+    table = tmp_path / "labelled.csv"
+    (tmp_path / "queries").mkdir()
+    with table.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "item_id"])
+        for item in range(30):
+            draw(item, 11).save(tmp_path / "queries" / f"{item}.png")
+            writer.writerow([f"queries/{item}.png", f"item-{item:02d}"])
+    with Gallery.open(tmp_path / "g") as gallery:
+        proposal = propose(bundle, gallery, photos=read_catalogue(table))
+        point = proposal.anchored.point
+        assert point is not None
+        assert (point.evidence["source"], point.evidence["tpir_of"]) == (LABELLED, "labelled queries")
+        assert read_queries(gallery) is None
+        proposal.write(gallery)
+        assert len(read_queries(gallery).ids) == 30  # type: ignore[union-attr]
+        again = propose(bundle, gallery).anchored.point
+        assert again is not None
+        assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
+        rates = GalleryRates.read(gallery, point)
+        assert rates is not None
+        assert rates.fpir(point.threshold) == point.evidence["fpir"]
+
+
+def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30), photos=range(1))  # nothing is mated, so the greatest threshold serves
+    words = ["calibrate", str(bundle.path), str(tmp_path / "g"), "--target-fpir", "0.04"]
+    with Gallery.open(tmp_path / "g") as gallery:
+        version, before = gallery.version, stored_point(gallery.kept(POINT), bundle)
+    dry = CliRunner().invoke(group, [*words, "--dry-run"], catch_exceptions=False)
+    assert "Nothing was written" in dry.output
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert gallery.version == version
+    done = CliRunner().invoke(group, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "The threshold goes down" in done.output
+    with Gallery.open(tmp_path / "g") as gallery:
+        after = stored_point(gallery.kept(POINT), bundle)
+        assert [change.action for change in gallery.changes(1)] == ["calibrate"]
+    assert before is not None
+    assert after is not None
+    assert after.threshold < before.threshold
+    assert after.target_fpir == 0.04
+
+
+def test_a_damaged_point_is_found(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery._store._connection.execute("UPDATE kept SET content = x'00' WHERE name = ?", (POINT,))
+        assert any("operating point" in problem for problem in gallery.verify())
