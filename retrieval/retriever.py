@@ -259,7 +259,9 @@ class Retriever:
         return self._rates.get(version)
 
     def fpir_forecast(self) -> FpirForecast | None:
-        """Return the expected FPIR at the gallery's current size, or None if the bundle cannot tell."""
+        """Return the expected FPIR at the gallery's current size, None if it was measured or the bundle cannot tell."""
+        if self.point is not self.bundle.operating_point:
+            return None
         items = self.gallery.items
         if items not in self._forecasts:
             self._forecasts = {items: fpir_forecast(self.bundle, items)}

@@ -72,8 +72,8 @@ def serve(
 ) -> None:
     """Serve searches at POST /v1/search and a search page at /.
 
-    The threshold comes from the bundle and cannot be changed here. With --trust, the server accepts only bundles
-    signed by one of the keys, at start-up and at each reload.
+    The threshold is that of the gallery, or of the bundle if none was set in the gallery, and cannot be changed here.
+    With --trust, the server accepts only bundles signed by one of the keys, at start-up and at each reload.
 
     \b
     Example:
@@ -95,11 +95,14 @@ def serve(
         return Retriever.open(bundle, gallery, trust=trust)  # links may have changed since
 
     retriever = reopen()
-    point = retriever.bundle.operating_point
+    point, rates = retriever.point, retriever.rates()
     click.echo(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
-        f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}."
+        f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}"
+        + (", measured in this gallery." if rates is not None else ".")
     )
+    if rates is not None and rates.broken(point):
+        click.echo(f"Warning: {rates.warning(point, bundle, Path(gallery))}.")
     forecast = retriever.fpir_forecast()
     if forecast is not None and forecast.outgrown:
         click.echo(f"Warning: {forecast.warning(bundle)}.")

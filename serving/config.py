@@ -13,6 +13,8 @@ from retrieval.settings import setting
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 
+OFF, TIGHTEN = "off", "tighten"
+
 
 @dataclass(frozen=True)
 class ServeSettings:
@@ -32,6 +34,11 @@ class ServeSettings:
     rate: float = setting(
         math.inf, ACCESS, "Requests per second per key, or per address without keys.", shown="no limit"
     )
+    auto_calibrate: str = setting(
+        OFF,
+        CAPACITY,
+        "off, or tighten: photos that are added may make the gallery's threshold stricter, in the same transaction.",
+    )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     # set in Python only
     body_s: float = 15.0  # time limit for the arrival of a request body
@@ -46,5 +53,7 @@ class ServeSettings:
         for name in ("deadline_s", "body_s", "rate"):
             if not getattr(self, name) > 0:
                 raise InvalidParameter(name, "be above 0", getattr(self, name))
+        if self.auto_calibrate not in (OFF, TIGHTEN):
+            raise InvalidParameter("auto_calibrate", f"be {OFF} or {TIGHTEN}", self.auto_calibrate)
         if self.batch < 0:
             raise InvalidParameter("batch", "be at least 0", self.batch)

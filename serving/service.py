@@ -17,8 +17,11 @@ from typing import Any
 
 from PIL import Image
 
+from index.contents import POINT
+from index.gallery import Gallery
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
+from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
@@ -26,6 +29,7 @@ from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
+from retrieval.threshold.gallery_anchor import GalleryAnchor
 from serving.http.callers import CALLER
 from serving.http.limits import Busy
 from serving.ops.drift_monitor import DriftMonitor
@@ -33,7 +37,7 @@ from serving.ops.readiness import Readiness
 from serving.ops.telemetry import Telemetry
 
 from .batching import BatchingEmbedder
-from .config import ServeSettings
+from .config import TIGHTEN, ServeSettings
 from .pool import SearchPool
 from .recent_answers import RecentAnswers
 
@@ -153,7 +157,7 @@ class Service:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         retriever = self.retriever
         bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
-        point = bundle.operating_point
+        point, rates = retriever.point, retriever.rates()
         return {
             "bundle_id": bundle.bundle_id,
             "embedding_id": bundle.embedding_id,
@@ -163,6 +167,8 @@ class Service:
             "distance": bundle.manifest["distance"]["form"],
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
+            "anchored": point is not bundle.operating_point,
+            "in_gallery": None if rates is None else rates.to_dict(point),
             "fpir_forecast": None if forecast is None else forecast.to_dict(),
             "gallery": {
                 "version": gallery.version,
@@ -190,6 +196,13 @@ class Service:
         try:
             location = self.retriever.gallery.path
             with open_gallery(location) as gallery:
+                if (
+                    isinstance(gallery, Gallery)
+                    and stored_point(gallery.kept(POINT), self.retriever.bundle) is not None
+                ):
+                    gallery.on_change = GalleryAnchor(
+                        self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN
+                    )
                 yield gallery
         finally:
             self._writing.release()

@@ -116,8 +116,7 @@ def index(
         f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
     )
     if report is not None:
-        refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
-        write_file(report, json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
+        write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
     if done.refused and not done.added and not done.skipped:
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
@@ -140,11 +139,9 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str) -> N
         return
     for line in describe(done.point):
         click.echo(line)
-    if done.fpir is not None and done.fpir > done.point.target_fpir:
-        click.echo(
-            f"Warning: the gallery has changed since its threshold was set: an unknown item now returns a match in "
-            f"{done.fpir:.1%} of searches. `{command('calibrate', bundle, gallery)}` sets it again."
-        )
+    warning = "" if done.rates is None else done.rates.warning(done.point, bundle, Path(gallery))
+    if warning:
+        click.echo(f"Warning: {warning}.")
 
 
 @click.command()

@@ -59,6 +59,7 @@ class Answer:
     timings_ms: dict[str, float]
     bundle_id: str
     gallery_version: int
+    anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
     explanation: Explanation | None = None
 
     @property
@@ -133,7 +134,9 @@ class Info:
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    fpir_forecast: dict[str, Any] | None  # expected FPIR at the current gallery size
+    anchored: bool  # whether the threshold was set in this gallery, else in that of the bundle
+    in_gallery: dict[str, Any] | None  # what the threshold does in the gallery as it is now, if it was measured
+    fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
     drift: dict[str, Any]
 

@@ -12,8 +12,9 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -53,8 +54,18 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
     unanchored: str = ""  # why the gallery has no operating point
-    fpir: float | None = None  # of the point in the gallery as it is now, None if there is no point
-    fpir_upper: float | None = None  # upper 95 % bound on it
+    rates: GalleryRates | None = None  # of the point in the gallery as it is now, None if there is no point
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as plain JSON values."""
+        point = self.point
+        return {
+            **{name: getattr(self, name) for name in ("added", "replaced", "skipped", "seconds", "unanchored")},
+            "rebuilt": None if self.rebuilt is None else asdict(self.rebuilt),
+            "refused": [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused],
+            "point": None if point is None else point.to_dict(),
+            "in_gallery": None if point is None or self.rates is None else self.rates.to_dict(point),
+        }
 
 
 def index_catalogue(
@@ -131,10 +142,7 @@ def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> Non
         point, report.unanchored = anchored.point, anchored.why_not
     else:
         gallery.keep(draws.pack(), "measure the threshold")
-    rates = None if point is None else GalleryRates.read(gallery, point)
-    report.point = point
-    if point is not None and rates is not None:
-        report.fpir, report.fpir_upper = rates.fpir(point.threshold), rates.fpir_upper(point.threshold)
+    report.point, report.rates = point, None if point is None else GalleryRates.read(gallery, point)
 
 
 def probe_of(bundle: Bundle) -> Probe:

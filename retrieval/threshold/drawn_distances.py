@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,8 @@ from numpy.typing import NDArray
 from index.draws import Draws
 from index.kept_draws import OWN, KeptDraws
 from index.reader import Reader
-from retrieval.bundle.operating_point import OperatingPoint
+from index.shell import command
+from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 
 from .bounds import items_bound, most_hits
 
@@ -103,6 +106,31 @@ class GalleryRates:
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
         return max(source.fpir_upper(threshold) for source in self.sources.values())
+
+    def broken(self, point: OperatingPoint) -> bool:
+        """Return whether a threshold no longer keeps its target: by its bound if it is certified, else as observed."""
+        rate = self.fpir_upper if point.status == CERTIFIED else self.fpir
+        return rate(point.threshold) > point.target_fpir + 1e-9
+
+    def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | None = None) -> str:
+        """Return a warning with the command to run if the threshold no longer keeps its target, else ""."""
+        if not self.broken(point):
+            return ""
+        again = command("calibrate", bundle or "BUNDLE", gallery or "GALLERY")
+        return (
+            "The gallery has changed since its threshold was set: an unknown item now returns a match in "
+            f"{self.fpir(point.threshold):.1%} of searches (at most {self.fpir_upper(point.threshold):.1%} with 95 % "
+            f"confidence), where {point.target_fpir:.1%} was promised. `{again}` sets it again"
+        )
+
+    def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
+        """Return what a threshold does in this version, as plain JSON values."""
+        return {
+            "fpir": self.fpir(point.threshold),
+            "fpir_upper": self.fpir_upper(point.threshold),
+            "items": {name: source.items for name, source in self.sources.items()},
+            "broken": self.broken(point),
+        }
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as a distance."""

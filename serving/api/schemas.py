@@ -73,6 +73,10 @@ class MatchOut(BaseModel):
     photo_id: str
     distance: float
     metadata: dict[str, Any]
+    p_value: float | None = Field(
+        default=None,
+        description="Rate at which an unknown item comes at least this close; null if it was not measured.",
+    )
 
 
 class Explanation(BaseModel):
@@ -118,6 +122,7 @@ class Answer(BaseModel):
                     "timings_ms": {"queue": 0.1, "decode": 2.3, "embed": 7.9, "search": 0.4},
                     "bundle_id": "9f0a…",
                     "gallery_version": 12,
+                    "anchored": True,
                     "explanation": None,
                 }
             ]
@@ -130,7 +135,7 @@ class Answer(BaseModel):
     )
     matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")
     nearest: MatchOut | None = Field(description="The closest item, match or not.")
-    threshold: float = Field(description="The bundle's; a distance up to it is a match.")
+    threshold: float = Field(description="The gallery's, or the bundle's; a distance up to it is a match.")
     nearest_distance: float | None
     margin: float | None = Field(description="Threshold minus nearest distance: negative for a no-match by distance.")
     certainty: float = Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
@@ -138,6 +143,7 @@ class Answer(BaseModel):
     timings_ms: dict[str, float] = Field(description="queue, decode, embed, search.")
     bundle_id: str
     gallery_version: int
+    anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
     explanation: Explanation | None = None
 
 
@@ -216,7 +222,13 @@ class Info(BaseModel):
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    fpir_forecast: dict[str, Any] | None = Field(description="What the threshold does in a gallery of this size.")
+    anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
+    in_gallery: dict[str, Any] | None = Field(
+        description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured."
+    )
+    fpir_forecast: dict[str, Any] | None = Field(
+        description="What the bundle's threshold does in a gallery of this size, if it serves."
+    )
     gallery: GalleryOut
     drift: dict[str, Any]
 

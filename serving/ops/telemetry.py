@@ -104,7 +104,7 @@ class _State(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges."""
         retriever = self._service.retriever
-        point, forecast = retriever.bundle.operating_point, retriever.fpir_forecast()
+        point, forecast, rates = retriever.point, retriever.fpir_forecast(), retriever.rates()
         numbers = {
             "queue_depth": ("Searches waiting for a thread.", self._service.pool.waiting),
             "overdue_threads": ("Threads whose search has exceeded the deadline.", self._service.pool.overdue),
@@ -114,6 +114,10 @@ class _State(Collector):
             "threshold": ("Distance up to which an item matches.", point.threshold),
             "target_fpir": ("FPIR that the threshold was set for.", point.target_fpir),
         }
+        if rates is not None:
+            numbers["fpir"] = ("FPIR of the threshold, measured in this gallery.", rates.fpir(point.threshold))
+            numbers["fpir_upper"] = ("Upper 95 % bound on the FPIR.", rates.fpir_upper(point.threshold))
+            numbers["threshold_broken"] = ("1 if the threshold no longer keeps its target.", rates.broken(point))
         if forecast is not None:
             numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", forecast.fpir)
             numbers["gallery_outgrown"] = (

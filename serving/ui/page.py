@@ -211,9 +211,9 @@ def _verdicts(service: Service, session_answers: SessionAnswers) -> tuple[gradio
 def _threshold_preview(service: Service) -> None:
     """Add the threshold preview: a slider with error rates."""
     gradio, curves = _gradio(), ThresholdCurves.of(service.retriever.bundle)
-    if curves is None:
+    if curves is None or service.retriever.rates() is not None:  # the curves are of the bundle's own gallery
         return
-    served = service.retriever.bundle.threshold
+    served = service.retriever.point.threshold
     most = math.ceil(100 * float(curves.thresholds[-1])) / 100
     with gradio.Accordion("Error rates of other thresholds", open=False, elem_id="threshold-preview"):
         slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold (preview only)", buttons=[])

@@ -61,6 +61,8 @@ INFO = {
     "distance": "plain",
     "min_certainty": 1.5,
     "evidence": {"errors": 0},
+    "anchored": False,
+    "in_gallery": None,
     "fpir_forecast": None,
     "gallery": GALLERY,
     "drift": {},

@@ -44,7 +44,8 @@ def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: 
     report = fill(bundle, tmp_path, range(30))
     assert report.point is not None
     assert report.point.threshold != bundle.threshold
-    assert report.fpir == report.point.evidence["fpir"] <= 0.2
+    assert report.rates is not None
+    assert report.rates.fpir(report.point.threshold) == report.point.evidence["fpir"] <= 0.2
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
         assert (found.threshold, found.anchored) == (report.point.threshold, True)
@@ -112,8 +113,9 @@ def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Pa
     report = fill(bundle, tmp_path, range(24, 90))
     assert before is not None
     assert report.point == before
-    assert report.fpir is not None
-    assert report.fpir > before.evidence["fpir"]
+    assert report.rates is not None
+    assert report.rates.fpir(before.threshold) > before.evidence["fpir"]
+    assert report.rates.broken(before) == bool(report.rates.warning(before))
 
 
 def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp_path: Path) -> None:
@@ -123,8 +125,8 @@ def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp
     assert first is not None
     assert report.point is not None
     assert report.point.threshold < first.threshold
-    assert report.fpir is not None
-    assert report.fpir <= 0.2
+    assert report.rates is not None
+    assert not report.rates.broken(report.point)
     tight = report.point.threshold
     with Gallery.open(tmp_path / "g") as gallery:
         gallery.on_change = GalleryAnchor(bundle, tighten=True)
