@@ -197,7 +197,7 @@ def _verdicts(service: Service, session_answers: SessionAnswers) -> tuple[gradio
         except (RetrievalError, OSError) as error:
             event.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
             return f"<p role='status'>The feedback could not be saved: {type(error).__name__}.</p>"
-        return "<p role='status'>Thank you, the feedback is saved.</p>"
+        return "<p role='status'>Saved, thank you.</p>"
 
     with gradio.Row(visible=False, elem_classes="r-verdicts") as row:
         status = gradio.HTML(QUESTION, elem_id="noted")

@@ -263,7 +263,7 @@ def test_the_slider_shows_rates_and_moves_nothing(browser: Browser, world: Path,
     with page.expect_popup() as popup:
         page.get_by_text("How it was set").click()
     expect(popup.value.locator("h1")).to_have_text("The report")
-    page.get_by_text("Do live photos look").click()
+    page.get_by_text("Drift of live photos").click()
     expect(page.locator("#drift-state")).to_contain_text("Searches compared: 1")
     page.close()
     assert stop(running) == 0
@@ -294,7 +294,7 @@ def test_an_accessibility_check_finds_nothing_serious(
     expect(page.locator("#answer .r-empty")).to_be_visible()
     send(page, encode(draw(3, 5)))
     expect(page.locator("#answer h2")).to_have_text("This is item-03")
-    for text in ("Search a part of it", "Do live photos look"):
+    for text in ("Search a part of it", "Drift of live photos"):
         page.get_by_text(text).click()
     page.wait_for_timeout(700)  # they unfold
     found = Axe().run(page).response["violations"]
