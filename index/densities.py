@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from .arrays import load_array
 from .distance import DistanceForm, Floats
-from .segments import OpenSegment, load_array
+from .segments import OpenSegment
 
 FORMS = 2  # measures kept at a time: the current one and its successor
 CACHED_FROM = 4096  # minimum rows of a segment whose densities are cached on disk

@@ -6,8 +6,7 @@ One process writes at a time; any number of processes and threads read (`reader`
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,26 +17,20 @@ from numpy.typing import ArrayLike
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
-from .checks import check_actor, check_additions, check_removals, check_stored, check_values, refuse_present
+from .checks import check_additions, check_removals, check_stored, check_values, refuse_present
 from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
 from .database import Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
-from .reader import DATABASE, INDEXES, SEGMENTS, Reader
-from .rebuild import (
-    Rebuilt,
-    Rewritten,
-    build_index,
-    remove_unused_indexes,
-    rewrite,
-    segments_to_combine,
-    segments_to_rewrite,
-)
-from .segments import Part, encode_row, remove_unused_segments, sync_folder, write_errors, write_segment
+from .metadata import encode_metadata
+from .reader import DATABASE, INDEXES, SEGMENTS
+from .rebuild import Rebuilt, Rewritten, build_index, rewrite, segments_to_combine, segments_to_rewrite
+from .segments import Part, encode_row, sync_folder, write_errors, write_segment
 from .snapshot import Neighbour, StoredPhoto
-from .store import Entry, Store, encode_metadata
+from .store import Entry, Store
 from .versions import TAIL
+from .writer import Writer
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
@@ -45,13 +38,8 @@ MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 
 
-class Gallery(Reader):
-    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one.
-
-    `on_change` is called within each change of photos; what it returns is kept with the new version.
-    """
-
-    on_change: Callable[[Reader], Mapping[str, bytes | None]] | None = None
+class Gallery(Writer):
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
 
     @classmethod
     def create(
@@ -177,28 +165,6 @@ class Gallery(Reader):
             self._compact()
         return count
 
-    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
-        """Keep contents under their names as one change, such as an operating point; None removes one."""
-        actor = self._actor(actor)
-        with self._guard:
-            self._start_writing()
-            with self._store.transaction():
-                self._store.keep(contents)
-                self._store.log(action, 0, actor=actor)
-
-    @contextmanager
-    def _change(self) -> Iterator[None]:
-        """Commit the enclosed statements as one change, with what `on_change` keeps of it."""
-        before = self._snapshot
-        try:
-            with self._store.transaction():
-                yield
-                if self.on_change is not None:
-                    self._store.keep(self.on_change(self))
-        except BaseException:
-            self._snapshot = before  # never one of a version that was not committed
-            raise
-
     def remove(
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
     ) -> int:
@@ -283,26 +249,6 @@ class Gallery(Reader):
         if recommended == index["kind"] and (covered or recommended == FLAT):
             return None
         return self.rebuild(probe=probe, purge=False)
-
-    def _actor(self, actor: str | None) -> str:
-        return self.actor if actor is None else check_actor(actor)
-
-    def _start_writing(self) -> None:
-        """Take the write lock until `close`, and clean up after an interrupted write."""
-        if self.read_only:
-            raise GalleryError(f"{self.path} was opened read-only", remedy="Open it without read_only")
-        if self._lock is None:
-            self._lock = take_lock(self.path / LOCK)
-            self._delete_unused_files()
-
-    def _delete_unused_files(self) -> None:
-        """Delete unreferenced files; those that cannot be deleted are left to the next writer."""
-        names = {segment.name for segment in self._store.segments()}
-        index = self._store.index()
-        with suppress(OSError):
-            remove_unused_segments(self.path / SEGMENTS, names)
-            remove_unused_indexes(self.path / INDEXES, None if index is None else index.name)
-            self._densities.forget(names)
 
     def _adopt(self, rewritten: Rewritten) -> None:
         """Replace segments by a rewritten one, within a transaction."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import load_arrays
 from .distance import DistanceForm
 from .draws import Drawer, Draws, Probes
 from .reader import Reader
@@ -49,8 +50,7 @@ class KeptDraws:
         content = gallery.kept(DRAWS)
         if content is None:
             return None
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = dict(file)
+        arrays = load_arrays(content)
         about = json.loads(str(arrays.pop(ABOUT)))
         sources: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():

@@ -21,15 +21,14 @@ from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
+from .metadata import encode_metadata
 from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto, Within
-from .store import Store, encode_metadata
+from .store import Store
 from .verification import check_files, check_on_own_connection, check_rows
 from .versions import read_snapshot
 
-DATABASE = "gallery.sqlite"
-SEGMENTS, INDEXES, DENSITIES = "segments", "indexes", "densities"
-BLOCK = 4096  # photos per read
-ATTEMPTS = 5  # attempts at a filtered search while other processes write
+DATABASE, SEGMENTS, INDEXES, DENSITIES = "gallery.sqlite", "segments", "indexes", "densities"
+BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
 
 
 class Reader:
@@ -194,10 +193,7 @@ class Reader:
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Search as `search` does, and also return the version that was searched.
-
-        `within` may be a function of the operating point that is kept with this version, None if there is none.
-        """
+        """Search and return the version; `within` may be a function of what is kept as its operating point, or None."""
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)

@@ -17,18 +17,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import threading
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import load_array
 from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError
 from .store import Segment
@@ -38,7 +38,6 @@ WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is 
 BLOCK = 2**20  # bytes hashed at a time
 
 Vectors = NDArray[np.float32]
-_HEADER = threading.Lock()  # CPython 3.11 can raise SystemError if threads parse the headers of arrays at once
 
 
 @dataclass(frozen=True)
@@ -175,13 +174,6 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
         path.replace(path.with_suffix(""))
     sync_folder(folder)
     return name, digest
-
-
-def load_array(file: Path | BinaryIO, *, mapped: bool = False) -> NDArray[Any]:
-    """Read a .npy file, or map it into memory."""
-    with _HEADER:
-        array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
-    return array
 
 
 def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from .contents import Contents
 from .database import RESTORE
-from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .errors import GalleryCorrupt, GalleryError
 from .filters import Value, column_sql
 
 CHECKSUM = "checksum"  # key in the settings of an index
-MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -290,20 +289,3 @@ class Store(Contents):
 
 def _checksum(settings: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(dict(settings), sort_keys=True).encode())
-
-
-def encode_metadata(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON text with sorted keys; raise InvalidParameter if it is invalid or too long."""
-    try:
-        text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
-        size = len(text.encode())
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
-    if size > MAX_METADATA:
-        raise InvalidParameter(
-            "metadata",
-            f"have at most {MAX_METADATA:,} bytes as JSON",
-            size,
-            remedy="Keep long texts elsewhere, under the photo's id",
-        )
-    return text

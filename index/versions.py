@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from index.ann.candidates import REBUILD, Candidates
 from index.ann.kinds import DISK, FLAT
 
+from .arrays import load_array
 from .contents import POINT
 from .database import RESTORE
 from .errors import GalleryCorrupt
-from .segments import OpenSegment, load_array, open_segment, sha256
+from .segments import OpenSegment, open_segment, sha256
 from .snapshot import BLOCK, Base, Rows, Snapshot
 from .store import IndexFile, Store
 

@@ -102,7 +102,7 @@ def serve(
         + (", measured in this gallery." if rates is not None else ".")
     )
     if rates is not None and rates.broken(point):
-        click.echo(f"Warning: {rates.warning(point, bundle, Path(gallery))}.")
+        click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")
     forecast = retriever.fpir_forecast()
     if forecast is not None and forecast.outgrown:
         click.echo(f"Warning: {forecast.warning(bundle)}.")

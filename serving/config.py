@@ -37,7 +37,7 @@ class ServeSettings:
     auto_calibrate: str = setting(
         OFF,
         CAPACITY,
-        "off, or tighten: photos that are added may make the gallery's threshold stricter, in the same transaction.",
+        "What added photos do to the gallery's threshold: off, or tighten, in the same transaction.",
     )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     # set in Python only

@@ -19,13 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from index.ann.recall import Probe
 from index.checks import check_actor, check_additions, check_removals, check_values, check_vectors, refuse_present
-from index.contents import POINT
 from index.database import system_user
 from index.distance import PLAIN, DistanceForm, squared_distance
 from index.errors import InvalidParameter
 from index.filters import check_columns, parse_where, to_milvus
+from index.metadata import encode_metadata
 from index.snapshot import FIRST_FETCH, Neighbour, Within
-from index.store import encode_metadata
 
 from .collection import LONGEST_ID, Collection
 
@@ -251,12 +250,11 @@ class MilvusGallery:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
         condition = to_milvus(parse_where(where, self.columns())) if where is not None else ""
-        limit = within(self.kept(POINT)) if callable(within) else within
+        limit = within(None) if callable(within) else within
         return self.version, [self._nearest(vector, k, condition, distance_form, limit) for vector in unit]
 
-    def kept(self, name: str) -> bytes | None:  # noqa: ARG002
+    def kept(self, name: str) -> None:
         """Return None: draws and operating points are kept by local galleries."""
-        return None
 
     def verify(self) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from index.arrays import load_arrays
 from index.draws import Probes
 from retrieval.errors import BundleError
 from retrieval.metrics.identification import SearchScores
@@ -59,14 +60,14 @@ class CalibrationSet:
     @classmethod
     def unpack(cls, data: bytes) -> CalibrationSet:
         """Read the output of `pack`."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            groups = file["group"] if len(file["group"]) else None
-            scores = SearchScores(
-                file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
-            )
-            vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
-            looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
-            gallery = None
-            if "gallery_vector" in file and len(file["gallery_vector"]):
-                gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
-            return cls(scores, groups, file["photo_id"], file["certainty"], vectors, looks, gallery)
+        file = load_arrays(data)
+        groups = file["group"] if len(file["group"]) else None
+        scores = SearchScores(
+            file["item_id"], file["own"], file["impostor"], int(file["gallery_items"]), near=file["near"]
+        )
+        vectors = file["vector"] if "vector" in file and len(file["vector"]) else None
+        looks = file["appearance"] if "appearance" in file and len(file["appearance"]) else None
+        gallery = None
+        if "gallery_vector" in file and len(file["gallery_vector"]):
+            gallery = Probes(file["gallery_vector"], file["gallery_photo"].tolist(), file["gallery_item"].tolist())
+        return cls(scores, groups, file["photo_id"], file["certainty"], vectors, looks, gallery)

@@ -15,6 +15,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from index.arrays import load_arrays
+
 
 def content_hash(data: bytes, bbox: object) -> str:
     """Return the hash of a photo: of its file and of the box that is cut out of it."""
@@ -46,8 +48,7 @@ class Fitted:
     @classmethod
     def unpack(cls, data: bytes) -> Fitted:
         """Read the output of `pack`."""
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            return cls(file["items"], file["photos"])
+        return cls(**load_arrays(data))
 
     @cached_property
     def _items(self) -> frozenset[int]:

@@ -11,6 +11,7 @@ import io
 import numpy as np
 from numpy.typing import NDArray
 
+from index.arrays import load_arrays
 from retrieval.errors import BundleError
 
 from .embedder import Embedder
@@ -36,8 +37,7 @@ def pack_golden(embedder: Embedder) -> bytes:
 
 def check_golden(embedder: Embedder, packed: bytes) -> float:
     """Return the cosine between the expected and the computed golden vector; raise BundleError if they differ."""
-    with np.load(io.BytesIO(packed), allow_pickle=False) as file:
-        expected = file["vector"]
+    expected = load_arrays(packed)["vector"]
     found = embedder.embed_pixels(golden_pixels(embedder.preprocessing.size)).vectors[0]
     cosine = float(found @ expected)
     if not cosine >= AGREES:

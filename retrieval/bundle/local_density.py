@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from index.arrays import load_arrays
 from index.distance import PLAIN, DistanceForm, Floats
 from retrieval.errors import BundleCorrupt, InvalidParameter
 
@@ -165,8 +166,7 @@ def unpack_distance_form(values: Mapping[str, Any], data: bytes | None) -> Dista
         return PLAIN
     if data is None:
         raise BundleCorrupt(f"the distance form is {values['form']} and the manifest lists no cohort")
-    with np.load(io.BytesIO(data), allow_pickle=False) as file:
-        cohort = Cohort(file["vectors"], file["products"])
+    cohort = Cohort(**load_arrays(data))
     return LocalDensity(
         str(values["form"]), int(values["k"]), float(values["floor"]), cohort, float(values["sparsest"])
     )

@@ -9,6 +9,8 @@ import click
 
 from index.shell import command
 
+from .recalibrate import show_tally
+
 Folder = click.Path(path_type=Path)
 
 
@@ -77,9 +79,7 @@ def calibrate(
             certify=certify,
         )
         if proposal.tally is not None:
-            click.echo(f"{len(verdicts)} verdicts, of which {len(proposal.tally.counted)} count:")
-            for line in proposal.tally.lines():
-                click.echo(f"  {line}")
+            show_tally(len(verdicts), proposal.tally)
         for photo_id, reason in proposal.refused:
             click.echo(f"refused {photo_id}: {reason}")
         if proposal.anchored.point is None:

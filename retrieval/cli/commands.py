@@ -139,7 +139,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str) -> N
         return
     for line in describe(done.point):
         click.echo(line)
-    warning = "" if done.rates is None else done.rates.warning(done.point, bundle, Path(gallery))
+    warning = "" if done.rates is None else done.rates.warning(done.point, bundle, gallery)
     if warning:
         click.echo(f"Warning: {warning}.")
 

@@ -15,8 +15,16 @@ from .target_options import target_options
 
 if TYPE_CHECKING:
     from retrieval.threshold.targets import Target
+    from retrieval.threshold.verdicts import Tally
 
 Folder = click.Path(path_type=Path)
+
+
+def show_tally(verdicts: int, tally: Tally) -> None:
+    """Print which verdicts count."""
+    click.echo(f"{verdicts} verdicts, {len(tally.counted)} of them counted:")
+    for line in tally.lines():
+        click.echo(f"  {line}")
 
 
 @click.command()
@@ -74,9 +82,7 @@ def recalibrate(
     verdicts = read_feedback(feedback) if feedback else ()
     if feedback:
         tally = weigh(opened, verdicts, trusted=trust_key)
-        click.echo(f"{len(verdicts)} verdicts, {len(tally.counted)} of them counted:")
-        for line in tally.lines():
-            click.echo(f"  {line}")
+        show_tally(len(verdicts), tally)
     settings: dict[str, Any] = {
         "target": target,
         "gallery_size": gallery_size,

@@ -23,8 +23,9 @@ from index.contents import POINT
 from index.filters import is_column, kind_of
 from index.gallery import Gallery
 from index.location import open_or_create
+from index.metadata import encode_metadata
+from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
-from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
@@ -106,12 +107,8 @@ def index_catalogue(
     ):
         require_match(bundle, gallery)
         known = gallery.values(CONTENT)
-        declared = gallery.columns()
-        gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
-        refused = _refused_metadata(photos, gallery.columns())
-        report.refused += refused.items()
-        bar.update(len(refused))
-        usable = [photo for photo in photos if photo.photo_id not in refused]
+        usable = _declared(gallery, photos, report)
+        bar.update(len(report.refused))
         if embedder is None:
             batches = ray_batches(bundle, usable, known, batch_size=batch_size)
         else:
@@ -130,6 +127,15 @@ def index_catalogue(
         if isinstance(gallery, Gallery) and not bundle.operating_point.of_pairs:
             _anchor(anchor, gallery, report)
     return report
+
+
+def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], report: IndexReport) -> list[Photo]:
+    """Declare columns for filters; return the photos whose metadata can be stored, and report the others."""
+    declared = gallery.columns()
+    gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
+    refused = _refused_metadata(photos, gallery.columns())
+    report.refused += refused.items()
+    return [photo for photo in photos if photo.photo_id not in refused]
 
 
 def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> None:

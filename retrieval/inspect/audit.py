@@ -73,6 +73,9 @@ class Audit:
     crowds: list[Crowd]  # all items, the most crowded first
 
 
+Floats = NDArray[np.float64]
+
+
 def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     """Compare all photos of a gallery with each other, by the bundle's distance and threshold."""
     require_match(bundle, gallery)
@@ -94,23 +97,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         squared = squared_distance(vectors[first], vectors[second])
         return bundle.distance_form.transform(squared, densities[first], densities[second])
 
-    own = np.full(len(photos), np.inf)
-    crowd = np.empty(len(photos))
-    nearest: dict[tuple[int, int], tuple[float, int, int]] = {}
-    for block in side.blocks(vectors, items, densities=densities, ids=side.ids):
-        distances = side.distances(block.squared, block.densities)
-        own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
-        distances[block.own] = np.inf
-        by_item = side.to_items(distances)
-        crowd[block.rows] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, len(names) - 1))].mean(axis=1)
-        for row, item in np.argwhere(by_item <= bundle.threshold + ROUNDING).tolist():
-            inside = side.photos(item)
-            place = inside.start + int(distances[row, inside].argmin())
-            photo = block.rows.start + row
-            pair = (min(int(items[photo]), item), max(int(items[photo]), item))
-            distance = float(distances[row, place])
-            if pair not in nearest or distance < nearest[pair][0]:
-                nearest[pair] = (distance, photo, place)
+    own, crowd, nearest = _scan(side, bundle.threshold + ROUNDING)
     first = np.array([photo for _, photo, _ in nearest.values()], dtype=np.int64)
     second = np.array([photo for _, _, photo in nearest.values()], dtype=np.int64)
     close, plain = exactly(first, second), plain_distance(vectors[first], vectors[second])
@@ -143,6 +130,32 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         if len(names) > 1
         else [],
     )
+
+
+def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, dict[tuple[int, int], tuple[float, int, int]]]:
+    """Compare all photos with each other.
+
+    Returns, for each photo, the distance to the nearest other photo of its item, and the mean distance to the nearest
+    other items; and for each two items within `limit` their nearest photos with the distance.
+    """
+    items, others = side.labels, len(side.starts) - 1
+    own, crowd = np.full(len(items), np.inf), np.empty(len(items))
+    nearest: dict[tuple[int, int], tuple[float, int, int]] = {}
+    for block in side.blocks(side.vectors, items, densities=side.densities, ids=side.ids):
+        distances = side.distances(block.squared, block.densities)
+        own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
+        distances[block.own] = np.inf
+        by_item = side.to_items(distances)
+        crowd[block.rows] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, others))].mean(axis=1)
+        for row, item in np.argwhere(by_item <= limit).tolist():
+            inside = side.photos(item)
+            place = inside.start + int(distances[row, inside].argmin())
+            photo = block.rows.start + row
+            pair = (min(int(items[photo]), item), max(int(items[photo]), item))
+            distance = float(distances[row, place])
+            if pair not in nearest or distance < nearest[pair][0]:
+                nearest[pair] = (distance, photo, place)
+    return own, crowd, nearest
 
 
 STYLE = """

@@ -140,16 +140,7 @@ def anchor(
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     shift = shift or Shift()
-    distances = {
-        name: DrawnDistances.of(source, shift=shift.applied if name == OWN else 0.0) for name, source in draws.items()
-    }
-    usable = competing(distances)
-    if not usable:
-        count = max((drawn.items for drawn in distances.values()), default=0)
-        raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {LEAST_ITEMS}",
-            remedy="Add items to the gallery, or export a bundle with more calibration items",
-        )
+    usable = _competing(draws, shift)
     mates = LABELLED if LABELLED in usable else OWN
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
@@ -162,15 +153,7 @@ def anchor(
         "gallery_items": gallery_items,
         "gallery_size": gallery_items,
         "shift": shift.to_dict(),
-        "sources": {
-            name: {
-                "items": drawn.items,
-                "threshold": proposals[name][0],
-                "fpir": drawn.fpir(threshold),
-                "fpir_upper": drawn.fpir_upper(threshold),
-            }
-            for name, drawn in usable.items()
-        },
+        "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
         "fpir": usable[source].fpir(threshold),
         "fpir_upper": usable[source].fpir_upper(threshold),
         "clusters": usable[source].items,
@@ -178,6 +161,30 @@ def anchor(
         **_mated_evidence(mated, threshold, usable[source].fpir(threshold), labelled=mates == LABELLED),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def _competing(draws: Mapping[str, Draws], shift: Shift) -> dict[str, DrawnDistances]:
+    """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
+    distances = {
+        name: DrawnDistances.of(source, shift=shift.applied if name == OWN else 0.0) for name, source in draws.items()
+    }
+    usable = competing(distances)
+    if not usable:
+        count = max((drawn.items for drawn in distances.values()), default=0)
+        raise CalibrationError(
+            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {LEAST_ITEMS}",
+            remedy="Add items to the gallery, or export a bundle with more calibration items",
+        )
+    return usable
+
+
+def _source(drawn: DrawnDistances, proposed: float, threshold: float) -> dict[str, Any]:
+    return {
+        "items": drawn.items,
+        "threshold": proposed,
+        "fpir": drawn.fpir(threshold),
+        "fpir_upper": drawn.fpir_upper(threshold),
+    }
 
 
 def _propose(

@@ -36,6 +36,7 @@ STEPS = 2**20  # grid over the distances when the FPIR is predicted for another 
 REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
 
 Floats = NDArray[np.float64]
+Rule = Callable[[UtilityCurves], float | None]  # chooses one of the distances of curves
 
 
 def calibrate(
@@ -71,35 +72,40 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        If no threshold can be certified and estimates are not allowed, if every threshold that meets the target
-        finds nothing (TPIR 0), or if items were seen in training.
+        If nothing can be certified and estimates are not allowed, if no threshold that meets the target finds anything
+        (TPIR 0), or if items were seen in training.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
-    seen = sorted({str(label) for label in seen_labels} & {str(label) for label in np.unique(scores.labels)})
-    if seen:
-        raise CalibrationError(
-            f"{len(seen)} calibration items were seen in training, {seen[0]} for one",
-            remedy="Calibrate on items that training never saw",
-        )
+    _refuse_seen(scores, seen_labels)
     if not scores.mated.any() or scores.gallery_items < 2:
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
     promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
     limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
-    point = None if limit is None else choose_threshold(scores, min(limit, cap), best_threshold)
+    point = None if limit is None else choose_threshold(scores, min(limit, cap))
     status = CERTIFIED
     if point is None:
         if not allow_estimate and biased is None:
             raise CalibrationError(promise.why_not(), remedy=REMEDY)
         limit = promise.limit(certified=False) if biased is None else biased
-        point, status = None if limit is None else choose_threshold(scores, min(limit, cap), best_threshold), ESTIMATED
+        point, status = None if limit is None else choose_threshold(scores, min(limit, cap)), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",
             remedy="Train a better model, or promise less with a larger --target-fpir",
         )
     return OperatingPoint(point, status, target_fpir, _evidence(scores, promise, point))
+
+
+def _refuse_seen(scores: SearchScores, seen_labels: Iterable[object]) -> None:
+    """Raise CalibrationError if an item was seen in training."""
+    seen = sorted({str(label) for label in seen_labels} & {str(label) for label in np.unique(scores.labels)})
+    if seen:
+        raise CalibrationError(
+            f"{len(seen)} calibration items were seen in training, {seen[0]} for one",
+            remedy="Calibrate on items that training never saw",
+        )
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,9 @@ class _Promise:
         )
 
 
-def choose_threshold(scores: SearchScores, limit: float, rule: Callable[[UtilityCurves], float | None]) -> float | None:
+def choose_threshold(
+    scores: SearchScores, limit: float, rule: Callable[[UtilityCurves], float | None] | None = None
+) -> float | None:
     """Return the threshold chosen by the rule among those up to `limit`, None if none of them finds anything.
 
     Utility only grows between two impostor distances, so the candidates lie just below each of them and at the limit.
@@ -193,7 +201,7 @@ def choose_threshold(scores: SearchScores, limit: float, rule: Callable[[Utility
     if len(candidates) > CANDIDATES:
         picked = np.linspace(0, len(candidates) - 1, CANDIDATES).round().astype(int)
         candidates = candidates[picked]
-    return rule(search_curves(scores, candidates))
+    return (rule or best_threshold)(search_curves(scores, candidates))
 
 
 def best_threshold(curves: UtilityCurves) -> float | None:

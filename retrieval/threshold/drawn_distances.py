@@ -112,11 +112,11 @@ class GalleryRates:
         rate = self.fpir_upper if point.status == CERTIFIED else self.fpir
         return rate(point.threshold) > point.target_fpir + 1e-9
 
-    def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | None = None) -> str:
+    def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
         """Return a warning with the command to run if the threshold no longer keeps its target, else ""."""
         if not self.broken(point):
             return ""
-        again = command("calibrate", bundle or "BUNDLE", gallery or "GALLERY")
+        again = command("calibrate", "BUNDLE", "GALLERY") if bundle is None else command("calibrate", bundle, gallery)
         return (
             "The gallery has changed since its threshold was set: an unknown item now returns a match in "
             f"{self.fpir(point.threshold):.1%} of searches (at most {self.fpir_upper(point.threshold):.1%} with 95 % "

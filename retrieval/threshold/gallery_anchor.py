@@ -10,6 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
+from index.arrays import load_arrays
 from index.contents import POINT
 from index.draws import Probes
 from index.gallery import Gallery
@@ -125,8 +126,8 @@ def read_queries(gallery: Reader) -> Probes | None:
     content = gallery.kept(QUERIES)
     if content is None:
         return None
-    with np.load(io.BytesIO(content), allow_pickle=False) as file:
-        return Probes(file["vectors"], file["ids"].tolist(), file["items"].tolist())
+    arrays = load_arrays(content)
+    return Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist())
 
 
 def _pack_probes(probes: Probes) -> bytes:

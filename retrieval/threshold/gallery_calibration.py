@@ -13,6 +13,7 @@ from index.distance import accepts
 from index.draws import Probes
 from index.gallery import Gallery
 from index.kept_draws import OWN
+from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point
@@ -127,6 +128,8 @@ def _embed(bundle: Bundle, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
     vectors = [batch.vectors for batch in batches if batch.vectors is not None]
     if not vectors:
-        raise DataError("none of the labelled photos can be used", remedy="Check the files with `retrieval data check`")
+        raise DataError(
+            "none of the labelled photos can be used", remedy=f"Check them: `{command('data', 'check', 'PHOTOS')}`"
+        )
     kept = [photo for batch in batches for photo in batch.photos]
     return Probes(np.concatenate(vectors), [p.photo_id for p in kept], [p.item_id for p in kept]), refused

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from index import versions
 from index.ann.kinds import KINDS
+from index.arrays import load_array
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
-from index.segments import OpenSegment, load_array, open_segment
+from index.segments import OpenSegment, open_segment
 from index.store import Segment
 
 from .vectors import DIM, filled, unit

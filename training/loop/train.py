@@ -37,10 +37,9 @@ def train(
 ) -> Run:
     """Train or resume the run at `path`, and return it.
 
-    Every photo is opened before anything is written, and a training that fails before its first epoch is finished
-    leaves no files behind, so that the corrected one can use the same path. One that is interrupted or killed can be
-    resumed. Every random choice is drawn from (seed, epoch), so that a resumed run ends with the same weights as an
-    uninterrupted one on the same machine.
+    Every photo is opened before anything is written. A training that fails in its first epoch leaves no files behind;
+    one that is interrupted or killed can be resumed. Every random choice is drawn from (seed, epoch), so that a resumed
+    run ends with the same weights as an uninterrupted one on the same machine.
 
     Parameters
     ----------
