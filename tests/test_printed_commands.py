@@ -18,8 +18,9 @@ import pytest
 import uvicorn
 
 from index.shell import command
-from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, main
@@ -212,7 +213,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scores = searches(vectors, labels, np.arange(300), 4)
     names = np.arange(len(scores.own)).astype(str)
     packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
-    bundle = make_bundle(folder, point=calibrate(scores), files={CALIBRATION: packed})
+    files = {CALIBRATION: packed, FITTED: Fitted.of([], []).pack()}
+    bundle = make_bundle(folder, point=calibrate(scores), files=files)
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
     new_signing_key(folder / "shop.key")

@@ -139,7 +139,7 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
     pool = unit(400, 7)
     probes = Probes(unit(30, 8), [f"q{i}" for i in range(30)], [f"i{i % 40}" for i in range(30)])
     with filled(tmp_path / "g", count=120, items=40) as gallery:
-        gallery.merge(kind=kind, probe=Probe(np.inf, form), threads=1)
+        gallery.rebuild(kind=kind, probe=Probe(np.inf, form), threads=1)
         own, others = Draws.none(), Draws.none()
         for step in range(12):
             present = sorted(gallery.photo_ids())
