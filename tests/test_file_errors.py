@@ -21,6 +21,8 @@ from .miniature import write_cub
 from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_norm = false\nflip = false\n"
 
 # words of a command; OUT is where it is to write, and the other words in capitals are what `shop` holds

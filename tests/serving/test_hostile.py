@@ -34,7 +34,7 @@ from ..world import draw, encode, make_bundle
 from .conftest import Served, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
 
-FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
+FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "300"))
 EXAMPLES = 15  # that schemathesis draws of an operation, beside its own
 SEARCH = "/v1/search"
 MB = 2**20
@@ -523,10 +523,10 @@ HEADS: dict[str, bytes] = {
     "length with a sign": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\nabcde",
     "length of 30 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n",
     "length of 18 digits": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + b"9" * 18 + b"\r\n\r\n",
-    "length of 5,000 zeros": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: "
+    "length of 5,000 zeros": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: "
     + b"0" * 5000
     + b"\r\n\r\n",
-    "host without its bracket": b"GET /v1/items HTTP/1.1\r\nHost: [::1\r\n\r\n",
+    "host without its bracket": b"GET /v1/items HTTP/1.1\r\nHost: [::1\r\nConnection: close\r\n\r\n",
     "two lengths": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nabcdef",  # noqa: E501
     "length and chunks": b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\n"
     + LENGTH

@@ -524,6 +524,7 @@ def search_with(served: Served, key: str) -> httpx.Response:
     return httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers=headers, timeout=PATIENCE, verify=ENCRYPTION)
 
 
+@pytest.mark.slow
 def test_a_key_that_asks_too_often_waits_and_others_do_not(world: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.json"
     greedy, modest = add_key(keys, "greedy", "search"), add_key(keys, "modest", "search")

@@ -20,6 +20,8 @@ from retrieval.threshold.verdicts import feedback_caps, weigh
 from ...world import make_bundle
 from .test_gallery_size import searches, simulated
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:

@@ -22,6 +22,8 @@ from retrieval.threshold.targets import Target
 from ...world import draw, encode, make_bundle
 from .test_gallery_size import searches, simulated
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 
 @pytest.fixture(scope="module")
 def scores() -> SearchScores:

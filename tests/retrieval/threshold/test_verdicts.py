@@ -21,6 +21,8 @@ from retrieval.threshold.verdicts import SHARE, feedback_caps, weigh
 
 from .test_feedback import bundle, strangers, told
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 __all__ = ["bundle"]  # the fixture
 
 
