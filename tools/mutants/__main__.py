@@ -85,8 +85,11 @@ def sample(tasks: list[Task], size: int | None) -> list[Task]:
     """
     drawn = [task for task in tasks if task.mutant.by_hand]
     others = [task for task in tasks if not task.mutant.by_hand]
-    chosen = sorted(others, key=lambda task: hashlib.sha256(report.name_of(task.mutant).encode()).digest())[:size]
-    return [*drawn, *sorted(chosen, key=lambda task: task.mutant.start)]
+    names = sorted(
+        (report.name_of(task.mutant) for task in others), key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
+    chosen = set(names[:size])
+    return [*drawn, *(task for task in others if report.name_of(task.mutant) in chosen)]
 
 
 def _work(

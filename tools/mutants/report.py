@@ -143,7 +143,8 @@ def complaints(results: dict[str, Any], settings: Settings) -> list[str]:
         if values["faults_killed"] < values["faults"]:
             told.append(f"{module}: a hand-made fault survives")
     alive = {(module, name) for module, values in results.items() for name in values["survivors"]}
-    told += [f"{m}: survives no more, or is not there: {n}" for m, n in reasons if m in results and (m, n) not in alive]
+    whole = {module for module, values in results.items() if values["mutants"] == values["of"]}  # no sample
+    told += [f"{m}: survives no more, or is not there: {n}" for m, n in reasons if m in whole and (m, n) not in alive]
     told += [f"{module}: not tried yet" for module in settings.modules if module not in results]
     mutants = sum(values["mutants"] for values in results.values())
     killed = sum(values["killed"] for values in results.values())
