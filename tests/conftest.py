@@ -24,8 +24,8 @@ def test_data() -> Path:
 def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the figures of pages empty: to render one takes most of a second."""
 
-    def savefig(figure: object, file: IO[str], **_: object) -> None:
-        file.write("<svg></svg>")
+    def savefig(figure: object, file: IO[str] | Path, **_: object) -> None:
+        (file.write_text if isinstance(file, Path) else file.write)("<svg></svg>")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 

@@ -74,17 +74,17 @@ def index(
         engine=engine,
     )
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
-    click.echo(
-        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
-        f"{done.skipped} there already, {len(done.refused)} refused; "
-        f"{done.added / max(done.seconds, 1e-9):.0f} a second."
-    )
     if report is not None:
         refused = [{"photo_id": photo_id, "reason": reason} for photo_id, reason in done.refused]
         write_file(report, json.dumps({**asdict(done), "refused": refused}, indent=2) + "\n")
     if done.refused and not done.added and not done.skipped:
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
+    click.echo(
+        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
+        f"{done.skipped} there already, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} a second."
+    )
     with open_gallery(output, read_only=True) as gallery:
         if done.merged is not None:
             click.echo(describe_merge(done.merged))

@@ -143,7 +143,7 @@ def declare(path: Path, columns: tuple[str, ...]) -> None:
 @click.option("--photo", "photos", multiple=True, help="A photo_id; may be repeated.")
 @click.option("--item", "items", multiple=True, help="An item_id, with all its photos; may be repeated.")
 def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
-    """Remove photos or whole items.
+    """Remove photos or whole items. Ids that are not in the gallery are named, and the exit status is 1.
 
     \b
     Example:
@@ -152,10 +152,12 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     if not photos and not items:
         raise InvalidParameter("--photo or --item", "be given", None)
     with _open(path) as opened:
+        unknown = [photo for photo in photos if opened.photo(photo) is None]
+        unknown += [item for item in items if not opened.item(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
-    if not removed:
-        raise GalleryError(f"nothing of that is in {path}", remedy="Nothing was removed: check the ids")
     click.echo(f"{removed} photos removed.")
+    if unknown:
+        raise GalleryError(f"{path} does not hold {', '.join(unknown)}", remedy="Check the ids")
 
 
 @gallery.command()

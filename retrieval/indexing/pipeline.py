@@ -9,6 +9,7 @@ gallery are skipped.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +22,7 @@ from tqdm import tqdm
 from index.ann.recall import Probe
 from index.filters import is_column, kind_of
 from index.gallery import Gallery, Merged
-from index.location import open_or_create
+from index.location import is_address, open_or_create
 from index.store import encode_metadata
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
@@ -66,6 +67,8 @@ def index_catalogue(
 ) -> IndexReport:
     """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
 
+    A new gallery is removed again if every photo was refused.
+
     Metadata columns for filters are declared automatically (`columns_of`). Finally, the index is rebuilt if that is
     due, or if `kind` or `max_memory` is given (`Gallery.merge`). The `engine` is "local", which embeds on this
     machine's cores, or "ray", which embeds on a Ray cluster.
@@ -78,6 +81,7 @@ def index_catalogue(
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     report = IndexReport()
+    is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     started = time.perf_counter()
     with (
         open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
@@ -104,6 +108,9 @@ def index_catalogue(
                 report.merged = gallery.merge(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
             else:
                 report.merged = gallery.merge_if_due(probe=probe_of(bundle))
+        is_useless = is_new and bool(report.refused) and not len(gallery)
+    if is_useless:
+        shutil.rmtree(gallery_place)
     return report
 
 
