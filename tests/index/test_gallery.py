@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from index.ann.kinds import KINDS
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
+from index.lock import take_lock
 from index.segments import OpenSegment, open_segment
 from index.store import Segment
 
@@ -167,6 +170,22 @@ def test_one_writer_and_readers_that_follow(tmp_path: Path) -> None:
     assert "p0" not in {n.photo_id for n in reader.search(unit(1), 10)[0]}
     writer.close()
     assert second.remove(photo_ids=["p1"]) == 1
+
+
+def test_a_lock_is_readable_by_all_and_a_refused_one_leaves_no_open_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = take_lock(tmp_path / "lock")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o644
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(GalleryLocked):
+            take_lock(tmp_path / "lock")
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    os.close(lock)
+    os.close(take_lock(tmp_path / "lock"))
 
 
 def test_search_during_add_is_safe(tmp_path: Path) -> None:
