@@ -261,7 +261,7 @@ def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_milvus_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     home = install("milvus")
-    assert not any(has(home, module, tmp_path) for module in ("torch", "onnxruntime", "faiss", "fastapi"))
+    assert not any(has(home, module, tmp_path) for module in ("torch", "onnxruntime", "fastapi"))
     script = """
 import sys
 import numpy as np
@@ -287,6 +287,11 @@ def test_ray_beside_serve(install: Callable[..., Path], tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path).path
     photos = write_folder(tmp_path / "photos", items=range(5))
     retrieval = home / "retrieval"
-    told = does([retrieval, "index", bundle, photos, "-o", "gallery", "--engine", "ray"], tmp_path)
-    assert "15 photos added" in told
+    command = list(map(str, [retrieval, "index", bundle, photos, "-o", "gallery", "--engine", "ray"]))
+    for _ in range(5):  # Ray itself gives up after 30 s of starting, which a busy machine may take
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=alone())
+        if "timed out during startup" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert "15 photos added" in done.stdout
     assert "item-03" in does([retrieval, "search", bundle, "gallery", photos / "item-03" / "0.png"], tmp_path)
