@@ -9,7 +9,7 @@ import getpass
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,25 +82,20 @@ class Database:
     @classmethod
     def create(cls, path: Path, facts: Mapping[str, object]) -> None:
         """Create an empty database."""
-        connection = sqlite3.connect(path)
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
         start["live_seqs"] = 0
-        try:
+        with cls._explained(path), closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
             with connection:
                 connection.executescript(SCHEMA)
                 rows = [(key, str(value)) for key, value in (start | dict(facts)).items()]
                 connection.executemany("INSERT INTO facts VALUES (?, ?)", rows)
-        finally:
-            connection.close()
 
     def _connect(self, path: Path, *, read_only: bool) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
-        if read_only:
-            self._connection.execute("PRAGMA query_only = ON")
-        else:
-            self._connection.execute("PRAGMA synchronous = FULL")
+        with self._explained(path):
+            self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")
 
     def close(self) -> None:
         """Close the connection."""
@@ -109,7 +104,7 @@ class Database:
     @contextmanager
     def transaction(self, kind: str = "IMMEDIATE") -> Iterator[None]:
         """Commit the enclosed statements as one change, or none of them; DEFERRED gives one consistent view."""
-        with self._explained():
+        with self._explained(self._path):
             if kind == "DEFERRED" and self._connection.in_transaction:  # part of the change that is being made
                 yield
                 return
@@ -122,23 +117,22 @@ class Database:
                     self._connection.execute("ROLLBACK")
                 raise
 
+    @staticmethod
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(path: Path) -> Iterator[None]:
         """Turn SQLite errors into GalleryError (temporary: locked, full) or GalleryCorrupt (damage)."""
         try:
             yield
         except sqlite3.OperationalError as error:
             if "malformed JSON" in str(error):
-                raise GalleryCorrupt(
-                    f"the database {self._path} holds metadata that is not JSON", remedy=RESTORE
-                ) from error
+                raise GalleryCorrupt(f"the database {path} holds metadata that is not JSON", remedy=RESTORE) from error
             # locked, full, not readable
             raise GalleryError(
-                f"the database {self._path} cannot be used: {error}",
+                f"the database {path} cannot be used: {error}",
                 remedy="Check disk space and permissions, and that no other program holds it; then try again",
             ) from error
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-            raise GalleryCorrupt(f"the database {self._path} is damaged: {error}", remedy=RESTORE) from error
+            raise GalleryCorrupt(f"the database {path} is damaged: {error}", remedy=RESTORE) from error
 
     def _json(self, text: str) -> dict[str, Any]:
         try:
@@ -150,7 +144,7 @@ class Database:
         return values
 
     def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
-        with self._explained():
+        with self._explained(self._path):
             return self._connection.execute(query, values).fetchall()
 
     # facts about the gallery

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -17,6 +18,16 @@ def test_data() -> Path:
     if not (folder / "golden").is_dir():
         pytest.skip(f"RETRIEVAL_TEST_DATA: no folder {folder} with golden/, data/ and weights/")
     return folder
+
+
+@pytest.fixture
+def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the figures of pages empty: to render one takes most of a second."""
+
+    def savefig(figure: object, file: IO[str] | Path, **_: object) -> None:
+        (file.write_text if isinstance(file, Path) else file.write)("<svg></svg>")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 
 
 @pytest.fixture(scope="session")

@@ -235,6 +235,8 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     retrieval = train / "retrieval"
     assert "smooth_ap" in does([retrieval, "losses"], tmp_path)
+    words = ["--config", "config.toml", "--epochs", "1", "--loss", "triplet"]  # a loss of pytorch-metric-learning
+    does([retrieval, "train", photos, *words, "-o", "triplet"], tmp_path)
     does([retrieval, "train", photos, "--config", "config.toml", "-o", "run"], tmp_path)
     does([retrieval, "evaluate", "run"], tmp_path)
     export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]
@@ -253,3 +255,43 @@ def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
         "import sys; from retrieval import Bundle; print(Bundle.open(sys.argv[1], trust=['shop.key.pub']).signed_by)"
     )
     assert re.fullmatch("[0-9a-f]{16}\n", does([home / "python", "-c", script, bundle], tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_milvus_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    home = install("milvus")
+    assert not any(has(home, module, tmp_path) for module in ("torch", "onnxruntime", "fastapi"))
+    script = """
+import sys
+import numpy as np
+from index.milvus import MilvusGallery
+vectors = np.eye(4, dtype=np.float32)
+gallery = MilvusGallery.create(sys.argv[1], dim=4, embedding_id="e")
+gallery.add(list("abcd"), ["cup", "cup", "jar", "lid"], vectors)
+gallery.close()
+gallery = MilvusGallery.open(sys.argv[1])
+print([(found.item_id, round(found.distance, 3)) for found in gallery.search(vectors[2:3], 2)[0]])
+gallery.close()
+"""
+    told = does([home / "python", "-W", "ignore", "-c", script, f"milvus+{tmp_path}/lite.db/shop"], tmp_path)
+    assert told.splitlines()[-1].startswith("[('jar', 0.0), (")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_ray_beside_serve(install: Callable[..., Path], tmp_path: Path) -> None:
+    """The engine runs the embedder of `serve`: alone it has nothing to do."""
+    home = install("serve,ray")
+    assert not any(has(home, module, tmp_path) for module in ("torch", "transformers", "pymilvus"))
+    bundle = make_bundle(tmp_path).path
+    photos = write_folder(tmp_path / "photos", items=range(5))
+    retrieval = home / "retrieval"
+    command = list(map(str, [retrieval, "index", bundle, photos, "-o", "gallery", "--engine", "ray"]))
+    for _ in range(5):  # Ray itself gives up after 30 s of starting, which a busy machine may take
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=alone())
+        if "timed out during startup" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert "15 photos added" in done.stdout
+    assert "item-03" in does([retrieval, "search", bundle, "gallery", photos / "item-03" / "0.png"], tmp_path)

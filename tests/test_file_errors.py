@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import shutil
 import sys
@@ -20,6 +21,8 @@ from retrieval.threshold.calibrate import calibrate
 from .miniature import write_cub
 from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
 
 CONFIG = "size = 32\ndim = 16\nepochs = 1\nitems_per_batch = 4\nfreeze_batch_norm = false\nflip = false\n"
 
@@ -194,7 +197,8 @@ def test_what_cannot_be_written_is_one_line(
     words = words_of(line, shop, out)
     if place == "full":
         with full_disk():
-            refused(words, monkeypatch, capsys)
+            told = refused(words, monkeypatch, capsys)
+        assert re.match(r"error: (the database )?/\w", told), told  # it names the file
     else:
         refused(words, monkeypatch, capsys)
     assert left(tmp_path / "out") == []
@@ -231,7 +235,7 @@ def test_what_cannot_be_changed_stays_as_it_was(
     shutil.copy(shop["KEYS"], tmp_path / "keys.json")
     own = shop | {name: tmp_path / shop[name].name for name in ("BUNDLE", "GALLERY", "KEYS")}
     with full_disk():
-        refused(words_of(line, own, tmp_path / "out"), monkeypatch, capsys)
+        assert str(tmp_path) in refused(words_of(line, own, tmp_path / "out"), monkeypatch, capsys)
     assert own["KEYS"].read_bytes() == shop["KEYS"].read_bytes()
     assert not (own["BUNDLE"] / "signature.json").exists()
     assert [file.name for file in tmp_path.rglob("*.partial*")] == []

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tools.mutants import report, settings, trees
-from tools.mutants.operators import mutants_of
+from tools.mutants.__main__ import Task, sample
+from tools.mutants.operators import Mutant, mutants_of
 from tools.mutants.settings import Settings, faults_of
 from tools.mutants.trees import KILLED, SURVIVED, TIMEOUT, Tree
 
@@ -99,6 +100,7 @@ def test_a_mutant_runs_in_a_process_of_its_own(
     """The child sees the mutant, this process does not, and one that waits or never ends is ended."""
     if outcome == TIMEOUT:
         monkeypatch.setattr(trees, "LEAST_SECONDS", 1)
+        monkeypatch.setattr(trees, "WALL", 2)
     (tmp_path / "judged.py").write_text("x = 0\n")
     (tmp_path / "test_judged.py").write_text(
         "from threading import Event\nfrom judged import x\nwait = Event().wait\n"
@@ -107,6 +109,15 @@ def test_a_mutant_runs_in_a_process_of_its_own(
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     assert Tree(tmp_path).run("judged.py", b"x = 1\n", {"test_judged.py": 0.0}, marks="") == outcome
     assert (tmp_path / "judged.py").read_text() == "x = 0\n"
+
+
+def test_a_sample_holds_every_hand_made_fault_and_grows_with_its_size() -> None:
+    fault = Mutant("", 1, 0, 1, "#", "fault: made by hand")
+    every = [Task("m.py", mutant, {}) for mutant in [fault, *mutants_of(SOURCE)]]
+    small, large = sample(every, 3), sample(every, 6)
+    assert (len(small), len(large), sample(every, None)) == (4, 7, every)
+    assert small[0].mutant is large[0].mutant is fault
+    assert all(task in large for task in small)
 
 
 def test_only_what_changed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +150,7 @@ def test_hand_made_faults_replace_text_that_is_there() -> None:
 
 
 def results(**changes: object) -> dict[str, dict[str, object]]:
-    values = {"mutants": 20, "killed": 19, "faults": 1, "faults_killed": 1, "survivors": ["f: a -> b"]}
+    values = {"mutants": 20, "of": 20, "killed": 19, "faults": 1, "faults_killed": 1, "survivors": ["f: a -> b"]}
     return {"m.py": values | changes}
 
 
@@ -149,6 +160,7 @@ def results(**changes: object) -> dict[str, dict[str, object]]:
         ({}, None),
         ({"survivors": ["f: a -> c", "f: a -> b"]}, "no reason for: f: a -> c"),
         ({"survivors": []}, "survives no more"),
+        ({"survivors": [], "of": 200}, None),  # of a sample that does not hold it
         ({"faults_killed": 0}, "a hand-made fault survives"),
         ({"killed": 17}, "less than 90%"),
     ],

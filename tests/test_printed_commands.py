@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,8 @@ from serving.http.listening import bind
 from .conftest import ROOT
 from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
 
 PACKAGES = ("index", "research", "retrieval", "serving", "training")
 PLACE = 'it\'s a  "shop" & more; $HOME'
@@ -133,10 +135,10 @@ class Printed(NamedTuple):
         return [PLAIN[word]]
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for package in PACKAGES:
-        for file in sorted((ROOT / package).rglob("*.py")):
-            yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())
+@cache
+def sources() -> list[tuple[str, ast.Module]]:
+    files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
+    return [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())) for file in files]
 
 
 def printed() -> list[Printed]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrieval.files import naming
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -23,5 +25,6 @@ def new_figure(panels: int, *, width: float = 5.0, height: float = 4.0) -> tuple
 def save(figure: Figure, kind: str, folder: Path) -> str:
     """Save a figure as PNG under the name of its kind; return the file name."""
     name = "".join(c if c.isalnum() else "-" for c in kind.lower()).strip("-") + ".png"
-    figure.savefig(folder / name, dpi=110)
+    with naming(folder / name):
+        figure.savefig(folder / name, dpi=110)
     return name

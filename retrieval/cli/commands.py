@@ -110,16 +110,16 @@ def index(
         tighten=auto_calibrate == "tighten",
     )
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
-    click.echo(
-        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
-        f"{done.skipped} already there, {len(done.refused)} refused; "
-        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
-    )
     if report is not None:
         write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
     if done.refused and not done.added and not done.skipped:
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
+    click.echo(
+        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
+        f"{done.skipped} already there, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
+    )
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
         view = fpir_forecast(opened, gallery.items) if done.point is None else None

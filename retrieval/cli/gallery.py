@@ -151,7 +151,7 @@ def declare(path: Path, columns: tuple[str, ...]) -> None:
     "--item", "items", multiple=True, help="item_id of an item to remove with all its photos. Can be repeated."
 )
 def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
-    """Remove photos or whole items.
+    """Remove photos or whole items. Ids that are not in the gallery are named, and the exit status is 1.
 
     \b
     Example:
@@ -160,10 +160,12 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     if not photos and not items:
         raise InvalidParameter("--photo or --item", "be given", None)
     with _open(path) as opened:
+        unknown = [photo for photo in photos if opened.photo(photo) is None]
+        unknown += [item for item in items if not opened.item(item)]
         removed = opened.remove(photo_ids=photos, item_ids=items)
-    if not removed:
-        raise GalleryError(f"{path} holds none of these photos and items", remedy="Check the ids; nothing was removed")
     click.echo(f"{removed} photos removed.")
+    if unknown:
+        raise GalleryError(f"{path} does not hold {', '.join(unknown)}", remedy="Check the ids")
 
 
 @gallery.command()

@@ -9,6 +9,7 @@ gallery are skipped.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
 from index.gallery import Gallery
-from index.location import open_or_create
+from index.location import is_address, open_or_create
 from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
@@ -84,13 +85,12 @@ def index_catalogue(
 ) -> IndexReport:
     """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
 
-    Metadata columns for filters are declared automatically (`columns_of`). Finally, the index is rebuilt if that is
-    due, or if `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this
-    machine's cores, or "ray", which embeds on a Ray cluster.
+    Metadata columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or if
+    `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
+    or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    At the end a gallery without an operating point gets one (`retrieval.threshold.gallery_anchor`); one that has it
-    keeps it, and the report says what it does in the gallery as it is now. With `tighten`, every transaction sets a
-    stricter threshold where the new photos ask for one.
+    A gallery without an operating point gets one (`GalleryAnchor`); one that has it keeps it, and the report says what
+    it does now. With `tighten`, every transaction sets a stricter threshold where the new photos ask for one.
 
     Raises BundleMismatch if the gallery belongs to another model, and GalleryLocked if another process is writing.
     """
@@ -100,6 +100,7 @@ def index_catalogue(
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     report = IndexReport()
+    is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     started = time.perf_counter()
     with (
         open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
@@ -126,6 +127,9 @@ def index_catalogue(
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if isinstance(gallery, Gallery) and not bundle.operating_point.of_pairs:
             _anchor(anchor, gallery, report)
+        is_empty = not len(gallery)
+    if is_new and is_empty and report.refused:
+        shutil.rmtree(gallery_place)
     return report
 
 
@@ -140,13 +144,13 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], report: IndexRe
 
 def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> None:
     """Bring the draws of a gallery up to date, and give it an operating point if it has none."""
-    draws = anchor.draws(gallery)
-    point = stored_point(gallery.kept(POINT), anchor.bundle)
+    point, draws = stored_point(gallery.kept(POINT), anchor.bundle), anchor.draws(gallery)
     if point is None:
         anchored = anchor.anchored(gallery, draws)
-        anchor.write(gallery, anchored, action="calibrate")
         point, report.unanchored = anchored.point, anchored.why_not
-    else:
+        if point is not None:
+            anchor.write(gallery, anchored, action="calibrate")
+    elif report.added:
         gallery.keep(draws.pack(), "measure the threshold")
     report.point, report.rates = point, None if point is None else GalleryRates.read(gallery, point)
 

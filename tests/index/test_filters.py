@@ -55,6 +55,7 @@ def test_a_filter_is_a_tree(text: str, tree: Where) -> None:
         ("", "be a filter"),
         ("brand", "a comparison, 'in' or 'is' at character 6"),
         ("brand = ", "a value"),
+        ("brand not = 'x'", "'in' at character 11"),
         ("brand = 'x", "character 9 starts no value, name or operator"),
         ("brand = 'x' price = 1", "'and', 'or' or the end at character 13"),
         ("color = 'x'", "name declared columns \\(brand, price, sale\\), got 'color'"),
@@ -73,6 +74,12 @@ def test_a_filter_is_a_tree(text: str, tree: Where) -> None:
 def test_what_is_no_filter_is_refused_with_its_place(text: str, words: str) -> None:
     with pytest.raises(InvalidParameter, match=words):
         parse_where(text, COLUMNS)
+
+
+@pytest.mark.parametrize("text", [None, 5, ["brand = 'x'"], b"brand = 'x'"])
+def test_what_is_no_text_is_no_filter(text: object) -> None:
+    with pytest.raises(InvalidParameter, match="where must be a filter"):
+        parse_where(text, COLUMNS)  # type: ignore[arg-type]
 
 
 def holds(where: Where, row: dict) -> bool | None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,6 +18,7 @@ from index.arrays import load_array
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
 from index.gallery import Gallery
+from index.lock import take_lock
 from index.segments import OpenSegment, open_segment
 from index.store import Segment
 
@@ -189,6 +192,22 @@ def test_headers_of_arrays_are_read_one_at_a_time(tmp_path: Path, monkeypatch: p
     assert met == []
 
 
+def test_a_lock_is_readable_by_all_and_a_refused_one_leaves_no_open_file(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = take_lock(tmp_path / "lock")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o644
+    files = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(GalleryLocked):
+            take_lock(tmp_path / "lock")
+    assert len(list(Path("/proc/self/fd").iterdir())) == files
+    os.close(lock)
+    os.close(take_lock(tmp_path / "lock"))
+
+
 def test_search_during_add_is_safe(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     stop, errors = threading.Event(), []
@@ -314,6 +333,15 @@ def test_metadata_is_json(tmp_path: Path, value: object) -> None:
     with pytest.raises(InvalidParameter, match="metadata must hold JSON"):
         gallery.add(["new"], ["item"], unit(1), metadata=[{"key": value}])
     assert len(gallery) == 40
+
+
+def test_a_merge_forgets_the_removed_photos_that_it_dropped(tmp_path: Path) -> None:
+    gallery = filled(tmp_path / "g")
+    gallery.remove(photo_ids=["p1", "p2"])
+    assert len(gallery._store.removed()) == 2
+    gallery.merge()
+    assert len(gallery._store.removed()) == 0
+    assert gallery.verify() == []
 
 
 def test_a_merge_of_nothing_live_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -52,6 +52,25 @@ def test_exactly_at_the_threshold_is_a_match(retriever: Retriever, world: Path, 
     assert Retriever(below, gallery).search(image).decision == "no_match"
 
 
+def test_ten_items_are_returned_unless_told_otherwise(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path, threshold=2.0)  # everything matches
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(12), photos=range(1)))
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
+        image = encode(draw(3, 3))
+        assert len(retriever.search(image).matches) == 10
+        assert len(retriever.search(image, top_k=12).matches) == 12
+
+
+def test_a_long_filter_is_not_repeated_in_its_refusal(retriever: Retriever) -> None:
+    with pytest.raises(
+        InvalidParameter, match=r"where must be a text of at most \d+ characters, got '50000 characters'"
+    ):
+        retriever.search(encode(draw(3, 3)), where="x" * 50_000)
+    with pytest.raises(InvalidParameter, match=r"where must be a text of at most \d+ characters, got 5"):
+        retriever.search(encode(draw(3, 3)), where=5)  # type: ignore[arg-type]
+
+
 def test_answers_hold_one_match_an_item_best_first(retriever: Retriever) -> None:
     wide = retriever.search(encode(draw(3, 3)), top_k=5)
     items = [match.item_id for match in wide.matches]

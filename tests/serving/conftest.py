@@ -73,8 +73,8 @@ class Served:
 
 def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
     """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
-    served = launch(world, folder, *options)
-    for _ in range(600):
+    served = launch(world, folder, *options, program=program)
+    for _ in range(1200):  # two minutes: far more than any machine needs
         try:
             if served.process.poll() is not None:
                 break
@@ -111,7 +111,7 @@ def launch(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> 
 def stop(served: Served, how: signal.Signals = signal.SIGTERM) -> int:
     """Ask the server to end, and return its exit status."""
     served.process.send_signal(how)
-    return served.process.wait(timeout=20)
+    return served.process.wait(timeout=60)
 
 
 @pytest.fixture(scope="session")

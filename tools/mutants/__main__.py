@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import multiprocessing
 import os
@@ -77,6 +78,20 @@ def tasks_of(module: str, source: bytes, told: Coverage, *, faults_only: bool) -
         yield Task(module, mutant, {test: told.seconds[test] for test in told.tests_of(module, source, mutant)})
 
 
+def sample(tasks: list[Task], size: int | None) -> list[Task]:
+    """Return the hand-written faults and `size` of the other mutants, or all, in their order.
+
+    The mutants are drawn by the hashes of their names, so an edit elsewhere in the module does not change the sample.
+    """
+    drawn = [task for task in tasks if task.mutant.by_hand]
+    others = [task for task in tasks if not task.mutant.by_hand]
+    names = sorted(
+        (report.name_of(task.mutant) for task in others), key=lambda name: hashlib.sha256(name.encode()).digest()
+    )
+    chosen = set(names[:size])
+    return [*drawn, *(task for task in others if report.name_of(task.mutant) in chosen)]
+
+
 def _work(
     path: Path, tasks: list[Task], marks: str, numbers: Queue[int | None], done: Results[tuple[int, str]]
 ) -> None:
@@ -97,6 +112,9 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", help="Modules to mutate; all of pyproject.toml by default.")
     parser.add_argument("--changed-since", metavar="COMMIT", help="Only the modules that changed since this commit.")
     parser.add_argument("--all", action="store_true", help="Try again what was killed before and has not changed.")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="Only N mutants per module, and every hand-written fault."
+    )
     parser.add_argument("--only", default="", help="Only mutants whose function or change contains this text.")
     parser.add_argument("--jobs", type=int, default=2, help="Number of processes.")
     arguments = parser.parse_args()
@@ -117,13 +135,15 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
         trees = [copy_tree(Path(folder) / str(number)) for number in range(arguments.jobs)]
         told = cover(trees[0], settings, modules)
         hashes = {module: report.digests((trees[0] / module).read_bytes()) for module in modules}
+        totals: dict[str, int] = {}
         for module in modules:
             source = (trees[0] / module).read_bytes()
             every = list(tasks_of(module, source, told, faults_only=module in settings.faults_only))
+            totals[module] = len(every)
             kept = outcomes.start(module, source, [task.mutant for task in every], again=arguments.all)
             tasks += [
                 task
-                for task in every
+                for task in sample(every, arguments.sample)
                 if report.name_of(task.mutant) not in kept and arguments.only in report.name_of(task.mutant)
             ]
         print(f"{len(tasks)} mutants to try; the tests take {sum(told.seconds.values()):.0f} s", flush=True)
@@ -142,7 +162,7 @@ def run(settings: Settings, modules: list[str], arguments: argparse.Namespace) -
                 outcomes.write()
                 print(f"{number} of {len(tasks)} after {time.monotonic() - started:.0f} s", flush=True)
     outcomes.write()
-    results = report.write_results(outcomes, settings, {module: hashes[module][""] for module in modules})
+    results = report.write_results(outcomes, settings, {module: hashes[module][""] for module in modules}, totals)
     print(*report.table({module: results[module] for module in modules}), sep="\n")
     complaints = report.complaints(results, settings)
     print(*complaints, f"{time.monotonic() - started:.0f} s", sep="\n")

@@ -56,6 +56,8 @@ SPOKEN = {"log", "logger", "logging"}  # calls on these names do not affect deci
 
 COMMENT = re.compile(r"  # .*")  # at the end of a line: a mutant keeps its name when it is reworded
 
+BY_HAND = "fault: "  # begins the name of a hand-written fault
+
 Span = tuple[int, int]
 Node = TypeVar("Node", bound=ast.AST)
 
@@ -70,6 +72,11 @@ class Mutant:
     end: int
     new: str
     change: str  # "old -> new" as whole lines; unique within the module
+
+    @property
+    def by_hand(self) -> bool:
+        """Return whether the fault was written by hand."""
+        return self.change.startswith(BY_HAND)
 
     def apply(self, source: bytes) -> bytes:
         """Return the source with the fault applied."""

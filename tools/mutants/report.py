@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .operators import Mutant
+from .operators import BY_HAND, Mutant
 from .settings import CACHE, RESULTS, SURVIVORS, TABLE, Settings
 from .trees import SURVIVED, TIMEOUT, UNTESTED
 
@@ -22,9 +22,11 @@ HEAD = """# Mutants
 what is durable, one at a time, and runs the tests of the line that is at fault. A mutant is *killed* when a test
 fails. Each survivor is explained in [tests/mutants/survivors.toml](../tests/mutants/survivors.toml). The share counts
 explained survivors as survivors. *Hand-made* faults are those of
-[tests/mutants/faults.toml](../tests/mutants/faults.toml). This table is written by `make mutants`.
+[tests/mutants/faults.toml](../tests/mutants/faults.toml). Where a module has more mutants than were tried, they are a
+random sample (`python -m tools.mutants --sample N`), the same each time; `make mutants` tries all.
+Both write this table.
 
-| module | mutants | killed | survivors, explained | share killed | hand-made killed |
+| module | mutants tried | killed | survivors, explained | share killed | hand-made killed |
 | --- | --- | --- | --- | --- | --- |
 """
 
@@ -86,16 +88,19 @@ class Outcomes:
         self.modules[module][name_of(mutant)] = [outcome, hashes[mutant.function]]
 
 
-def write_results(outcomes: Outcomes, settings: Settings, hashes: dict[str, str]) -> dict[str, Any]:
+def write_results(
+    outcomes: Outcomes, settings: Settings, hashes: dict[str, str], totals: dict[str, int]
+) -> dict[str, Any]:
     """Update results.json and the table for the tested modules; return all results."""
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for module, digest in hashes.items():
         known = outcomes.modules[module]
         alive = sorted(name for name, (outcome, _) in known.items() if outcome in ALIVE)
-        faults = [name for name in known if name.startswith("fault: ")]
+        faults = [name for name in known if name.startswith(BY_HAND)]
         results[module] = {
             "source": digest,
             "mutants": len(known),
+            "of": totals[module],
             "killed": len(known) - len(alive),
             "timeouts": sum(outcome == TIMEOUT for outcome, _ in known.values()),
             "faults": len(faults),
@@ -114,11 +119,12 @@ def table(results: dict[str, Any]) -> list[str]:
     rows = []
     for module, told in results.items():
         known = sum((module, name) in reasons for name in told["survivors"])
-        rows.append((module, told["mutants"], told["killed"], known, told["faults"], told["faults_killed"]))
+        rows.append((module, told["mutants"], told["of"], told["killed"], known, told["faults"], told["faults_killed"]))
     total = ("all", *(sum(column) for column in list(zip(*rows, strict=True))[1:]))
     return [
-        f"| {name} | {mutants} | {killed} | {mutants - killed}, {known} | {killed / mutants:.1%} | {hand} of {faults} |"
-        for name, mutants, killed, known, faults, hand in [*rows, total]
+        f"| {name} | {mutants} of {every} | {killed} | {mutants - killed}, {known} | {killed / mutants:.1%}"
+        f" | {hand} of {faults} |"
+        for name, mutants, every, killed, known, faults, hand in [*rows, total]
     ]
 
 
@@ -137,7 +143,8 @@ def complaints(results: dict[str, Any], settings: Settings) -> list[str]:
         if values["faults_killed"] < values["faults"]:
             told.append(f"{module}: a hand-made fault survives")
     alive = {(module, name) for module, values in results.items() for name in values["survivors"]}
-    told += [f"{m}: survives no more, or is not there: {n}" for m, n in reasons if m in results and (m, n) not in alive]
+    whole = {module for module, values in results.items() if values["mutants"] == values["of"]}  # no sample
+    told += [f"{m}: survives no more, or is not there: {n}" for m, n in reasons if m in whole and (m, n) not in alive]
     told += [f"{module}: not tried yet" for module in settings.modules if module not in results]
     mutants = sum(values["mutants"] for values in results.values())
     killed = sum(values["killed"] for values in results.values())

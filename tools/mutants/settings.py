@@ -6,7 +6,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from .operators import Mutant
+from .operators import BY_HAND, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 SURVIVORS = ROOT / "tests" / "mutants" / "survivors.toml"
@@ -56,5 +56,5 @@ def faults_of(module: str, source: bytes) -> list[Mutant]:
             )
         start = source.index(old)
         line = source.count(b"\n", 0, start) + 1
-        made.append(Mutant("", line, start, start + len(old), fault["new"], f"fault: {fault['name']}"))
+        made.append(Mutant("", line, start, start + len(old), fault["new"], BY_HAND + fault["name"]))
     return made

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from retrieval.files import naming
 from training.evaluation.distance_selection import Whitening
 from training.model import EmbeddingModel, ExportModel
 
@@ -23,7 +24,7 @@ def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: White
         parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
     wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
     example = torch.zeros(2, 3, size, size)
-    with quiet("torch.onnx"):
+    with naming(path), quiet("torch.onnx"):
         torch.onnx.export(
             wrapped,
             (example,),

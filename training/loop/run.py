@@ -27,7 +27,7 @@ from torch import Tensor
 from index.shell import command
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
-from retrieval.files import write_file
+from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.config import Settings
 from training.data.splits import EvaluationProtocol, Splits
@@ -170,7 +170,8 @@ class Run:
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Append one line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        path = self.path / "metrics.jsonl"
+        with naming(path), path.open("a") as file:
             file.write(json.dumps(dict(line)) + "\n")
 
     def forget_after(self, epoch: int) -> None:
@@ -179,7 +180,7 @@ class Run:
         if path.exists():
             lines = [line for line in path.read_text().splitlines() if line.strip()]
             kept = [line for line in lines if json.loads(line)["epoch"] <= epoch]
-            path.write_text("".join(line + "\n" for line in kept))
+            write_file(path, "".join(line + "\n" for line in kept))
 
     def write_progress(self, values: Mapping[str, Any]) -> None:
         """Replace progress.json."""

@@ -21,6 +21,8 @@ from retrieval.threshold.recalibrate import recalibrate
 from ...world import DIM, SIZE, make_bundle, write_model
 from ..threshold.test_gallery_size import searches, simulated
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 ABSENT = [name for name, p in PROVIDERS.items() if p.engine not in onnxruntime.get_available_providers()]
 
 

@@ -28,6 +28,8 @@ from retrieval.threshold.recalibrate import recalibrate
 from ...world import make_bundle
 from ..threshold.test_gallery_size import searches, simulated
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 
 @pytest.fixture
 def key(tmp_path: Path) -> Path:

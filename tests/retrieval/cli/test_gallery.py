@@ -79,6 +79,45 @@ def test_a_filter_narrows_the_answer(shop: Path) -> None:
         call(*words, "--where", "size = 1")
 
 
+def test_a_run_that_refuses_every_photo_leaves_no_gallery_and_no_other_is_removed(shop: Path) -> None:
+    (shop / "bad" / "item").mkdir(parents=True)
+    (shop / "bad" / "item" / "x.jpg").write_bytes(b"no image")
+    for place, kept in ((shop / "new", False), (shop / "g", True)):
+        result = call("index", shop / "bundle", shop / "bad", "-o", place)
+        assert (result.exit_code, place.exists()) == (1, kept)
+        assert "every photo was refused" in result.output
+        assert "Wrote" not in result.output
+    with Gallery.open(shop / "g", read_only=True) as gallery:
+        assert (len(gallery), gallery.verify()) == (12, [])
+
+
+def test_ids_that_are_not_there_are_named_and_the_others_removed(shop: Path) -> None:
+    with pytest.raises(GalleryError, match=r"g does not hold 9-9\.png, item-77") as caught:
+        call(
+            "gallery",
+            "remove",
+            shop / "g",
+            "--photo",
+            "9-9.png",
+            "--photo",
+            "0-0.png",
+            "--item",
+            "item-77",
+            "--item",
+            "item-3",
+        )
+    assert caught.value.remedy == "Check the ids"
+    with Gallery.open(shop / "g", read_only=True) as gallery:
+        assert len(gallery) == 9
+        assert gallery.photo("0-0.png") is None
+        assert gallery.item("item-3") == []
+        version = gallery.version
+    with pytest.raises(GalleryError, match="does not hold item-3"):
+        call("gallery", "remove", shop / "g", "--item", "item-3")
+    with Gallery.open(shop / "g", read_only=True) as gallery:
+        assert gallery.version == version
+
+
 def test_photos_and_items_are_removed_and_the_log_tells(shop: Path) -> None:
     assert "1 photos removed" in call("gallery", "remove", shop / "g", "--photo", "0-0.png").output
     assert "2 photos removed" in call("gallery", "remove", shop / "g", "--item", "item-3").output

@@ -33,6 +33,7 @@ def test_risk_coverage_by_hand() -> None:
     assert curve.risk == pytest.approx([0, 0, 1 / 3, 1 / 2])
     assert curve.area == pytest.approx(5 / 24)
     assert risk_coverage([1, 9, 5, 7], [1, 0, 1, 0]).risk.tolist() == curve.risk.tolist()  # as whole numbers
+    assert risk_coverage([1, 9, 5, 7], [2, 0, 3, 0]).risk.tolist() == curve.risk.tolist()  # as truths
 
 
 def test_equally_certain_searches_keep_their_order() -> None:

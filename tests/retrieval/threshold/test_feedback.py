@@ -1,5 +1,6 @@
 import json
 import os
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from retrieval.threshold.verdicts import feedback_caps, weigh
 
 from ...world import make_bundle
 from .test_gallery_size import searches, simulated
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,7 @@ def test_a_verdict_survives_its_file(bundle: Bundle, tmp_path: Path) -> None:
     assert made.of_unknown_item
     for feedback in (made, replace(made, verdict="right")):
         append_feedback(tmp_path / "feedback.jsonl", feedback)
+    assert stat.S_IMODE((tmp_path / "feedback.jsonl").stat().st_mode) == 0o600
     again = read_feedback(tmp_path / "feedback.jsonl")
     assert again == [made, replace(made, verdict="right")]
     assert [f.of_unknown_item for f in again] == [True, False]
@@ -139,6 +143,7 @@ HOSTILE = [
     {"key": {}},
     {"request_id": 7},
     {"item_id": "a" * 20_000},
+    {"note": float("nan")},  # a field that is not read
 ]
 
 
@@ -163,7 +168,7 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
 
 
 def test_a_line_of_an_older_server_is_read(tmp_path: Path) -> None:
-    (tmp_path / "feedback.jsonl").write_text(json.dumps(LINE) + "\n")
+    (tmp_path / "feedback.jsonl").write_text(" \t\n" + json.dumps(LINE) + "\n\n")  # and empty lines are none
     (line,) = read_feedback(tmp_path / "feedback.jsonl")
     assert (line.distance, line.request_id, line.key, line.asked_by) == (0.5, "", "", "")
 

@@ -111,6 +111,13 @@ def test_a_photo_that_equals_another_item_does_not_spoil_the_tail() -> None:
     assert 0 < GallerySize(near, 299).fpir(0.2, 1000) < GallerySize(near, 299).fpir(0.3, 1000) < 1
 
 
+def test_a_gallery_has_no_more_other_items_than_it_holds() -> None:
+    near = np.array([[0.1, 0.2, 0.3, 0.4, np.inf, np.inf, np.inf, np.inf]])  # of five items, one of them the query's
+    small = size_model(SearchScores(np.array([0]), np.array([0.05]), near[:, 0], 5, near))
+    assert (small.items, small.near.tolist()) == (4, [[0.1, 0.2, 0.3, 0.4]])
+    assert small.fpir(0.25, 2) == pytest.approx(5 / 6)  # of the six pairs of items one holds none of the nearest two
+
+
 def test_where_nothing_is_near_nothing_is_returned() -> None:
     size = GallerySize(np.array([[0.4, np.inf], [np.inf, np.inf]]), 10)
     assert size.threshold(0.001, 2) < 0.4

@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from index.gallery import Gallery
-from retrieval.bundle.bundle import CALIBRATION, Bundle
+from retrieval.bundle.bundle import CALIBRATION, REPORT, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.cli.main import group
 from retrieval.errors import BundleError, CalibrationError, InvalidParameter
@@ -16,11 +17,13 @@ from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.certainty import without_uncertain
 from retrieval.threshold.forecast import fpir_forecast
 from retrieval.threshold.pair_protocol import calibrate_pairs
-from retrieval.threshold.recalibrate import recalibrate
+from retrieval.threshold.recalibrate import propose, recalibrate
 from retrieval.threshold.targets import Target
 
 from ...world import draw, encode, make_bundle
 from .test_gallery_size import searches, simulated
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +65,31 @@ def test_another_promise_is_another_bundle_of_the_same_model(bundle: Bundle, tmp
     assert larger.require_calibration().scores.gallery_items == 300
     again = recalibrate(larger, tmp_path / "again")
     assert again.operating_point == larger.operating_point  # what it promises now is kept
+
+
+def test_an_estimate_is_not_the_default(bundle: Bundle) -> None:
+    with pytest.raises(CalibrationError, match=r"cannot certify an FPIR of 0\.001"):
+        propose(bundle, target=Target(fpir=0.001))
+    assert propose(bundle, target=Target(fpir=0.001), allow_estimate=True).point.status == "estimated"
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_searches_of_one_group_stay_one_observation(scores: SearchScores, tmp_path: Path) -> None:
+    groups = np.array([int(label) // 3 for label in scores.labels])
+    ids = np.arange(len(groups)).astype(str)
+    packed = CalibrationSet(scores, groups, ids, np.ones(len(groups), np.float32)).pack()
+    point = calibrate(scores, target_fpir=0.1, groups=groups)
+    grouped = make_bundle(tmp_path / "grouped", point=point, files={CALIBRATION: packed})
+    again = recalibrate(grouped, tmp_path / "again").operating_point
+    assert (again.threshold, again.evidence["clusters"]) == (point.threshold, 100)
+    assert calibrate(scores, target_fpir=0.1).evidence["clusters"] == 300
+
+
+def test_without_matplotlib_a_bundle_has_no_report(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert REPORT not in recalibrate(bundle, tmp_path / "new", target=Target(fpir=0.1)).further_files
 
 
 @pytest.fixture

@@ -72,6 +72,7 @@ def test_the_page_is_whole_and_loads_nothing(scores: SearchScores) -> None:
     assert choice.index("local scaling, k = 8, whitened") < choice.index("plain")
 
 
+@pytest.mark.usefixtures("empty_pictures")
 def test_the_status_is_said_in_words(scores: SearchScores) -> None:
     certified = render_report(ReportData(calibrate(scores), scores))
     assert "<b>Certified.</b> At most 5.0% of photos of unknown items" in certified

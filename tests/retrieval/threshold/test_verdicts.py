@@ -21,6 +21,8 @@ from retrieval.threshold.verdicts import SHARE, feedback_caps, weigh
 
 from .test_feedback import bundle, strangers, told
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 __all__ = ["bundle"]  # the fixture
 
 
@@ -95,6 +97,29 @@ def test_a_key_does_not_loosen_what_others_do_not(bundle: Bundle) -> None:
     honestly = propose(bundle, feedback=honest, accept_biased=True).point.threshold
     loosened = propose(bundle, feedback=[*honest, *easy], accept_biased=True).point.threshold
     assert loosened == pytest.approx(honestly, abs=0.01)
+
+
+def test_the_fewest_verdicts_suffice_and_the_cap_is_just_below_the_first_error_too_many(bundle: Bundle) -> None:
+    distances = np.arange(1, 101) / 100
+    feedback = told(bundle, distances)
+    assert caps(bundle, feedback, ["shop"]) == (np.nextafter(0.06, 0),) * 2  # five of a hundred, and not the sixth
+    with pytest.raises(DataError, match=r"99 searches of unknown items .* takes 100"):
+        caps(bundle, feedback[1:], ["shop"])
+    assert feedback_caps(weigh(bundle, feedback, trusted=["shop"]), 0.29)[0] == np.nextafter(0.3, 0)  # 28.999... of 100
+
+
+def test_verdicts_without_a_key_are_told_as_such(bundle: Bundle) -> None:
+    nobody = [replace(feedback, key="", asked_by="") for feedback in told(bundle, np.arange(1, 5) / 10)]
+    assert weigh(bundle, nobody, trusted=[""]).lines() == ["whoever asked without a key: 4 count, trusted"]
+    with pytest.raises(DataError, match="all 4 verdicts on unknown items are by whoever asked without a key"):
+        caps(bundle, nobody)
+
+
+def test_a_biased_loosening_is_not_the_default(bundle: Bundle) -> None:
+    feedback = strangers(bundle, 0.1)
+    asked = propose(bundle, feedback=feedback, trusted=["shop"])
+    assert (asked.point.threshold, asked.point.status) == (bundle.threshold, "certified")
+    assert propose(bundle, feedback=feedback, trusted=["shop"], accept_biased=True).point.threshold > bundle.threshold
 
 
 def test_a_trusted_key_needs_no_others(bundle: Bundle) -> None:

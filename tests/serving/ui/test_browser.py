@@ -296,7 +296,7 @@ def test_an_accessibility_check_finds_nothing_serious(
     expect(page.locator("#answer h2")).to_have_text("This is item-03")
     for text in ("Search a part of it", "Drift of live photos"):
         page.get_by_text(text).click()
-    page.wait_for_timeout(700)  # they unfold
+    page.wait_for_function("document.getAnimations().every(animation => animation.playState !== 'running')")
     found = Axe().run(page).response["violations"]
     serious = [
         f"{violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"

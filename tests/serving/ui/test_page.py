@@ -77,21 +77,20 @@ def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
     assert len(items) == len(set(items)) == 6
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_the_server_ends_when_asked_and_takes_the_uploads_along(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: signal.Signals, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for how in (signal.SIGINT, signal.SIGTERM):
-        folder = tmp_path / how.name
-        folder.mkdir()
-        monkeypatch.setenv("TMPDIR", str(folder))
-        running = start(world, folder, "--threads", "1", "--examples", str(world / "photos"))
-        with httpx.Client(base_url=running.address) as client:
-            (sent,) = folder.glob(f"{PREFIX}*/{upload(client, encode(draw(1, 1)))}")
-            assert stat.S_IMODE(sent.parent.stat().st_mode) == 0o700
-            assert stat.S_IMODE(sent.stat().st_mode) == 0o600
-        assert stop(running, how) in (0, -how)
-        assert list(folder.iterdir()) == [running.log]
-        told = running.log.read_text()
-        assert "30 photos of 10 items" in told
-        assert f"page at {running.address}" in told
-        assert "Traceback" not in told
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    running = start(world, tmp_path, "--threads", "1", "--examples", str(world / "photos"))
+    with httpx.Client(base_url=running.address, timeout=60) as client:
+        (sent,) = tmp_path.glob(f"{PREFIX}*/{upload(client, encode(draw(1, 1)))}")
+        assert stat.S_IMODE(sent.parent.stat().st_mode) == 0o700
+        assert stat.S_IMODE(sent.stat().st_mode) == 0o600
+    assert stop(running, how) in (0, -how)
+    assert list(tmp_path.iterdir()) == [running.log]
+    told = running.log.read_text()
+    assert "30 photos of 10 items" in told
+    assert f"page at {running.address}" in told
+    assert "Traceback" not in told

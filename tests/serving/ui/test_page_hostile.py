@@ -49,6 +49,7 @@ def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         running = start(world, folder, "--feedback", str(folder / "feedback.jsonl"), program=WATCHED)
     with httpx.Client(base_url=running.address, timeout=20) as client:
         warm(client)
+    assert running.touched()  # it is watched
     yield running
     stop(running)
 
@@ -67,7 +68,7 @@ def folder(server: Served) -> Path:
 
 
 @pytest.fixture
-def link(folder: Path, secrets: list[str], link: Path) -> Iterator[Path]:
+def link(folder: Path, secrets: list[str]) -> Iterator[Path]:
     """Return a link in that folder which leads out of it."""
     link = folder / "link"
     link.symlink_to(secrets[0])
@@ -133,7 +134,7 @@ def forged(path: str) -> list[Any]:
 
 @pytest.mark.timeout(300)
 def test_no_path_that_a_client_names_is_opened(
-    server: Served, page: httpx.Client, folder: Path, secrets: list[str]
+    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path
 ) -> None:
     token = upload(page, encode(draw(1, 1)))
     up = "/".join([".."] * 10)
@@ -381,7 +382,7 @@ class Fuzz:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_json_for_any_event_opens_a_file_or_fails(
-    server: Served, page: httpx.Client, folder: Path, secrets: list[str]
+    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path
 ) -> None:
     up = "/".join([".."] * 10)
     leaves: list[Any] = [*secrets, *(f"{folder}/{up}{path}" for path in secrets), str(link), "link", META]

@@ -159,5 +159,6 @@ def test_a_wrong_pipeline_is_refused_before_training(definition: dict[str, Any],
     assert error.value.parameter == "augmentation"
 
 
+@pytest.mark.slow
 def test_the_network_is_not_asked() -> None:
     subprocess.run([sys.executable, "-c", NO_NETWORK], check=True, timeout=120)

@@ -1,9 +1,12 @@
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 
 from retrieval.metrics.consistency import opis
 from retrieval.metrics.pairs import Pairs
+from training.evaluation import pair_counts
 from training.evaluation.pair_counts import GpuPairs, pair_counter
 
 DEVICES = [
@@ -13,11 +16,13 @@ DEVICES = [
 
 
 @pytest.fixture(scope="module")
-def embeddings() -> tuple[np.ndarray, np.ndarray]:
+def embeddings() -> Iterator[tuple[np.ndarray, np.ndarray]]:
     generator = np.random.default_rng(0)
-    labels = np.repeat(np.arange(700), 7)  # 4,900 photos: two tiles a side
-    vectors = generator.normal(size=(700, 24))[labels] + 1.2 * generator.normal(size=(4900, 24))
-    return vectors.astype(np.float32), labels
+    labels = np.repeat(np.arange(200), 7)  # 1,400 photos: two tiles a side
+    vectors = generator.normal(size=(200, 24))[labels] + 1.2 * generator.normal(size=(1400, 24))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pair_counts, "TILE", 1000)
+        yield vectors.astype(np.float32), labels
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,28 @@ from training.export import variants
 from training.export.export import export
 from training.export.onnx_writer import write_onnx
 from training.loop.run import Run
+from training.model import EmbeddingModel
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def written_once() -> Iterator[None]:
+    """Write each model as ONNX once: it takes seconds, and most tests here export the same two."""
+    written: dict[bytes, bytes] = {}
+
+    def write(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
+        arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
+        arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
+        key = b"".join([str(size).encode(), *(array.tobytes() for array in arrays)])
+        if key not in written:
+            write_onnx(model, path, size=size, whitening=whitening)
+            written[key] = path.read_bytes()
+        path.write_bytes(written[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(variants, "write_onnx", write)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +65,15 @@ def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
         assert (got.certainties > 0).all()
 
 
-@pytest.mark.parametrize("batch", [1, 7])
-def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path, batch: int) -> None:
+def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path) -> None:
     photos = run.photos()[:33]
     plain = embed_photos(run.best_model(), PhotoReader(photos, run.preprocessing), len(photos), run.preprocessing)
     whitening = Whitening.fit(plain)
     write_onnx(run.best_model(), tmp_path / "model.onnx", size=32, whitening=whitening)
-    got = Embedder(tmp_path / "model.onnx", run.preprocessing).embed([photo.path for photo in photos[:batch]])
-    assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
+    embedder = Embedder(tmp_path / "model.onnx", run.preprocessing)
+    for batch in (1, 7):
+        got = embedder.embed([photo.path for photo in photos[:batch]])
+        assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
 
 
 def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: Bundle) -> None:
@@ -97,12 +121,13 @@ def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
 
 
 def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError):
+    with pytest.raises(CalibrationError) as caught:
         export(run, tmp_path / "bundle", target_fpir=0.2)
+    assert "--allow-estimate" in caught.value.remedy
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("part", ["fit", "validation"])
+@pytest.mark.parametrize("part", [pytest.param("fit", marks=pytest.mark.slow), "validation"])
 def test_items_that_decided_something_never_calibrate(
     part: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

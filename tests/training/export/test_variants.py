@@ -24,7 +24,7 @@ from training.export.export import export
 from training.export.variants import FLOORS, REFERENCE, Variant, check_parity
 from training.loop.run import Run
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_pictures")]
 HERE = import_onnxruntime().get_available_providers()
 
 

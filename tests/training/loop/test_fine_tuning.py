@@ -26,6 +26,8 @@ from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 
 def parts(run: Run, name: str = LAST) -> dict[str, torch.Tensor]:
     return run.load(name)[0]
@@ -157,6 +159,7 @@ def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, t
     assert torch.equal(parts(run)["model.head.weight"], parts(run, BEST)["head.weight"])
 
 
+@pytest.mark.slow
 def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_path: Path) -> None:
     run = train(tiny_settings(catalogue, precompute=1, epochs=4, pooling="gem"), tmp_path / "run")
     assert same(backbone(parts(run)), backbone(untrained(run), ""))

@@ -23,6 +23,7 @@ SURROGATE = {"contextual", "contextual_sum", "contextual_corrected", "contextual
 DRAWN = {"margin"}  # which negatives it takes is drawn, in the order of the batch
 WITH_NORMS = {"vmf_nca", "nca_l2"}  # a norm is a certainty to the one, part of a distance to the other
 ALONE = {name for name, entry in LOSSES.items() if not entry.has_proxies}
+QUICKLY = [True, pytest.param(False, marks=pytest.mark.slow)]  # along random directions, or in each coordinate
 HALVES = ["float32", "bfloat16", "float16"]
 
 
@@ -40,19 +41,21 @@ def seeded(loss: nn.Module, vectors: Tensor, labels: Tensor) -> Tensor:
     return value
 
 
+@pytest.mark.parametrize("fast", QUICKLY)
 @pytest.mark.parametrize("name", sorted(set(LOSSES) - SURROGATE))
-def test_gradcheck(name: str) -> None:
+def test_gradcheck(name: str, fast: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(10, 6, generator=generator, dtype=F64, requires_grad=True)
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
     loss = make(name)
     value = seeded(loss, vectors, labels)
     assert torch.autograd.grad(value, vectors)[0].abs().max() > 0  # the batch exercises the loss
-    assert torch.autograd.gradcheck(lambda v: seeded(loss, v, labels), (vectors,))
+    assert torch.autograd.gradcheck(lambda v: seeded(loss, v, labels), (vectors,), fast_mode=fast)
 
 
+@pytest.mark.parametrize("fast", QUICKLY)
 @pytest.mark.parametrize("name", sorted(name for name, entry in LOSSES.items() if entry.has_proxies))
-def test_gradcheck_of_what_is_learned(name: str) -> None:
+def test_gradcheck_of_what_is_learned(name: str, fast: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     vectors = torch.randn(10, 6, generator=generator, dtype=F64)
     labels = torch.tensor([0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
@@ -62,7 +65,7 @@ def test_gradcheck_of_what_is_learned(name: str) -> None:
     def value(*tensors: Tensor) -> Tensor:
         return torch.func.functional_call(loss, dict(zip(parameters, tensors, strict=True)), (vectors, labels))
 
-    assert torch.autograd.gradcheck(value, tuple(parameters.values()))
+    assert torch.autograd.gradcheck(value, tuple(parameters.values()), fast_mode=fast)
 
 
 BATCHES: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {

@@ -24,6 +24,8 @@ from training.losses.registry import COMPARED, has_comparison_losses, load_compa
 from ..conftest import tiny_settings
 from .golden import small_batch
 
+QUICK = {"arcface", "multi_similarity", "proxy_anchor", "recall_at_k", "vmf_nca"}  # one of each kind
+
 
 def test_every_loss_of_the_package_has_a_name() -> None:
     public = [getattr(package, name) for name in package.__all__]
@@ -147,7 +149,13 @@ def test_a_loss_that_needs_balanced_batches_says_so_before_training(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("loss", sorted(set(LOSSES) - {"similarity_regularizer", "triplet"}))
+@pytest.mark.parametrize(
+    "loss",
+    [
+        loss if loss in QUICK else pytest.param(loss, marks=pytest.mark.slow)
+        for loss in sorted(set(LOSSES) - {"similarity_regularizer", "triplet"})
+    ],
+)
 def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
     assert run.progress["epoch"] == 1

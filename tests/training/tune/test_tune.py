@@ -36,6 +36,8 @@ from training.tune.tune import resume_tuning, tune
 from ...conftest import ROOT
 from ..conftest import tiny_settings
 
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
 RATES = parse_searches(["learning_rate=1e-4..1e-1:log"])
 FAKE = """
 import sys, time
@@ -105,6 +107,7 @@ def test_the_best_trial_is_found_and_becomes_a_config_of_train(catalogue: Path, 
     assert error == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same_and_another_seed_another(catalogue: Path, tmp_path: Path, cheap: None) -> None:
     drawn = []
     for name, seed in (("one", 0), ("same", 0), ("other", 1)):
@@ -114,6 +117,7 @@ def test_the_same_seed_draws_the_same_and_another_seed_another(catalogue: Path, 
     assert drawn[0] != drawn[2]
 
 
+@pytest.mark.slow
 def test_a_resumed_study_is_the_uninterrupted_one(
     catalogue: Path, tmp_path: Path, cheap: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +169,7 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(catalogue: Pa
         tune(base, tmp_path / "study", search=RATES, options=options(), jobs=0)
 
 
+@pytest.mark.slow
 def test_values_that_do_not_go_together_are_drawn_anew(
     catalogue: Path, tmp_path: Path, cheap: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

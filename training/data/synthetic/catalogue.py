@@ -13,7 +13,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from retrieval.errors import InvalidParameter
-from retrieval.files import write_file
+from retrieval.files import naming, write_file
 
 from .designs import Design, draw_family
 from .families import FAMILIES, UNKNOWN, Shape
@@ -166,7 +166,8 @@ def _photograph(
                 generator=generator,
             )
             path = folder / f"{store.name}_{number + 1}.jpg"
-            photo.save(path, quality=QUALITY)
+            with naming(path):
+                photo.save(path, quality=QUALITY)
             rows.append(_row(item, path.relative_to(directory), store.name, store.role))
     return rows
 
@@ -198,4 +199,6 @@ def _photograph_unknown(studio: Studio, folder: Path, seed: int) -> None:
                 store=STORES[-1],
                 generator=generator,
             )
-            photo.save(folder / f"{item.item_id}.jpg", quality=QUALITY)
+            path = folder / f"{item.item_id}.jpg"
+            with naming(path):
+                photo.save(path, quality=QUALITY)
