@@ -57,6 +57,7 @@ class Retriever:
         self.bundle = bundle
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
+        self._last_point: tuple[bytes | None, OperatingPoint] = None, bundle.operating_point
         self._rates: dict[int, GalleryRates | None] = {}
         self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
@@ -146,7 +147,7 @@ class Retriever:
         points: list[OperatingPoint] = []
 
         def within(stored: bytes | None) -> float:
-            points.append(served_point(stored, self.bundle))
+            points.append(self._served(stored))
             return points[-1].threshold
 
         version, found = self.gallery.search_version(
@@ -242,7 +243,15 @@ class Retriever:
     @property
     def point(self) -> OperatingPoint:
         """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
-        return served_point(self.gallery.kept(POINT), self.bundle)
+        return self._served(self.gallery.kept(POINT))
+
+    def _served(self, stored: bytes | None) -> OperatingPoint:
+        """Return the operating point that serves, given the one that the gallery keeps."""
+        content, point = self._last_point
+        if stored is not content:
+            point = served_point(stored, self.bundle)
+            self._last_point = stored, point
+        return point
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""

@@ -15,6 +15,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import RunError
 from retrieval.files import write_file
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.gallery_anchor import describe
 from training.data.synthetic import make_catalogue
 from training.evaluation.report import evaluate_run, render
 from training.export.export import export
@@ -45,21 +46,25 @@ def demo_settings(catalogue: Path, *, epochs: int = 12, seed: int = SEED) -> Set
     )
 
 
-def run_demo(output: Path, *, seed: int = SEED) -> dict[str, Any]:
-    """Draw a catalogue, train, evaluate, export and index it under `output`; return the evaluation."""
+def run_demo(output: Path, *, seed: int = SEED) -> tuple[dict[str, Any], str]:
+    """Draw a catalogue, train, evaluate, export and index it under `output`.
+
+    Returns the evaluation, and what to expect of the gallery's threshold.
+    """
     photos = make_catalogue(output / "photos", seed=seed)
     run = train(demo_settings(photos, seed=seed), output / "run")
     report = evaluate_run(run)
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
-    index_demo(bundle, photos, output / "gallery", run.protocol.gallery_source)
+    expectation = index_demo(bundle, photos, output / "gallery", run.protocol.gallery_source)
     copy_examples(photos, output / "examples", run.protocol.query_source)
-    return report
+    return report, expectation
 
 
-def index_demo(bundle: Bundle, catalogue: Path, gallery: Path, source: str) -> None:
-    """Index the gallery photos of all items, trained and unseen."""
+def index_demo(bundle: Bundle, catalogue: Path, gallery: Path, source: str) -> str:
+    """Index the gallery photos of all items, trained and unseen; return what to expect of the gallery's threshold."""
     photos = [p for p in read_catalogue(catalogue) if source in (p.role, p.source)]
-    index_catalogue(bundle, photos, gallery)
+    point = index_catalogue(bundle, photos, gallery).point
+    return "" if point is None else "\nThe threshold is set again in the gallery. " + "\n".join(describe(point)) + "\n"
 
 
 def copy_examples(catalogue: Path, folder: Path, source: str) -> None:
@@ -121,8 +126,8 @@ def demo(output: Path, seed: int, keep: bool) -> None:
             click.echo((output / "table.txt").read_text())
             return
         _clear(output)
-    report = run_demo(output, seed=seed)
-    table = f"{render(report)}\n\n{explain(report)}\n"
+    report, expectation = run_demo(output, seed=seed)
+    table = f"{render(report)}\n\n{explain(report)}\n{expectation}"
     write_file(output / "table.txt", table)
     click.echo(f"\n{table}")
     click.echo(f"Wrote {output}/bundle and {output}/gallery in {time.perf_counter() - started:.0f} s.")

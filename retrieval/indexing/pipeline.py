@@ -92,16 +92,15 @@ def index_catalogue(
     A gallery without an operating point gets one (`GalleryAnchor`); one that has it keeps it, and the report says what
     it does now. With `tighten`, every transaction sets a stricter threshold where the new photos ask for one.
 
-    Raises BundleMismatch if the gallery belongs to another model, and GalleryLocked if another process is writing.
+    Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
     """
     if engine not in ENGINES:
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
-    report = IndexReport()
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
-    started = time.perf_counter()
+    report, started = IndexReport(), time.perf_counter()
     with (
         open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,

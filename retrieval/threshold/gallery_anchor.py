@@ -17,7 +17,7 @@ from index.gallery import Gallery
 from index.kept_draws import KeptDraws, update_draws
 from index.reader import Reader
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.bundle.served_point import pack_point, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
@@ -139,19 +139,17 @@ def _pack_probes(probes: Probes) -> bytes:
 def describe(point: OperatingPoint) -> list[str]:
     """Return two lines that say what to expect of an anchored point."""
     evidence = point.evidence
-    source = evidence["sources"][evidence["source"]]
-    found = (
-        "How many photos find their item was not measured"
-        if evidence["tpir"] is None
-        else f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
+    items = evidence["sources"][evidence["source"]]["items"]
+    promise = (
+        f"at most {point.target_fpir:.1%} of searches (certified, {items} items)"
+        if point.status == CERTIFIED
+        else f"about {evidence['fpir']:.1%} of searches (estimated, {items} items; at most "
+        f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
     )
-    more = (
-        ""
-        if evidence["tpir_of"] == "labelled queries"
-        else ("; for your users' photos pass 50 labelled ones with --queries")
-    )
-    return [
-        f"An unknown item returns a match in {point.target_fpir:.1%} of searches at most "
-        f"({point.status}, {source['items']} items; observed {evidence['fpir']:.1%}).",
-        f"{found}{more}.",
-    ]
+    if evidence["tpir"] is None:
+        found = "How many photos find their item was not measured"
+    else:
+        found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
+    of_users = evidence["tpir_of"] == "labelled queries"
+    more = "" if of_users else "; for your users' photos pass 50 labelled ones to `retrieval calibrate` with --queries"
+    return [f"An unknown item returns a match in {promise}.", f"{found}{more}."]
