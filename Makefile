@@ -87,7 +87,7 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 
 # MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each
-	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)')
+	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)') $(if $(SAMPLE),--sample $(SAMPLE))
 
 reliability: export RETRIEVAL_FUZZ := 10000
 reliability: export RETRIEVAL_FLIPS := 1000

@@ -198,7 +198,7 @@ def test_what_cannot_be_written_is_one_line(
     if place == "full":
         with full_disk():
             told = refused(words, monkeypatch, capsys)
-        assert re.match(r"error: (the database )?/\w", told), told  # it names the file
+        assert re.search(r"[ ']/\w", told), told  # it names the file
     else:
         refused(words, monkeypatch, capsys)
     assert left(tmp_path / "out") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
@@ -147,6 +148,13 @@ def test_hand_made_faults_replace_text_that_is_there() -> None:
     (missing,) = (fault for fault in values if "ceil to floor" in fault["name"])
     with pytest.raises(ValueError, match=r"replaces text that retrieval/threshold/bounds\.py holds 0 times"):
         faults_of(missing["module"], b"")
+
+
+def test_the_repository_meets_its_own_limits() -> None:
+    written = json.loads(settings.RESULTS.read_text())
+    assert report.complaints(written, Settings.read()) == []
+    table = settings.TABLE.read_text().splitlines()
+    assert [row for row in report.table(written) if row not in table] == []
 
 
 def results(**changes: object) -> dict[str, dict[str, object]]:

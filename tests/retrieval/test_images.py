@@ -230,6 +230,13 @@ def test_the_view_is_the_centred_square() -> None:
     assert np.array_equal(half, whole[16:48, 32:64])
 
 
+@pytest.mark.parametrize("size", [(400, 4000), (4000, 400)])
+def test_the_shorter_side_decides_the_reduced_scale(size: tuple[int, int]) -> None:
+    large = encode(Image.new("RGB", size))
+    assert open_image(large, min_side=100).size == (size[0] // 2, size[1] // 2)
+    assert open_image(large).size == size
+
+
 def test_the_tensor_is_scaled_and_channels_first() -> None:
     pixels = np.zeros((2, 8, 8, 3), np.uint8)
     pixels[..., 0] = 255
@@ -254,6 +261,8 @@ def test_a_bbox_beyond_the_image_is_refused() -> None:
     assert crop(gradient(), (0, 0, 50, 40)).size == (50, 40)
     with pytest.raises(ImageUnsupported, match="beyond"):
         crop(gradient(), (0, 0, 500, 40))
+    with pytest.raises(ImageUnsupported, match="reaches beyond"):
+        crop(gradient(), (0, 0, 50, 5000))
 
 
 def test_boxes_are_cut_by_the_resize() -> None:

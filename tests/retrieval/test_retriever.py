@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,6 +61,13 @@ def test_ten_items_are_returned_unless_told_otherwise(tmp_path: Path) -> None:
         image = encode(draw(3, 3))
         assert len(retriever.search(image).matches) == 10
         assert len(retriever.search(image, top_k=12).matches) == 12
+
+
+def test_timings_are_those_of_the_stages(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.retriever.time", SimpleNamespace(perf_counter=iter([0, 1, 3, 6]).__next__))
+    (answer,) = retriever.search_batch([encode(draw(3, 3))])
+    assert not isinstance(answer, ImageRefused)
+    assert answer.timings_ms == {"decode": 1000, "embed": 2000, "search": 3000}
 
 
 def test_a_long_filter_is_not_repeated_in_its_refusal(retriever: Retriever) -> None:

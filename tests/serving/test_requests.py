@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from retrieval.retriever import Retriever
 from serving.api.problems import MEDIA_TYPE
@@ -63,6 +64,12 @@ def test_a_length_that_is_none_is_refused(shop: Path, length: str) -> None:
         answer = client.post("/v1/search", content=b"x", headers={"content-length": length})
         assert (answer.status_code, answer.headers["content-type"]) == (400, MEDIA_TYPE)
         assert client.post("/v1/search", content=b"x", headers={"content-length": "9" * 19}).status_code == 413
+
+
+def test_a_websocket_is_closed_at_once(guarded: TestClient) -> None:
+    with pytest.raises(WebSocketDisconnect) as ended, guarded.websocket_connect("/gradio_api/queue"):
+        pass
+    assert ended.value.code == 1008  # by policy
 
 
 @pytest.fixture

@@ -20,11 +20,9 @@ HEAD = """# Mutants
 
 `make mutants` puts small faults into the modules that decide a match, a threshold, a certificate, who may do what and
 what is durable, one at a time, and runs the tests of the line that is at fault. A mutant is *killed* when a test
-fails. Each survivor is explained in [tests/mutants/survivors.toml](../tests/mutants/survivors.toml). The share counts
-explained survivors as survivors. *Hand-made* faults are those of
-[tests/mutants/faults.toml](../tests/mutants/faults.toml). Where a module has more mutants than were tried, they are a
-random sample (`python -m tools.mutants --sample N`), the same each time; `make mutants` tries all.
-Both write this table.
+fails. Each survivor is explained in `tests/mutants/survivors.toml`; the share counts explained survivors as survivors.
+*Hand-made* faults are those of `tests/mutants/faults.toml`. Where a module has more mutants than were tried, they are a
+random sample, the same each time (`make mutants SAMPLE=25`); without `SAMPLE` all are tried. Both write this table.
 
 | module | mutants tried | killed | survivors, explained | share killed | hand-made killed |
 | --- | --- | --- | --- | --- | --- |

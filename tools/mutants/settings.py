@@ -14,7 +14,7 @@ FAULTS = ROOT / "tests" / "mutants" / "faults.toml"
 RESULTS = ROOT / "tests" / "mutants" / "results.json"
 TABLE = ROOT / "docs" / "mutants.md"
 CACHE = ROOT / ".ci" / "mutants.json"  # outcomes on this machine; results.json holds the totals
-PROJECT = ("index", "retrieval", "serving", "training", "tests")
+PROJECT = ("index", "research", "retrieval", "serving", "tests", "training")
 
 
 @dataclass(frozen=True)

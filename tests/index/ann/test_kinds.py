@@ -73,6 +73,7 @@ def test_accept_and_reject_are_those_of_brute_force(kind: str, tmp_path: Path) -
 def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, items = gallery_of(tmp_path / "g", kind)
     gallery.add(["late"], ["late"], vectors[:1], metadata=[{"half": "b", "number": -1}])
+    monkeypatch.setattr(snapshot, "BLOCK", 300)  # several of them are read
     for scanned in (20_000, 10):  # by looking at all that pass, and through the index
         monkeypatch.setattr(snapshot, "SCANNED", scanned)
         gallery._current()._filters.clear()
