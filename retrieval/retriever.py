@@ -260,11 +260,8 @@ class Retriever:
     def _rates_at(self, version: int) -> GalleryRates | None:
         """Return the rates of a version that is the newest or was searched before, else None."""
         if version not in self._rates and version == self.gallery.version:
-            point = self.point
-            rates = None
-            if point is not self.bundle.operating_point and isinstance(self.gallery, Reader):
-                rates = GalleryRates.read(self.gallery, point)
-            self._rates = {version: rates}
+            gallery = self.gallery
+            self._rates = {version: GalleryRates.read(gallery, self.point) if isinstance(gallery, Reader) else None}
         return self._rates.get(version)
 
     def fpir_forecast(self) -> FpirForecast | None:

@@ -83,7 +83,9 @@ class GalleryRates:
 
     @classmethod
     def read(cls, gallery: Reader, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of the newest version, None if its draws do not cover every photo of it."""
+        """Return the rates of the newest version, None if it is not anchored or has newer photos."""
+        if not point.evidence.get("anchored"):
+            return None
         kept, seqs = KeptDraws.read(gallery), gallery.snapshot().seqs
         if kept is None or (len(seqs) and kept.until <= int(seqs[-1])):
             return None

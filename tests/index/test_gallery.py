@@ -339,7 +339,7 @@ def test_a_merge_forgets_the_removed_photos_that_it_dropped(tmp_path: Path) -> N
     gallery = filled(tmp_path / "g")
     gallery.remove(photo_ids=["p1", "p2"])
     assert len(gallery._store.removed()) == 2
-    gallery.merge()
+    gallery.rebuild()
     assert len(gallery._store.removed()) == 0
     assert gallery.verify() == []
 
