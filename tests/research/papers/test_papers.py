@@ -14,8 +14,8 @@ from PIL import Image
 
 from research.papers import runs
 from research.papers.configuration import MODERN, Configuration, Variant
-from research.papers.distance_form import find_metric
 from research.papers.listing import configurations, find
+from research.papers.measure import find_metric
 from research.papers.modern import concatenated
 from research.papers.pictures import picture
 from research.papers.runner import check, run
