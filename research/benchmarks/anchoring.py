@@ -6,7 +6,7 @@ The items of a data set that no model was fitted on are divided at random into h
 the others are unknown. The threshold is set from the gallery's own draws, once alone and once with labelled queries
 of some of the known items, and asked with the query photos of the unknown items. No unknown item is in the gallery or
 takes part in setting the threshold. *From elsewhere* is the threshold that the unknown items' own gallery would set,
-which is how a bundle sets one: on items of another gallery. Means and standard deviations are over the repetitions;
+which is how a bundle sets one; here both galleries are drawn from one population, which users' galleries are not. Means and standard deviations are over the repetitions;
 the spread of true items is that of thresholds set on as many true unknown items.
 """
 
@@ -40,6 +40,7 @@ from .tables import Recorder, parser_of
 SETS = ("birds", "cars", "covers")
 LABELLED_ITEMS = 25  # known items with labelled queries
 TARGET = 0.05
+LEAST_ITEMS = 15  # with fewer than the usual 20, so that grocery can be measured
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def repeat(data: Data, seed: int) -> Repetition:
 def _anchored(gallery: Gallery, probes: dict[str, Probes]) -> float:
     kept: KeptDraws = update_draws(gallery, None, model="frozen", distance_form=PLAIN, probes=probes)
     shift = gallery_shift(kept.sources)
-    return anchor(kept.sources, TARGET, gallery_items=gallery.items, shift=shift).threshold
+    return anchor(kept.sources, TARGET, gallery_items=gallery.items, shift=shift, least_items=LEAST_ITEMS).threshold
 
 
 def _searches(data: Data, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:

@@ -114,6 +114,7 @@ def anchor(
     shift: Shift | None = None,
     cap: float = math.inf,
     certify: bool = False,
+    least_items: int = LEAST_ITEMS,
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
@@ -131,6 +132,8 @@ def anchor(
         Upper limit of the threshold, such as one from feedback.
     certify:
         Certify the target with fewer than 300 items, too.
+    least_items:
+        Number of items from which a source proposes a threshold.
 
     Raises
     ------
@@ -140,7 +143,7 @@ def anchor(
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     shift = shift or Shift()
-    usable = _competing(draws, shift)
+    usable = _competing(draws, shift, least_items)
     mates = LABELLED if LABELLED in usable else OWN
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
@@ -163,16 +166,16 @@ def anchor(
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _competing(draws: Mapping[str, Draws], shift: Shift) -> dict[str, DrawnDistances]:
+def _competing(draws: Mapping[str, Draws], shift: Shift, least_items: int) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
         name: DrawnDistances.of(source, shift=shift.applied if name == OWN else 0.0) for name, source in draws.items()
     }
-    usable = competing(distances)
+    usable = competing(distances, least_items=least_items)
     if not usable:
         count = max((drawn.items for drawn in distances.values()), default=0)
         raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {LEAST_ITEMS}",
+            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {least_items}",
             remedy="Add items to the gallery, or export a bundle with more calibration items",
         )
     return usable

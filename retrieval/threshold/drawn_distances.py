@@ -69,9 +69,9 @@ class DrawnDistances:
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
-def competing(drawn: Mapping[str, DrawnDistances]) -> dict[str, DrawnDistances]:
-    """Return the sources that propose a threshold: those with 20 items; labelled queries replace gallery photos."""
-    enough = {name: source for name, source in drawn.items() if source.items >= LEAST_ITEMS and name != REFERENCE}
+def competing(drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> dict[str, DrawnDistances]:
+    """Return the sources that propose a threshold: those with enough items; labelled queries replace gallery photos."""
+    enough = {name: source for name, source in drawn.items() if source.items >= least_items and name != REFERENCE}
     return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
 
 
