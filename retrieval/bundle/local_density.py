@@ -29,7 +29,7 @@ NEIGHBOURS = (4, 8, 16, 64)  # candidate values of k
 RAMP = 0.05  # squared plain distance at which the additive term is full; it is 0 at distance 0
 OUTSIDE = 0.001  # share of the cohort's own photos that may be called out of domain
 LOWEST = 0.02  # quantile of the cohort's own densities that sets the floor
-PHOTOS_OF_A_PRODUCT, PRODUCTS = 8, 2000  # maximum in a cohort
+PHOTOS_OF_AN_ITEM, ITEMS = 8, 2000  # maximum in a cohort
 BLOCK = 2**22  # cosines in memory at once
 
 
@@ -38,11 +38,11 @@ class Cohort:
     """Photos of items, sorted by item."""
 
     vectors: NDArray[np.float32]  # (m, d) unit
-    products: NDArray[np.int64]  # (m,) item codes, ascending
+    items: NDArray[np.int64]  # (m,) item codes, ascending
 
     def __post_init__(self) -> None:
-        if len(self.vectors) != len(self.products) or (np.diff(self.products) < 0).any():
-            raise InvalidParameter("products", "be ascending, one a vector", self.products.shape)
+        if len(self.vectors) != len(self.items) or (np.diff(self.items) < 0).any():
+            raise InvalidParameter("items", "be ascending, one a vector", self.items.shape)
 
     @classmethod
     def of(cls, vectors: ArrayLike, labels: ArrayLike, *, seed: int = 0) -> Cohort:
@@ -52,29 +52,29 @@ class Cohort:
         order = generator.permutation(len(codes))
         order = order[np.argsort(codes[order], kind="stable")]
         starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
-        products = np.sort(generator.permutation(len(starts) - 1)[:PRODUCTS])
-        chosen = np.concatenate([order[starts[p] : starts[p + 1]][:PHOTOS_OF_A_PRODUCT] for p in products])
+        items = np.sort(generator.permutation(len(starts) - 1)[:ITEMS])
+        chosen = np.concatenate([order[starts[p] : starts[p + 1]][:PHOTOS_OF_AN_ITEM] for p in items])
         return cls(np.asarray(vectors, dtype=np.float32)[chosen], codes[chosen])
 
     @property
     def size(self) -> int:
         """The number of items."""
-        return len(np.unique(self.products))
+        return len(np.unique(self.items))
 
     @cached_property
     def key(self) -> str:
         """The hash of the content."""
-        return hashlib.sha256(self.vectors.tobytes() + self.products.tobytes()).hexdigest()
+        return hashlib.sha256(self.vectors.tobytes() + self.items.tobytes()).hexdigest()
 
     @cached_property
     def _exact(self) -> tuple[Floats, NDArray[np.int64]]:
         """The photos as float64 (d, m), and the start of each item."""
-        return self.vectors.astype(np.float64).T, np.flatnonzero(np.diff(self.products, prepend=-1))
+        return self.vectors.astype(np.float64).T, np.flatnonzero(np.diff(self.items, prepend=-1))
 
     def nearest(self, vectors: NDArray[np.float32]) -> Floats:
         """Return the cosines of vectors (n, d) with each item's nearest photo, descending, (n, size)."""
         photos, starts = self._exact
-        rows = max(1, BLOCK // len(self.products))
+        rows = max(1, BLOCK // len(self.items))
         found = np.empty((len(vectors), len(starts)))
         for start in range(0, len(vectors), rows):
             cosines = vectors[start : start + rows].astype(np.float64) @ photos
@@ -110,9 +110,7 @@ class LocalDensity:
         if self.form not in (ADDITIVE, LOCAL_SCALING):
             raise InvalidParameter("form", f"be {ADDITIVE} or {LOCAL_SCALING}", self.form)
         if not 1 <= self.k < self.cohort.size:
-            raise InvalidParameter(
-                "k", f"lie between 1 and {self.cohort.size - 1}, products beside the nearest", self.k
-            )
+            raise InvalidParameter("k", f"lie between 1 and {self.cohort.size - 1}, items beside the nearest", self.k)
         if self.form == LOCAL_SCALING and not self.floor > 0:
             raise InvalidParameter("floor", "be positive", self.floor)
 
@@ -156,7 +154,7 @@ class LocalDensity:
 def pack_cohort(cohort: Cohort) -> bytes:
     """Return a cohort as npz."""
     file = io.BytesIO()
-    np.savez(file, vectors=cohort.vectors, products=cohort.products)
+    np.savez(file, vectors=cohort.vectors, products=cohort.items)
     return file.getvalue()
 
 
@@ -166,7 +164,8 @@ def unpack_distance_form(values: Mapping[str, Any], data: bytes | None) -> Dista
         return PLAIN
     if data is None:
         raise BundleCorrupt(f"the distance form is {values['form']} and the manifest lists no cohort")
-    cohort = Cohort(**load_arrays(data))
+    arrays = load_arrays(data)
+    cohort = Cohort(arrays["vectors"], arrays["products"])
     return LocalDensity(
         str(values["form"]), int(values["k"]), float(values["floor"]), cohort, float(values["sparsest"])
     )

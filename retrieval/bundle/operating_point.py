@@ -30,7 +30,10 @@ class OperatingPoint:
         """Return a one-line description."""
         size = self.evidence.get("gallery_size")
         if "far_range" in self.evidence:
-            far, frr = self.evidence["far_mean_over_products"], self.evidence["frr_mean_over_products"]
+            far, frr = (
+                self.evidence.get(f"{rate}_mean_over_items", self.evidence.get(f"{rate}_mean_over_products"))
+                for rate in ("far", "frr")  # the second key is that of older bundles
+            )
             return f"two photos match within {self.threshold:.4f}; of pairs FAR {far:.4f}, FRR {frr:.4f}, estimated."
         return f"a match is a distance of at most {self.threshold:.4f}; FPIR {self.target_fpir:g} is {self.status}" + (
             f" for {size} items." if size else "."

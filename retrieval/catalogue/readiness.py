@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from retrieval.errors import DataError
-from retrieval.threshold.bounds import products_needed
+from retrieval.threshold.bounds import items_needed
 
 from .photos import Photo
 from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol, require_mates
@@ -88,7 +88,7 @@ def _few_items(splits: Splits, group_of: Mapping[str, str]) -> list[str]:
             )
     grouped = all(item in group_of for item in splits.calibration)  # `export` then counts groups
     counted = {group_of[item] for item in splits.calibration} if grouped else splits.calibration
-    needed = products_needed(TARGET_FPIR)
+    needed = items_needed(TARGET_FPIR)
     if len(splits.calibration) >= 2 and len(counted) < needed:
         named = "groups" if grouped else "items"
         warnings.append(

@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 Floats = NDArray[np.float64]
 
 
-def products_needed(target_fpir: float) -> int:
+def items_needed(target_fpir: float) -> int:
     """Return the number of independent items that certify the target if none of them has an error."""
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - target_fpir))
 

@@ -27,13 +27,13 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 
-from .bounds import CONFIDENCE, bound_p_value, cluster_means, products_needed, upper_bound
+from .bounds import CONFIDENCE, bound_p_value, cluster_means, items_needed, upper_bound
 from .gallery_size import EXTRAPOLATION, GallerySize, size_model
 
 CANDIDATES = 2000  # maximum number of thresholds compared
 SPLITS = 200  # number of random splits of the clusters into halves
 STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
-REMEDY = "Bring more calibration products, or accept the word `estimated` with --allow-estimate"
+REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
 
 Floats = NDArray[np.float64]
 Rule = Callable[[UtilityCurves], float | None]  # chooses one of the distances of curves
@@ -184,8 +184,8 @@ class _Promise:
             )
         count = int(self.clusters.max()) + 1
         return (
-            f"{count} independent products cannot certify an FPIR of {self.target:g}: even without a single error it "
-            f"takes {products_needed(self.target)}"
+            f"{count} independent items cannot certify an FPIR of {self.target:g}: even without a single error it "
+            f"takes {items_needed(self.target)}"
         )
 
 
@@ -242,9 +242,9 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
         "misidentification": rates.misidentification,
         "search_opis": search_opis(scores, promise.target).value,
         "queries": rates.queries,
-        "products": len(np.unique(scores.labels)),
+        "items": len(np.unique(scores.labels)),
         "clusters": len(means),
-        "products_needed": products_needed(promise.target),
+        "items_needed": items_needed(promise.target),
         "gallery_items": scores.gallery_items,
         "gallery_size": promise.items,
     }

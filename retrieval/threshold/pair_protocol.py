@@ -15,7 +15,7 @@ from retrieval.errors import CalibrationError
 from retrieval.metrics.consistency import FAR_RANGE, opis, utility_curves
 from retrieval.metrics.identification import SearchScores, identification_rates
 
-from .bounds import products_needed
+from .bounds import items_needed
 from .calibrate import best_threshold
 
 GRID = 1000
@@ -61,16 +61,16 @@ def calibrate_pairs(
     evidence = {
         "protocol": PAIRS,
         "far_range": list(far_range),
-        "far_mean_over_products": float(1 - curves.specificity[:, place].mean()),
-        "frr_mean_over_products": float(1 - curves.sensitivity[:, place].mean()),
+        "far_mean_over_items": float(1 - curves.specificity[:, place].mean()),
+        "frr_mean_over_items": float(1 - curves.sensitivity[:, place].mean()),
         "opis": found.value,
         "fpir": rates.fpir,
         "fpir_upper": 1.0,  # no target for searches
         "tpir": rates.tpir,
         "misidentification": rates.misidentification,
-        "products": len(curves.classes),
+        "items": len(curves.classes),
         "clusters": len(curves.classes),
-        "products_needed": products_needed(target),
+        "items_needed": items_needed(target),
         "gallery_items": scores.gallery_items,
         "gallery_size": scores.gallery_items,
     }

@@ -58,9 +58,9 @@ def render_report(data: ReportData) -> str:
     """Render the report as HTML; raise MissingDependency if matplotlib is not installed."""
     figures = [
         (
-            "Each product's utility against the threshold",
+            "Each item's utility against the threshold",
             drawn(lambda axes: _utility(axes, search_curves(data.scores, _range(data.scores)), data.point.threshold)),
-            "The harmonic mean of 1 − FPIR and TPIR, one line a product; the closer the lines, the more one threshold "
+            "The harmonic mean of 1 − FPIR and TPIR, one line per item; the closer the lines, the more one threshold "
             "means the same for all. OPIS of searches: "
             f"{_opis_words(search_opis(data.scores, data.point.target_fpir))}.",
         ),
@@ -120,11 +120,11 @@ def _status(point: OperatingPoint) -> str:
             f"confidence, in a gallery of {evidence['gallery_size']} items."
         )
     else:
-        more = max(0, int(evidence["products_needed"]) - int(evidence["clusters"]))
+        more = max(0, int(evidence["items_needed"]) - int(evidence["clusters"]))
         told = (
             f"<b>Estimated.</b> {share} of photos of unknown items returned something; the promise of {target} is not "
             f"certified: the upper bound is {evidence['fpir_upper']:.1%}."
-            + (f" At least {more} more independent products are needed, without a single error." if more else "")
+            + (f" At least {more} more independent items are needed, without a single error." if more else "")
         )
     return (
         f'<div class="status {html.escape(point.status)}"><p>{told}</p><p>A match is a distance of at most '
@@ -146,7 +146,7 @@ def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
     rows = [(html.escape(_form(entry)), f"{entry['FNIR']:.3f}", f"{entry['search_opis']:.2e}") for entry in tried]
     marks = ["chosen", *[""] * (len(tried) - 1)]
     return (
-        "<h2>What was chosen, and what was not</h2><p>Distances were compared on validation products, which neither "
+        "<h2>What was chosen, and what was not</h2><p>Distances were compared on validation items, which neither "
         "the loss nor the threshold saw: FNIR at the target FPIR, then OPIS among those within a standard error, and "
         "the plain one where nothing is gained. The first is used.</p>"
         + table(("distance", "FNIR", "OPIS of searches"), rows, marks=marks)
@@ -192,7 +192,7 @@ def _worst(data: ReportData) -> str:
             f"it in the gallery {1 - curves.specificity[place, 0]:.0%} of them return another item.</p>"
             f'<div class="photos">{pictures}</div>'
         )
-    return f"<h2>The products it serves worst</h2>{''.join(rows)}"
+    return f"<h2>The items it serves worst</h2>{''.join(rows)}"
 
 
 def _number(value: object) -> str:
@@ -215,7 +215,7 @@ def _utility(
     lines = axes.plot(curves.distances, curves.utility.T, color=BLUE, alpha=0.15 if many else 0.35, linewidth=0.8)
     for line in lines:
         line.set_rasterized(many)
-    axes.plot(curves.distances, curves.utility.mean(axis=0), color="black", linewidth=1.8, label="mean of the products")
+    axes.plot(curves.distances, curves.utility.mean(axis=0), color="black", linewidth=1.8, label="mean of the items")
     if threshold is not None:
         axes.axvline(threshold, color=RED, label="threshold")
     if band is not None:

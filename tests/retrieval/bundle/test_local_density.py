@@ -13,7 +13,7 @@ from index.gallery import Gallery
 from retrieval.bundle.local_density import (
     ADDITIVE,
     LOCAL_SCALING,
-    PHOTOS_OF_A_PRODUCT,
+    PHOTOS_OF_AN_ITEM,
     Cohort,
     LocalDensity,
     pack_cohort,
@@ -40,21 +40,21 @@ def cohort() -> Cohort:
     return Cohort.of(*crowded(30, 12, seed=1))
 
 
-def test_a_cohort_holds_so_many_photos_of_each_product(cohort: Cohort) -> None:
+def test_a_cohort_holds_so_many_photos_of_each_item(cohort: Cohort) -> None:
     assert cohort.size == 30
-    assert (np.bincount(cohort.products) == PHOTOS_OF_A_PRODUCT).all()
-    assert PHOTOS_OF_A_PRODUCT == 8
+    assert (np.bincount(cohort.items) == PHOTOS_OF_AN_ITEM).all()
+    assert PHOTOS_OF_AN_ITEM == 8
 
 
-def test_density_is_the_mean_of_the_next_k_products(cohort: Cohort) -> None:
+def test_density_is_the_mean_of_the_next_k_items(cohort: Cohort) -> None:
     vectors, _ = crowded(5, 2)
     cosines = vectors.astype(float) @ cohort.vectors.astype(float).T
-    by_product = np.stack([cosines[:, cohort.products == p].max(axis=1) for p in range(30)], axis=1)
-    expected = np.sort(by_product, axis=1)[:, ::-1][:, 1:5].mean(axis=1)
+    by_item = np.stack([cosines[:, cohort.items == p].max(axis=1) for p in range(30)], axis=1)
+    expected = np.sort(by_item, axis=1)[:, ::-1][:, 1:5].mean(axis=1)
     assert cohort.density(vectors, 4) == pytest.approx(expected, rel=1e-12)
 
 
-def test_products_of_the_cohort_are_hardly_denser_than_others(cohort: Cohort) -> None:
+def test_items_of_the_cohort_are_hardly_denser_than_others(cohort: Cohort) -> None:
     (trained, _), (others, _) = crowded(30, 12, seed=1), crowded(30, 12, seed=2)
     nearest = cohort.nearest(trained)[:, 0].mean() - cohort.nearest(others)[:, 0].mean()
     density = cohort.density(trained, 4).mean() - cohort.density(others, 4).mean()
@@ -154,12 +154,12 @@ def test_broken_rules_are_named(cohort: Cohort, form: str, k: int, message: str)
         LocalDensity(form, k, 0.1, cohort)
 
 
-def test_photos_of_a_cohort_keep_their_products() -> None:
+def test_photos_of_a_cohort_keep_their_items() -> None:
     vectors, labels = crowded(30, 12, seed=1)
-    products_of = {vector.tobytes(): label for vector, label in zip(vectors, labels, strict=True)}
+    items_of = {vector.tobytes(): label for vector, label in zip(vectors, labels, strict=True)}
     made = Cohort.of(vectors.tolist(), [f"item-{label:02d}" for label in labels])
-    assert [products_of[vector.tobytes()] for vector in made.vectors] == made.products.tolist()
-    assert len(np.unique(made.vectors, axis=0)) == 30 * PHOTOS_OF_A_PRODUCT  # none twice
+    assert [items_of[vector.tobytes()] for vector in made.vectors] == made.items.tolist()
+    assert len(np.unique(made.vectors, axis=0)) == 30 * PHOTOS_OF_AN_ITEM  # none twice
     assert made.vectors.dtype == np.float32
 
 
@@ -173,36 +173,36 @@ def test_a_cohort_is_drawn_at_random_and_the_same_again() -> None:
     assert 0.5 < len(drawn) / len(first.vectors) < 0.9  # two draws of 8 of 12 share two thirds
 
 
-def test_of_many_products_a_cohort_holds_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("retrieval.bundle.local_density.PRODUCTS", 10)
+def test_of_many_items_a_cohort_holds_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("retrieval.bundle.local_density.ITEMS", 10)
     world = crowded(30, 12, seed=1)
     cohorts = [Cohort.of(*world, seed=seed) for seed in range(8)]
     assert {cohort.size for cohort in cohorts} == {10}
-    assert {product for cohort in cohorts for product in cohort.products.tolist()} > set(range(25))
-    assert all((np.bincount(cohort.products)[cohort.products] == PHOTOS_OF_A_PRODUCT).all() for cohort in cohorts)
+    assert {item for cohort in cohorts for item in cohort.items.tolist()} > set(range(25))
+    assert all((np.bincount(cohort.items)[cohort.items] == PHOTOS_OF_AN_ITEM).all() for cohort in cohorts)
 
 
-def test_the_key_is_of_the_vectors_and_of_the_products(cohort: Cohort) -> None:
-    moved = cohort.products.copy()
+def test_the_key_is_of_the_vectors_and_of_the_items(cohort: Cohort) -> None:
+    moved = cohort.items.copy()
     moved[-1] += 1
-    assert len({cohort.key, Cohort(cohort.vectors, moved).key, Cohort(-cohort.vectors, cohort.products).key}) == 3
+    assert len({cohort.key, Cohort(cohort.vectors, moved).key, Cohort(-cohort.vectors, cohort.items).key}) == 3
 
 
-@pytest.mark.parametrize("products", [[0, 0, 1, 1], [1, 0, 1], [0, 2, 1], [0, 1]])
-def test_products_of_a_cohort_are_sorted_one_a_vector(products: list[int]) -> None:
-    with pytest.raises(InvalidParameter, match="products must be ascending, one a vector"):
-        Cohort(np.eye(3, dtype=np.float32), np.array(products))
+@pytest.mark.parametrize("items", [[0, 0, 1, 1], [1, 0, 1], [0, 2, 1], [0, 1]])
+def test_items_of_a_cohort_are_sorted_one_a_vector(items: list[int]) -> None:
+    with pytest.raises(InvalidParameter, match="items must be ascending, one a vector"):
+        Cohort(np.eye(3, dtype=np.float32), np.array(items))
 
 
-def test_a_cohort_may_begin_with_any_product() -> None:
+def test_a_cohort_may_begin_with_any_item() -> None:
     cohort = Cohort(np.eye(3, dtype=np.float32), np.array([1, 1, 5]))
     assert cohort.size == 2
     assert cohort.nearest(np.eye(3, dtype=np.float32)).tolist() == [[1, 0], [1, 0], [1, 0]]
 
 
-def test_all_photos_of_few_are_kept_and_no_more_than_2000_products() -> None:
+def test_all_photos_of_few_are_kept_and_no_more_than_2000_items() -> None:
     vectors, labels = crowded(30, 8, seed=1)
-    assert (np.bincount(Cohort.of(vectors, labels).products) == 8).all()
+    assert (np.bincount(Cohort.of(vectors, labels).items) == 8).all()
     many = np.tile(np.eye(2, dtype=np.float32), (1001, 1))
     assert Cohort.of(many, np.arange(2002)).size == 2000
 
@@ -279,7 +279,7 @@ def test_a_manifest_tells_everything_of_a_measure(cohort: Cohort) -> None:
         distance_form.floor,
         distance_form.sparsest,
     )
-    assert (again.cohort.products == cohort.products).all()
+    assert (again.cohort.items == cohort.items).all()
     assert unpack_distance_form({"form": "plain"}, pack_cohort(cohort)) is PLAIN
     with pytest.raises(BundleCorrupt, match="the distance form is additive and the manifest lists no cohort"):
         unpack_distance_form(distance_form.to_dict(), None)  # never the plain distance, which another threshold is for

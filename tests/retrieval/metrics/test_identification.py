@@ -89,7 +89,7 @@ def test_some_queries_keep_all_that_is_known_of_them() -> None:
 
 @pytest.mark.parametrize("factor", [1e-4, 3e-4, 1e-3])
 def test_every_candidate_that_rounding_might_hide_is_measured(factor: float) -> None:
-    """400 photos around one point, nearer to each other than a float32 product can tell, in 300 numbers."""
+    """400 photos around one point, nearer to each other than a float32 item can tell, in 300 numbers."""
     generator = np.random.default_rng(1)
     centre = generator.normal(size=300)
     photos = centre + factor * np.linalg.norm(centre) / np.sqrt(300) * generator.normal(size=(400, 300))

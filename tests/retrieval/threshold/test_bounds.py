@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from retrieval.threshold.bounds import bound_p_value, cluster_means, products_needed, upper_bound
+from retrieval.threshold.bounds import bound_p_value, cluster_means, items_needed, upper_bound
 
 
 def hoeffding_bentkus(means: np.ndarray, target: float) -> float:
@@ -89,11 +89,11 @@ def test_it_is_valid_for_every_number_of_errors(share: float) -> None:
     assert rejected <= 0.05
 
 
-@pytest.mark.parametrize(("target", "products"), [(0.05, 59), (0.01, 299), (0.5, 5), (0.95, 1)])
-def test_products_needed_is_the_least_number_that_certifies(target: float, products: int) -> None:
-    assert products_needed(target) == products
-    assert bound_p_value(np.zeros(products), target) <= 0.05 + 1e-12
-    assert products == 1 or bound_p_value(np.zeros(products - 1), target) > 0.05
+@pytest.mark.parametrize(("target", "items"), [(0.05, 59), (0.01, 299), (0.5, 5), (0.95, 1)])
+def test_items_needed_is_the_least_number_that_certifies(target: float, items: int) -> None:
+    assert items_needed(target) == items
+    assert bound_p_value(np.zeros(items), target) <= 0.05 + 1e-12
+    assert items == 1 or bound_p_value(np.zeros(items - 1), target) > 0.05
 
 
 def test_a_cluster_counts_once_however_many_searches_it_has() -> None:

@@ -9,30 +9,30 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores
-from retrieval.threshold.bounds import bound_p_value, products_needed, upper_bound
+from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
 from retrieval.threshold.calibrate import best_threshold, calibrate
 from retrieval.threshold.gallery_size import size_model
 
 
-def searches(products: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
-    """Return searches of products that differ in how near their best impostor is."""
+def searches(items: int, *, photos: int = 6, seed: int = 0, hard: float = 0.1) -> SearchScores:
+    """Return searches of items that differ in how near their best impostor is."""
     generator = np.random.default_rng(seed)
-    centre = 0.9 + hard * generator.normal(size=products)
-    impostor = np.repeat(centre, photos) + 0.05 * generator.normal(size=products * photos)
-    own = np.abs(0.4 + 0.15 * generator.normal(size=products * photos))
-    return SearchScores(np.repeat(np.arange(products), photos), own, np.clip(impostor, 0.01, 2), products)
+    centre = 0.9 + hard * generator.normal(size=items)
+    impostor = np.repeat(centre, photos) + 0.05 * generator.normal(size=items * photos)
+    own = np.abs(0.4 + 0.15 * generator.normal(size=items * photos))
+    return SearchScores(np.repeat(np.arange(items), photos), own, np.clip(impostor, 0.01, 2), items)
 
 
-def test_products_needed_are_those_of_the_rule_of_three() -> None:
-    assert products_needed(0.05) == 59
-    assert products_needed(0.01) == 299
+def test_items_needed_are_those_of_the_rule_of_three() -> None:
+    assert items_needed(0.05) == 59
+    assert items_needed(0.01) == 299
 
 
-def test_without_errors_exactly_so_many_products_certify() -> None:
+def test_without_errors_exactly_so_many_items_certify() -> None:
     assert bound_p_value(np.zeros(59), 0.05) <= 0.05 < bound_p_value(np.zeros(58), 0.05)
 
 
-def test_the_bound_lies_above_the_mean_and_falls_with_more_products() -> None:
+def test_the_bound_lies_above_the_mean_and_falls_with_more_items() -> None:
     bounds = [upper_bound(np.repeat([0.0, 0.1], count)) for count in (10, 100, 1000)]
     assert bounds[0] > bounds[1] > bounds[2] > 0.05
 
@@ -44,16 +44,16 @@ def test_the_p_value_is_valid_for_coins() -> None:
     assert rejected <= 0.05
 
 
-def test_many_easy_products_are_certified_and_the_promise_holds() -> None:
+def test_many_easy_items_are_certified_and_the_promise_holds() -> None:
     point = calibrate(searches(300), target_fpir=0.05)
     assert point.status == "certified"
     assert point.evidence["fpir"] < point.evidence["fpir_upper"] <= 0.05
-    assert point.evidence["products"] == 300
+    assert point.evidence["items"] == 300
     assert identification_rates(searches(300), point.threshold).tpir == point.evidence["tpir"] > 0.5
 
 
 @pytest.mark.slow
-def test_coverage_on_fresh_products() -> None:
+def test_coverage_on_fresh_items() -> None:
     broken, ratios = 0, []
     for seed in range(200):
         point = calibrate(searches(300, seed=seed), target_fpir=0.05)
@@ -64,13 +64,13 @@ def test_coverage_on_fresh_products() -> None:
     assert np.mean(ratios) > 0.5
 
 
-def test_fifteen_products_are_refused_unless_an_estimate_is_allowed() -> None:
-    with pytest.raises(CalibrationError, match=r"15 independent products cannot certify .* 59"):
+def test_fifteen_items_are_refused_unless_an_estimate_is_allowed() -> None:
+    with pytest.raises(CalibrationError, match=r"15 independent items cannot certify .* 59"):
         calibrate(searches(15))
     point = calibrate(searches(15), allow_estimate=True)
     assert point.status == "estimated"
     assert point.evidence["fpir"] <= 0.05 < point.evidence["fpir_upper"]
-    assert point.evidence["products_needed"] == 59
+    assert point.evidence["items_needed"] == 59
 
 
 def test_groups_are_the_clusters() -> None:
@@ -101,7 +101,7 @@ def test_a_threshold_that_finds_nothing_is_an_error() -> None:
         calibrate(hopeless, allow_estimate=True)
 
 
-def test_products_seen_in_training_are_refused() -> None:
+def test_items_seen_in_training_are_refused() -> None:
     with pytest.raises(CalibrationError, match="seen in training"):
         calibrate(searches(100), seen_labels=[7])
 
@@ -117,7 +117,7 @@ def test_a_point_survives_json() -> None:
     assert OperatingPoint.from_dict(point.to_dict()) == point
 
 
-def test_the_scatter_between_products_is_told() -> None:
+def test_the_scatter_between_items_is_told() -> None:
     alike, unlike = (calibrate(searches(200, hard=hard), allow_estimate=True) for hard in (0.0, 0.2))
     (low, high), (lowest, highest) = (point.evidence["fpir_on_other_half"] for point in (alike, unlike))
     assert lowest < low < 0.05 < high < highest
@@ -142,17 +142,17 @@ def test_a_cap_holds_and_biased_data_certify_nothing() -> None:
     assert loose.status == "estimated"
 
 
-def rising(products: int, allowed: int, *, seed: int = 0) -> SearchScores:
+def rising(items: int, allowed: int, *, seed: int = 0) -> SearchScores:
     """Return one search an item; `allowed` of them come nearer to another item than half of the own photos do.
 
     The other half of the own photos lies behind the next impostor: one step further finds twice as much.
     """
     generator = np.random.default_rng(seed)
-    impostor = np.sort(generator.uniform(0.4, 1.9, products))
+    impostor = np.sort(generator.uniform(0.4, 1.9, items))
     first, second = (impostor[allowed + step : allowed + step + 2].mean() for step in (-1, 0))
-    order = generator.permutation(products)
-    own = np.where(np.arange(products) % 2, first, second)
-    return SearchScores(np.arange(products), own[order], impostor[order], products)
+    order = generator.permutation(items)
+    own = np.where(np.arange(items) % 2, first, second)
+    return SearchScores(np.arange(items), own[order], impostor[order], items)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -243,14 +243,14 @@ def test_the_evidence_is_what_the_searches_show() -> None:
     assert told["misidentification"] == (within & (scores.impostor <= scores.own)).mean()
     assert told["fpir_upper"] == upper_bound(within.reshape(120, 4).mean(axis=1))
     assert told["search_opis"] == search_opis(scores, 0.1).value
-    assert (told["queries"], told["products"], told["clusters"], told["products_needed"]) == (480, 120, 120, 29)
+    assert (told["queries"], told["items"], told["clusters"], told["items_needed"]) == (480, 120, 120, 29)
     assert (told["gallery_items"], told["gallery_size"], told["confidence"]) == (120, 120, 0.95)
 
 
 def test_families_are_fewer_clusters_than_items() -> None:
     scores = searches(300)
     point = calibrate(scores, groups=scores.labels // 3)
-    assert (point.evidence["products"], point.evidence["clusters"]) == (300, 100)
+    assert (point.evidence["items"], point.evidence["clusters"]) == (300, 100)
     within = (scores.impostor <= point.threshold).reshape(100, 18)
     assert point.evidence["fpir_upper"] == upper_bound(within.mean(axis=1))
 
@@ -403,7 +403,7 @@ def test_a_point_is_told_in_a_line() -> None:
         "a match is a distance of at most 0.5000; FPIR 0.1 is certified."
     )
     pairs = OperatingPoint(
-        0.5, "estimated", 0.1, {"far_range": [0, 1], "far_mean_over_products": 0.01, "frr_mean_over_products": 0.2}
+        0.5, "estimated", 0.1, {"far_range": [0, 1], "far_mean_over_items": 0.01, "frr_mean_over_items": 0.2}
     )
     assert pairs.describe() == "two photos match within 0.5000; of pairs FAR 0.0100, FRR 0.2000, estimated."
 

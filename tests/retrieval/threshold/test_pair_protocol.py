@@ -26,8 +26,8 @@ def test_the_threshold_lies_in_the_range_and_no_other_has_more_utility(
     here = utility_curves(vectors, labels, [point.threshold])
     error = curves.utility.std(axis=0, ddof=1).max() / 10
     assert here.utility.mean() >= curves.utility.mean(axis=0).max() - error
-    assert point.evidence["far_mean_over_products"] == pytest.approx(1 - here.specificity.mean(), abs=1e-6)
-    assert 1e-3 <= point.evidence["far_mean_over_products"] <= 1e-2
+    assert point.evidence["far_mean_over_items"] == pytest.approx(1 - here.specificity.mean(), abs=1e-6)
+    assert 1e-3 <= point.evidence["far_mean_over_items"] <= 1e-2
     assert point.status == "estimated"
     assert "FAR 0.0" in point.describe()
 

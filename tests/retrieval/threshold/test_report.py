@@ -80,7 +80,7 @@ def test_the_status_is_said_in_words(scores: SearchScores) -> None:
     point = calibrate(few, allow_estimate=True)
     estimated = render_report(ReportData(point, few))
     assert "<b>Estimated.</b>" in estimated
-    assert "At least 44 more independent products" in estimated
+    assert "At least 44 more independent items" in estimated
     assert "Set on half of the calibration" in estimated
 
 

@@ -120,7 +120,7 @@ def test_a_bundle_is_never_overwritten(bundle: Bundle, run: Run) -> None:
         export(run, bundle.path, allow_estimate=True)
 
 
-def test_too_few_products_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
+def test_too_few_items_are_refused_without_the_word(run: Run, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError) as caught:
         export(run, tmp_path / "bundle", target_fpir=0.2)
     assert "--allow-estimate" in caught.value.remedy
