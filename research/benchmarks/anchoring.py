@@ -70,7 +70,7 @@ def features_of(photos: Sequence[Photo], path: Path, backbone: str) -> np.ndarra
 
 
 def data_sets(data: Path, output: Path, backbone: str) -> list[Data]:
-    """Return the data sets, centred on their training photos; grocery once per rotation of its families."""
+    """Return the data sets, centred on their training photos; grocery once for each half of its families."""
     found = []
     for name in SETS:
         photos = read_catalogue(data / "data" / name / f"{name}.csv")
@@ -79,7 +79,8 @@ def data_sets(data: Path, output: Path, backbone: str) -> list[Data]:
     photos = read_catalogue(data / "data" / "grocery" / "grocery.csv")
     features = features_of(photos, output / "grocery.npy", backbone)
     in_gallery = np.array([photo.source == "store_a" for photo in photos])
-    return found + [_data(f"grocery {r}", rotated(photos, r), features, in_gallery) for r in range(4)]
+    names = ("grocery, even families", "grocery, odd families")
+    return found + [_data(name, rotated(photos, r), features, in_gallery) for r, name in enumerate(names)]
 
 
 def _data(name: str, photos: Sequence[Photo], features: np.ndarray, in_gallery: np.ndarray) -> Data:

@@ -8,7 +8,7 @@ from scipy import stats
 
 from index.draws import NOBODY, Draws
 from index.kept_draws import OWN
-from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED
+from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.anchor import Shift, anchor, gallery_shift, measure_shift, precision
@@ -131,6 +131,7 @@ def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
     point = anchor({OWN: own}, 0.3, gallery_items=60)
     assert own.own.max() <= point.threshold < other.min()
     assert point.evidence["tpir"] == 1
+    assert point.evidence["tpir_of"] == "catalogue photos"
     assert point.evidence["misidentification"] == 0
     assert point.evidence["precision"] == {"0.1": 1, "0.5": 1, "0.9": 1}
 
@@ -207,3 +208,36 @@ def test_the_worst_source_counts_in_the_rates_of_a_gallery() -> None:
     near, far = (DrawnDistances.of(draws([distance] * 20, np.arange(20))) for distance in (0.1, 0.9))
     rates = GalleryRates({OWN: near, PROBE: far})
     assert (rates.fpir(0.5), rates.p_value(0.5), rates.fpir_upper(0.5)) == (1, 1, 1)
+
+
+def test_each_item_counts_once_in_a_shift_however_many_photos_it_has() -> None:
+    generator = np.random.default_rng(0)
+    values = generator.normal(1, 0.1, 40)
+    once = SearchScores(np.arange(40), np.full(40, np.inf), values, 0)
+    counts = np.where(np.arange(40) < 5, 30, 1)  # five items have thirty equal photos each
+    often = SearchScores(np.repeat(np.arange(40), counts), np.full(counts.sum(), np.inf), np.repeat(values, counts), 0)
+    assert measure_shift(often, once).value == pytest.approx(0, abs=0.02)
+    crowd = SearchScores(often.labels, often.own, often.impostor - np.where(often.labels < 5, 9, 0), 0)
+    middles = (np.arange(40) + 0.5) / 40
+    ordered = np.sort(values), np.sort(values - np.where(np.arange(40) < 5, 9, 0))
+    low, lower = (np.interp(np.linspace(0.02, 0.25, 24), middles, side).mean() for side in ordered)
+    assert measure_shift(crowd, once).value == pytest.approx(lower - low, abs=0.35)
+    assert Shift() == Shift(0.0, 0.0, 0)
+
+
+def test_probes_alone_set_a_threshold() -> None:
+    probes = draws(np.linspace(0.1, 1, 40), np.arange(40))
+    point = anchor({PROBE: probes}, 0.1, gallery_items=40)
+    assert point.threshold == DrawnDistances.of(probes).limit(0.1, certified=False)
+    assert (point.evidence["source"], point.evidence["tpir"], point.evidence["duplicates"]) == (PROBE, None, 0)
+
+
+def test_a_threshold_at_exactly_its_target_is_not_broken() -> None:
+    rates = GalleryRates({OWN: DrawnDistances.of(draws(np.arange(1, 21) / 20, np.arange(20)))})
+    held, passed = (OperatingPoint(threshold, ESTIMATED, 0.05, {}) for threshold in (0.05, 0.1))
+    assert rates.fpir(0.05) == pytest.approx(0.05)
+    assert not rates.broken(held)
+    assert rates.warning(held) == ""
+    assert rates.broken(passed)
+    assert "10.0% of searches" in rates.warning(passed)
+    assert rates.broken(OperatingPoint(0.05, CERTIFIED, 0.05, {}))  # the bound of one in twenty is 22 %

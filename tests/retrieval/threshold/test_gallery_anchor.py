@@ -217,3 +217,18 @@ def test_a_damaged_point_is_found(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "g") as gallery:
         gallery._store._connection.execute("UPDATE kept SET content = x'00' WHERE name = ?", (POINT,))
         assert any("operating point" in problem for problem in gallery.verify())
+
+
+def test_a_photo_that_no_draw_has_seen_leaves_the_rates_unknown(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        assert retriever.rates() is not None
+        with Gallery.open(tmp_path / "g") as gallery:
+            gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # by a process without the bundle
+        assert retriever.rates() is None
+        answer = retriever.search(encode(draw(3, 9)))
+        assert (answer.anchored, answer.matches[0].p_value) == (True, None)
+        with Gallery.open(tmp_path / "g") as gallery:
+            GalleryAnchor(bundle).write(gallery, propose(bundle, gallery).anchored, action="calibrate")
+        assert retriever.rates() is not None
