@@ -1,4 +1,4 @@
-"""The draws that a gallery keeps: brought up to date with its photos, and packed to be kept with a version."""
+"""Draws that a gallery keeps: pack them, read them, and update them after a change of photos."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .distance import DistanceForm
 from .draws import Drawer, Draws, Probes
 from .reader import Reader
 
-OWN = "own"  # the source of draws whose photos are the gallery's
-DRAWS = "draws"  # the name under which a gallery keeps them
-ABOUT, MARK = "about", "/"  # in the file: what the draws depend on, and what separates a source from a field
-IsFitted = Callable[[str, str | None], bool]  # item id and hash of a photo's file: was the model fitted on it?
+OWN = "own"  # the source of draws with gallery photos
+DRAWS = "draws"  # the name under which a gallery keeps draws
+ABOUT, MARK = "about", "/"  # in the npz: the key of model and fitted items, and the separator of source and field
+IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of a photo's file
 
 
 @dataclass(frozen=True)
 class KeptDraws:
-    """The draws of a gallery version by their source, by one distance form and for one model."""
+    """The draws of a gallery version by source, for one model and distance form."""
 
-    model: str  # names what the draws depend on besides the gallery: model, distance form and fitted items
+    model: str  # identifies what else the draws depend on: model, distance form and fitted items
     sources: Mapping[str, Draws]
-    fitted: frozenset[str]  # items of the gallery that the model was fitted on: they are not drawn
+    fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
 
     @property
     def until(self) -> int:
-        """The seq after the newest photo that was searched."""
+        """One more than the seq of the newest photo that every source has searched."""
         return min((draws.until for draws in self.sources.values()), default=0)
 
     def pack(self) -> dict[str, bytes | None]:
-        """Return the content to keep in a gallery."""
+        """Return the draws as content for `Writer.keep`."""
         about = {"model": self.model, "fitted": sorted(self.fitted)}
         file = io.BytesIO()
         arrays: dict[str, Any] = {ABOUT: np.array(json.dumps(about, ensure_ascii=False))}
@@ -46,7 +46,7 @@ class KeptDraws:
 
     @classmethod
     def read(cls, gallery: Reader) -> KeptDraws | None:
-        """Return the draws that are kept in a gallery, None if there are none."""
+        """Return the draws that a gallery keeps, None if there are none."""
         content = gallery.kept(DRAWS)
         if content is None:
             return None
@@ -70,14 +70,16 @@ def update_draws(
     is_fitted: IsFitted | None = None,
     content_key: str = "",
 ) -> KeptDraws:
-    """Return the draws of the newest version, reusing `known` where they are of the same model.
+    """Return the draws of the newest version, reusing `known` if they belong to the same model.
 
     Parameters
     ----------
     probes:
-        Photos that search the gallery, by source.
+        Photos from elsewhere to search the gallery with, by source.
+    is_fitted:
+        Whether the model was fitted on a gallery item. Such items give no own draws.
     content_key:
-        Metadata key with the hash of a photo's file, to recognise duplicates and fitted photos.
+        Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     """
     if known is None or known.model != model:
         known = KeptDraws(model, {}, frozenset())

@@ -1,13 +1,14 @@
 """Anchoring: set the threshold in the gallery that is searched, from its draws.
 
-A draw is a search of this gallery for an item that is not in it and that the model was not fitted on (`index.draws`).
-The share of draws within a threshold, items weighted equally, estimates its FPIR here. Items drawn from the gallery and
-an unknown item are exchangeable if the unknown item resembles them, so the estimate is that of leave-one-out scores:
-over galleries, the alpha-quantile of N items realises about alpha (1 + 1/N).
+A draw is a search of this gallery for an item that is not in it (`index.draws`). Own draws exclude items that the model
+was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in this gallery.
+The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. With N
+items, the greatest threshold whose estimate keeps the target alpha then has, on average over galleries, an FPIR of
+about (floor(alpha N) + 1) / (N + 1).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
-observed rate does. Few items certify only a threshold that finds little (60 items: one below every draw), so a source
-is certified from 300 items on, or on request.
+observed rate does. Few items certify only a threshold that finds little (60 items at 5 %: one below every draw), so
+targets are certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from .bounds import CONFIDENCE
 from .calibrate import choose_threshold, most_useful_threshold
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, DrawnDistances, competing
 
-CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
-UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of unknown items among queries, for the precision of a match
+CERTIFIED_FROM = 300  # minimum number of items of a source to certify its threshold by default
+UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How much farther from other items users' photos are than the gallery's photos."""
+    """How much farther users' photos are from other items than gallery photos of the same items are."""
 
     value: float = 0.0
     error: float = 0.0  # standard error, by bootstrap over items
@@ -46,7 +47,7 @@ class Shift:
 
     @property
     def applied(self) -> float:
-        """The shift, 0 if it does not exceed its own error."""
+        """The shift, or 0 if it does not exceed its standard error."""
         return self.value if abs(self.value) > self.error else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0
     ----------
     queries, gallery:
         Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
-        item. Items that only one of them has are ignored.
+        item. Only items in both are used.
     """
     items = np.intersect1d(queries.labels, gallery.labels)
     if len(items) < LEAST_ITEMS:
@@ -78,7 +79,7 @@ def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0
 
 
 def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
-    """Return the query shift of a gallery: from labelled queries if there are enough, else from the bundle's photos."""
+    """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
     for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
         if users in sources and catalogue in sources:
             shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
@@ -93,7 +94,7 @@ def _searches(draws: Draws) -> SearchScores:
 
 
 def _difference(sides: list[list[Floats]], chosen: NDArray[np.int64]) -> float:
-    """Return the mean difference of the quantiles of both sides, items weighted equally."""
+    """Return the mean difference of the quantiles of both sides, with items weighted equally."""
     first, second = (_quantiles([side[item] for item in chosen.tolist()]) for side in sides)
     return float((first - second).mean())
 
@@ -118,27 +119,27 @@ def anchor(
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
-    Each source of draws with 20 items or more proposes a threshold, and the strictest one serves. Labelled queries
-    replace the gallery's own photos. Among the thresholds that keep the target, the one with the greatest mean utility
-    over items is chosen (`calibrate`), if there are mated searches; else the greatest serves.
+    Each source of draws with at least `least_items` items proposes a threshold, and the strictest one serves. Labelled
+    queries replace the own draws. Among the thresholds that keep the target, a source proposes the one with the
+    greatest mean utility over items (`calibrate`), or the greatest one if there are no mated searches.
 
     Parameters
     ----------
     draws:
-        Draws of the gallery's current version by source.
+        Draws of the gallery's current version, by source.
     shift:
-        Difference between users' photos and gallery photos, applied to the own draws.
+        Query shift, applied to the own draws. None applies no shift.
     cap:
         Upper limit of the threshold, such as one from feedback.
     certify:
-        Certify the target with fewer than 300 items, too.
+        Certify the target even with fewer than 300 items, where possible.
     least_items:
-        Number of items from which a source proposes a threshold.
+        Minimum number of items of a source that proposes a threshold.
 
     Raises
     ------
     CalibrationError
-        If no source has 20 items, or if no threshold that keeps the target finds anything.
+        If no source has `least_items` items, or if no threshold that keeps the target finds anything.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
@@ -175,7 +176,7 @@ def _competing(draws: Mapping[str, Draws], shift: Shift, least_items: int) -> di
     if not usable:
         count = max((drawn.items for drawn in distances.values()), default=0)
         raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {least_items}",
+            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
             remedy="Add items to the gallery, or export a bundle with more calibration items",
         )
     return usable
@@ -206,12 +207,12 @@ def _propose(
             return chosen, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
-        remedy="Use a better model, or promise less with a larger --target-fpir",
+        remedy="Use a better model, or accept more false matches with a larger --target-fpir",
     )
 
 
 def _mated(draws: Draws, gallery_items: int) -> SearchScores | None:
-    """Return draws as mated searches, None if none has another photo of its item."""
+    """Return the draws whose item has another photo as mated searches, or None if there are none."""
     mated = np.isfinite(draws.own)
     if not mated.any():
         return None
@@ -236,6 +237,6 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:
-    """Return the share of matches whose first item is right, if a share of the queries shows unknown items."""
+    """Return the share of answers with a match whose first item is right, for a share of queries for unknown items."""
     right, wrong = (1 - unknown) * tpir, (1 - unknown) * misidentification + unknown * fpir
     return right / (right + wrong) if right + wrong else None

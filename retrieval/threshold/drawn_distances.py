@@ -1,4 +1,4 @@
-"""Distances of draws: the FPIR of a threshold in a gallery, its bound, and p-values of distances."""
+"""Distances of draws: the FPIR of a threshold in a gallery, its upper bound, and p-values of distances."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 
 from .bounds import items_bound, most_hits
 
-PROBE = "probe"  # calibration photos of the bundle, as users take them
-REFERENCE = "reference"  # gallery photos of the same items, which measure the query shift
-LABELLED = "labelled"  # users' photos of items of this gallery
+PROBE = "probe"  # calibration queries of the bundle
+REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
+LABELLED = "labelled"  # users' photos with item ids of this gallery
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 
 Floats = NDArray[np.float64]
@@ -28,15 +28,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class DrawnDistances:
-    """Distances at which n draws of one source found another item, items weighted equally."""
+    """Distances of n draws of one source to the nearest other item, with items weighted equally."""
 
     distances: Floats  # (n,) ascending, inf where there is no other item
-    weights: Floats  # (n,) that sum to 1, equal over items
+    weights: Floats  # (n,) sum to 1, with an equal sum for each item
     items: int
 
     @classmethod
     def of(cls, draws: Draws, *, shift: float = 0.0) -> DrawnDistances:
-        """Return the distances of draws, moved by the difference between users' photos and those of the draws."""
+        """Return the distances of draws, each increased by the query shift."""
         _, places, counts = np.unique(draws.items, return_inverse=True, return_counts=True)
         order = np.argsort(draws.distances, kind="stable")
         weights = 1 / counts[places] / max(1, len(counts))
@@ -51,7 +51,7 @@ class DrawnDistances:
         return items_bound(self.fpir(threshold), self.items)
 
     def limit(self, target: float, *, certified: bool) -> float | None:
-        """Return the greatest threshold that keeps a target FPIR, None if none is certified."""
+        """Return the greatest threshold that keeps a target FPIR, None if so few items certify none."""
         if certified:
             hits = most_hits(self.items, target)
             if hits is None:
@@ -65,25 +65,25 @@ class DrawnDistances:
         return float(np.nextafter(self.distances[first], -np.inf))
 
     def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as `distance`, from 1 / (1 + items) on."""
+        """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
 def competing(drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> dict[str, DrawnDistances]:
-    """Return the sources that propose a threshold: those with enough items; labelled queries replace gallery photos."""
+    """Return the sources with enough items to propose a threshold; labelled queries replace the own draws."""
     enough = {name: source for name, source in drawn.items() if source.items >= least_items and name != REFERENCE}
     return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
 
 
 @dataclass(frozen=True)
 class GalleryRates:
-    """The sources of draws behind the operating point of one gallery version; the worst of them counts."""
+    """FPIR in one gallery version, by the source of draws with the highest rate."""
 
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
     def read(cls, gallery: Reader, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of the newest version, None if it is not anchored or has newer photos."""
+        """Return the rates of the newest version, None if it is not anchored or its draws miss newer photos."""
         if not point.evidence.get("anchored"):
             return None
         kept, seqs = KeptDraws.read(gallery), gallery.snapshot().seqs
@@ -93,7 +93,7 @@ class GalleryRates:
 
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of draws, moved as for a point; None if no source has enough items."""
+        """Return the rates of draws with the query shift of a point, None if no source has enough items."""
         shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
         drawn = {
             name: DrawnDistances.of(draws, shift=shift if name == OWN else 0.0) for name, draws in kept.sources.items()
@@ -110,23 +110,23 @@ class GalleryRates:
         return max(source.fpir_upper(threshold) for source in self.sources.values())
 
     def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a threshold no longer keeps its target: by its bound if it is certified, else as observed."""
+        """Return whether a point no longer keeps its target, by the bound if certified, else by the observed rate."""
         rate = self.fpir_upper if point.status == CERTIFIED else self.fpir
         return rate(point.threshold) > point.target_fpir + 1e-9
 
     def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
-        """Return a warning with the command to run if the threshold no longer keeps its target, else ""."""
+        """Return a warning with the command to run if a point no longer keeps its target, else an empty string."""
         if not self.broken(point):
             return ""
         again = command("calibrate", "BUNDLE", "GALLERY") if bundle is None else command("calibrate", bundle, gallery)
         return (
             "The gallery has changed since its threshold was set: an unknown item now returns a match in "
             f"{self.fpir(point.threshold):.1%} of searches (at most {self.fpir_upper(point.threshold):.1%} with 95 % "
-            f"confidence), where {point.target_fpir:.1%} was promised. `{again}` sets it again"
+            f"confidence), above the target of {point.target_fpir:.1%}. `{again}` sets a new threshold"
         )
 
     def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
-        """Return what a threshold does in this version, as plain JSON values."""
+        """Return the rates of a point in this version as plain JSON values."""
         return {
             "fpir": self.fpir(point.threshold),
             "fpir_upper": self.fpir_upper(point.threshold),
@@ -135,5 +135,5 @@ class GalleryRates:
         }
 
     def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as a distance."""
+        """Return the rate at which an unknown item comes at least as close as `distance`."""
         return max(source.p_value(distance) for source in self.sources.values())

@@ -1,4 +1,4 @@
-"""The operating point of a gallery: kept with each version, brought up to date, and moved by `retrieval calibrate`."""
+"""Keep the operating point of a gallery and the draws behind it up to date."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Anchored:
 
 
 class GalleryAnchor:
-    """Keeps the draws and the operating point of a gallery true to its photos, for one bundle.
+    """Makes the draws and the operating point of a gallery for one bundle.
 
-    Set it as `Gallery.on_change`, and every change of photos updates the draws in the same transaction. With `tighten`
-    the threshold follows where the new draws ask for a stricter one; it is never loosened.
+    As `Gallery.on_change`, it updates the draws in the transaction of each change of photos. With `tighten` it also
+    lowers the threshold if the new draws require a stricter one; it never raises the threshold.
     """
 
     def __init__(self, bundle: Bundle, *, tighten: bool = False) -> None:
@@ -49,7 +49,7 @@ class GalleryAnchor:
         self.tighten = tighten
 
     def __call__(self, gallery: Reader) -> Mapping[str, bytes | None]:
-        """Return what to keep with a change of photos."""
+        """Return the contents to keep with a change of photos."""
         draws = self.draws(gallery)
         contents = draws.pack()
         stored = stored_point(gallery.kept(POINT), self.bundle)
@@ -60,7 +60,7 @@ class GalleryAnchor:
         return contents
 
     def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
-        """Return the draws of the gallery's newest version, with new labelled queries or with those it keeps."""
+        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
         queries = read_queries(gallery) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
         fitted = self.bundle.fitted
@@ -70,7 +70,7 @@ class GalleryAnchor:
             model=self._model,
             distance_form=self.bundle.distance_form,
             probes=probes,
-            is_fitted=(lambda *_: True) if fitted is None else fitted.contains,  # an older bundle does not say
+            is_fitted=(lambda *_: True) if fitted is None else fitted.contains,  # older bundles have no list
             content_key=CONTENT,
         )
 
@@ -83,7 +83,7 @@ class GalleryAnchor:
         cap: float = np.inf,
         certify: bool = False,
     ) -> Anchored:
-        """Return the operating point that follows from draws, for the bundle's target or another one."""
+        """Return the operating point that follows from draws, for `target_fpir` or else the bundle's target."""
         promised = self.bundle.operating_point
         try:
             point = anchor(
@@ -99,7 +99,7 @@ class GalleryAnchor:
         return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
 
     def write(self, gallery: Gallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
-        """Keep draws, point and labelled queries as one change."""
+        """Keep the draws, the operating point and any new labelled queries as one change."""
         contents = anchored.draws.pack()
         contents[POINT] = None if anchored.point is None else pack_point(anchored.point, self.bundle)
         if labelled is not None:
@@ -137,7 +137,7 @@ def _pack_probes(probes: Probes) -> bytes:
 
 
 def describe(point: OperatingPoint) -> list[str]:
-    """Return two lines that say what to expect of an anchored point."""
+    """Return two lines that describe what to expect of an anchored point."""
     evidence = point.evidence
     items = evidence["sources"][evidence["source"]]["items"]
     promise = (
@@ -147,9 +147,13 @@ def describe(point: OperatingPoint) -> list[str]:
         f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
     )
     if evidence["tpir"] is None:
-        found = "How many photos find their item was not measured"
+        found = "The share of photos that find their item was not measured"
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
     of_users = evidence["tpir_of"] == "labelled queries"
-    more = "" if of_users else "; for your users' photos pass 50 labelled ones to `retrieval calibrate` with --queries"
+    more = (
+        ""
+        if of_users
+        else "; to measure it on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
+    )
     return [f"An unknown item returns a match in {promise}.", f"{found}{more}."]
