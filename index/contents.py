@@ -1,4 +1,4 @@
-"""Contents that a gallery keeps with its photos: the operating point and the draws, as packed by their owners."""
+"""Named contents in a gallery's database, such as the operating point and the draws."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from .database import RESTORE, Database
 from .errors import GalleryCorrupt
 
-POINT = "operating point"  # the name of a content
+POINT = "operating point"  # name under which a gallery keeps its operating point
 
 
 class Contents(Database):
-    """A connection to a gallery database that reads and writes contents by name."""
+    """A connection to a gallery database that reads and writes named contents."""
 
     def kept(self, name: str) -> bytes | None:
         """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
@@ -21,13 +21,13 @@ class Contents(Database):
         rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
         if not rows:
             return None
-        content = bytes(rows[0][0])
-        if zlib.crc32(content) != rows[0][1]:
-            raise GalleryCorrupt(f"the {name} in {self._path} is not what was written", remedy=RESTORE)
+        content = rows[0][0]
+        if not isinstance(content, bytes) or zlib.crc32(content) != rows[0][1]:
+            raise GalleryCorrupt(f"the {name} in {self._path} has changed since it was written", remedy=RESTORE)
         return content
 
     def keep(self, contents: Mapping[str, bytes | None]) -> None:
-        """Keep a content under each name; None removes it."""
+        """Keep each content under its name; None removes it."""
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL)"
         )
@@ -40,7 +40,7 @@ class Contents(Database):
                 )
 
     def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
+        """Return the names of all contents."""
         if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):
             return []
         return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]

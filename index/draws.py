@@ -1,11 +1,12 @@
-"""Draws: searches of a gallery with photos of items that are not in it, which show how near unknown items come.
+"""Draws: searches of a gallery for items that are not in it, which show how close unknown items come.
 
-An *own* draw searches with a gallery photo after all photos of its item were left out. A *probe* draw searches with a
-photo from elsewhere, whose own item is left out if the gallery has it. Items that hold the very same file are left out
-as well (duplicates). All draws go through the search and the distance form that serve.
+An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
+items with the same file as the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if
+the gallery has it. Draws use the same search and distance form as queries.
 
-A gallery keeps a sample of draws. An added photo can only bring the nearest other item of a draw nearer, and a removed
-photo only affects the draws that had it as nearest, so `update_own` and `update_probes` cost what has changed.
+A gallery keeps a sample of draws. An added photo can only make the nearest other item of a draw nearer, and a removed
+photo only affects the draws that had it as nearest. So an update searches the added photos, and repeats only the draws
+that the change may affect.
 Shapes: n draws, d = embedding size.
 """
 
@@ -21,9 +22,8 @@ from numpy.typing import NDArray
 from .distance import DistanceForm, Floats, squared_distance
 from .snapshot import Filter, Rows, Snapshot
 
-MOST_DRAWS = 3000  # own draws, and probe draws, that a gallery keeps
+MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 NOBODY = -1  # seq of a photo that does not exist
-SAME = 1e-3  # photos of one file are this close, whatever batch each was embedded in
 
 Texts = NDArray[np.str_]
 
@@ -35,18 +35,19 @@ class Draws:
     ids: Texts  # (n,) photo ids of the queries
     items: Texts  # (n,) item ids of the queries
     seqs: Rows  # (n,) seqs of the query photos in the gallery, NOBODY for a probe
-    distances: Floats  # (n,) to the nearest other item, inf if there is none
-    nearest: Rows  # (n,) seq of its nearest photo, NOBODY if there is none
-    own: Floats  # (n,) to the nearest other photo of the query's own item, inf if there is none
-    own_nearest: Rows  # (n,) seq of this photo, NOBODY if there is none
-    duplicates: Rows  # (n,) seq of a photo of another item with the query's own file, NOBODY if there is none
-    until: int  # the seq after the newest photo that was searched
+    distances: Floats  # (n,) distance to the nearest other item, inf if there is none
+    nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
+    nearest_items: Texts  # (n,) its item id, "" if there is none
+    own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
+    own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
+    duplicates: Rows  # (n,) seq of a photo of another item with the same file as the query, NOBODY if there is none
+    until: int  # one more than the seq of the newest photo that was searched
 
     @classmethod
     def none(cls) -> Draws:
-        """Return no draws."""
+        """Return an empty sample."""
         seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
-        return cls(texts, texts, seqs, distances, seqs, distances, seqs, seqs, 0)
+        return cls(texts, texts, seqs, distances, seqs, texts, distances, seqs, seqs, 0)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -57,13 +58,13 @@ class Draws:
 
     @classmethod
     def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
-        """Return the draws with the fields of `arrays`."""
+        """Return the draws from the output of `arrays`."""
         return cls(**{**values, "until": int(values["until"])})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
 class Probes:
-    """m photos from elsewhere that search the gallery."""
+    """Photos from elsewhere, m of them, to search the gallery with."""
 
     vectors: NDArray[np.float32]  # (m, d) of length 1
     ids: Sequence[str]
@@ -72,20 +73,20 @@ class Probes:
 
 @dataclass(frozen=True)
 class Drawer:
-    """Draws from one snapshot, by one distance form."""
+    """Makes draws from one snapshot with one distance form."""
 
     snapshot: Snapshot
     distance_form: DistanceForm
-    densities: tuple[Floats, float]  # around each photo of the snapshot, and the minimum
-    content_key: str = ""  # metadata key with the hash of a photo's file; "" finds no duplicates
+    densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
+    content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
 
     def own(self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS) -> Draws:
-        """Return the own draws, reusing those known of an earlier version.
+        """Return the own draws, reusing `known` draws of an earlier version.
 
         Parameters
         ----------
         excluded:
-            Numbers of items that are not drawn, because the model was fitted on them.
+            Numbers of the items that are not drawn because the model was fitted on them.
         """
         known = Draws.none() if known is None else known
         positions = sample(self.snapshot, excluded, most=most)
@@ -101,15 +102,16 @@ class Drawer:
         contents = [self._content(int(position)) for position in positions]
         distances, nearest, duplicates = self._others(vectors, numbers, contents, known, rows)
         own, own_nearest = self._own(vectors, numbers, positions, known, rows)
-        return Draws(ids, items, seqs, distances, nearest, own, own_nearest, duplicates, self._until)
+        rivals = self._items_of(nearest)
+        return Draws(ids, items, seqs, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
 
     def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int = MOST_DRAWS) -> Draws:
-        """Return the probe draws, reusing those known of an earlier version.
+        """Return the probe draws, reusing `known` draws of an earlier version.
 
         Parameters
         ----------
         numbers:
-            Number of each probe's item in the gallery, -1 if the gallery does not have it.
+            Number of each probe's item in the gallery, -1 if the item is not in the gallery.
         """
         known = Draws.none() if known is None else known
         labels = np.array(probes.items, dtype=str)
@@ -121,7 +123,14 @@ class Drawer:
         vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
         distances, nearest, duplicates = self._others(vectors, own_items, [None] * len(chosen), known, rows)
         own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
-        return Draws(ids, labels[chosen], nobody, distances, nearest, own, own_nearest, duplicates, self._until)
+        items, rivals = labels[chosen], self._items_of(nearest)
+        return Draws(ids, items, nobody, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
+
+    def _items_of(self, seqs: Rows) -> Texts:
+        """Return the item ids of live photos (n,), "" for NOBODY."""
+        positions = np.searchsorted(self.snapshot.seqs, seqs).tolist()
+        found = [self.snapshot.photo(p)[1] if seq != NOBODY else "" for p, seq in zip(positions, seqs, strict=True)]
+        return np.array(found, dtype=str)
 
     @property
     def _until(self) -> int:
@@ -135,9 +144,9 @@ class Drawer:
         known: Draws,
         rows: Rows,
     ) -> tuple[Floats, Rows, Rows]:
-        """Return distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,).
+        """Return the distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,).
 
-        `rows` (n,) holds the place of each query among the known draws, -1 for a new one.
+        `rows` (n,) holds the row of each query in the known draws, -1 for a new query.
         """
         distances, nearest, duplicates = (
             np.where(rows >= 0, values[rows], nothing) if len(known) else np.full(len(rows), nothing)
@@ -149,7 +158,7 @@ class Drawer:
         for seqs in (nearest, duplicates):
             lost |= (seqs != NOBODY) & ~self._lives(seqs)
         if len(new):
-            lost |= duplicates != NOBODY  # a new photo may be of the item that is left out
+            lost |= duplicates != NOBODY  # a new photo may belong to the item that is left out
             kept = np.flatnonzero(~lost)
             mask = np.zeros(len(self.snapshot.seqs), dtype=bool)
             mask[new] = True
@@ -169,7 +178,7 @@ class Drawer:
         chosen: Rows,
         only: Filter | None = None,
     ) -> tuple[Floats, Rows, Rows]:
-        """Return what `_others` does for the chosen queries, from a search of all photos or of those in a filter."""
+        """Return the result of `_others` for the chosen queries, searching all photos or those in a filter."""
         distances, seqs = np.full(len(vectors), np.inf), np.full(len(vectors), NOBODY, np.int64)
         duplicates = seqs.copy()
         waiting, count = chosen, 2
@@ -178,19 +187,19 @@ class Drawer:
             again = []
             for row, best in zip(waiting.tolist(), answers, strict=True):
                 others = [(p, distance) for p, distance in best if self.snapshot.items[p] != numbers[row]]
-                other = next((o for o in others if not self._is_same(contents[row], *o)), None)
-                if len(others) > (other is not None) and self._is_same(contents[row], *others[0]):
+                other = next((o for o in others if not self._is_same(contents[row], o[0])), None)
+                if len(others) > (other is not None) and self._is_same(contents[row], others[0][0]):
                     duplicates[row] = self.snapshot.seqs[others[0][0]]
                 if other is not None:
                     distances[row], seqs[row] = other[1], self.snapshot.seqs[other[0]]
-                elif len(best) == count:  # duplicates fill the answer
+                elif len(best) == count:  # the answer holds only duplicates and the own item
                     again.append(row)
             waiting, count = np.array(again, dtype=np.int64), 4 * count
         return distances[chosen], seqs[chosen], duplicates[chosen]
 
-    def _is_same(self, content: object, position: int, distance: float) -> bool:
-        """Return whether the photo at a position is the query's own file."""
-        return content is not None and distance <= SAME and self._content(position) == content
+    def _is_same(self, content: object, position: int) -> bool:
+        """Return whether the photo at a position has the same file as the query."""
+        return content is not None and self._content(position) == content
 
     def _content(self, position: int) -> object:
         """Return the hash of the file of the photo at a position, None if it is unknown."""
@@ -199,13 +208,13 @@ class Drawer:
     def _own(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows
     ) -> tuple[Floats, Rows]:
-        """Return distance and seq of the nearest photo of the own item, without the photos at `positions` (n,)."""
+        """Return the distance and seq of the nearest photo of the own item, except the query at `positions` (n,)."""
         snapshot = self.snapshot
         items = np.where(snapshot.live, snapshot.items, NOBODY)
         order = np.argsort(items, kind="stable")
         ordered = items[order]
         starts, stops = (np.searchsorted(ordered, numbers, side=side) for side in ("left", "right"))
-        starts = np.where(numbers == NOBODY, stops, starts)  # of no item in the gallery
+        starts = np.where(numbers == NOBODY, stops, starts)  # empty range: the item is not in the gallery
         distances, seqs = np.full(len(vectors), np.inf), np.full(len(vectors), NOBODY, np.int64)
         same = np.zeros(len(vectors), dtype=bool)
         if len(known) and len(order):
@@ -233,9 +242,9 @@ class Drawer:
 
 
 def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:
-    """Return the positions of up to `most` live photos: every item once before any item twice.
+    """Return the positions of up to `most` live photos, with every item once before any item twice.
 
-    The choice depends on the seqs alone: the same photos give the same sample, whatever happened in between.
+    The sample depends only on the seqs of the photos, not on the order of changes.
     """
     positions = np.flatnonzero(snapshot.live)
     items = snapshot.items[positions]
@@ -246,7 +255,7 @@ def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_
 
 
 def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:
-    """Return an order of n photos, by `keys` (n,), in which every item comes once before any comes twice."""
+    """Return an order of n photos, by `keys` (n,), with every item once before any item twice."""
     order = np.lexsort((keys, items))
     ordered = items[order]
     first = np.r_[True, ordered[1:] != ordered[:-1]] if len(items) else np.zeros(0, bool)
@@ -256,7 +265,7 @@ def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Ro
 
 
 def _rows_of(known: Rows, seqs: Rows) -> Rows:
-    """Return the row of each of `seqs` (n,) among the known ones, -1 for a new one."""
+    """Return the row of each of `seqs` (n,) in `known`, -1 if it is not there."""
     rows = np.full(len(seqs), -1, np.int64)
     if len(known):
         order = np.argsort(known)
@@ -266,7 +275,7 @@ def _rows_of(known: Rows, seqs: Rows) -> Rows:
 
 
 def _hashed(numbers: Rows) -> NDArray[np.uint64]:
-    """Return a fixed pseudo-random number for each of some whole numbers (SplitMix64)."""
+    """Return a pseudo-random hash of each integer (SplitMix64)."""
     mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""The draws that a gallery keeps: brought up to date with its photos, and packed to be kept with a version."""
+"""Draws that a gallery keeps: pack them, read them, and update them after a change of photos."""
 
 from __future__ import annotations
 
@@ -7,38 +7,49 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arrays import load_arrays
 from .distance import DistanceForm
 from .draws import Drawer, Draws, Probes
+from .errors import GalleryCorrupt
 from .reader import Reader
+from .snapshot import Snapshot
 
-OWN = "own"  # the source of draws whose photos are the gallery's
-DRAWS = "draws"  # the name under which a gallery keeps them
-ABOUT, MARK = "about", "/"  # in the file: what the draws depend on, and what separates a source from a field
-IsFitted = Callable[[str, str | None], bool]  # item id and hash of a photo's file: was the model fitted on it?
+OWN = "own"  # the source of draws with gallery photos
+DRAWS = "draws"  # the name under which a gallery keeps draws
+ABOUT, MARK = "about", "/"  # in the npz: the key of model and fitted items, and the separator of source and field
+IsFitted = Callable[[str, str | None], bool]  # takes an item id and the hash of a photo's file
 
 
 @dataclass(frozen=True)
 class KeptDraws:
-    """The draws of a gallery version by their source, by one distance form and for one model."""
+    """The draws of a gallery version by source, for one model and distance form."""
 
-    model: str  # names what the draws depend on besides the gallery: model, distance form and fitted items
+    model: str  # identifies what else the draws depend on: model, distance form and fitted items
     sources: Mapping[str, Draws]
-    fitted: frozenset[str]  # items of the gallery that the model was fitted on: they are not drawn
+    fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
+
+    photos: int = -1  # live photos of the version that was searched, and the sum of their seqs
+    seqs: int = -1
 
     @property
     def until(self) -> int:
-        """The seq after the newest photo that was searched."""
+        """One more than the seq of the newest photo that every source has searched."""
         return min((draws.until for draws in self.sources.values()), default=0)
 
+    def covers(self, snapshot: Snapshot) -> bool:
+        """Return whether the draws are those of exactly the photos of a snapshot."""
+        return (self.photos, self.seqs) == (snapshot.photos, _sum(snapshot))
+
     def pack(self) -> dict[str, bytes | None]:
-        """Return the content to keep in a gallery."""
-        about = {"model": self.model, "fitted": sorted(self.fitted)}
+        """Return the draws as content for `Writer.keep`."""
+        about = {"model": self.model, "fitted": sorted(self.fitted), "photos": self.photos, "seqs": self.seqs}
         file = io.BytesIO()
-        arrays: dict[str, Any] = {ABOUT: np.array(json.dumps(about, ensure_ascii=False))}
+        arrays: dict[str, Any] = {ABOUT: np.frombuffer(json.dumps(about).encode(), dtype=np.uint8)}
         for source, draws in self.sources.items():
             arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
         np.savez(file, **arrays)
@@ -46,18 +57,22 @@ class KeptDraws:
 
     @classmethod
     def read(cls, gallery: Reader) -> KeptDraws | None:
-        """Return the draws that are kept in a gallery, None if there are none."""
-        content = gallery.kept(DRAWS)
-        if content is None:
+        """Return the draws that a gallery keeps, None if there are none or they are damaged: they can be made again."""
+        try:
+            content = gallery.kept(DRAWS)
+            return None if content is None else cls._unpacked(load_arrays(content))
+        except (GalleryCorrupt, ValueError, KeyError, TypeError, BadZipFile):
             return None
-        arrays = load_arrays(content)
-        about = json.loads(str(arrays.pop(ABOUT)))
+
+    @classmethod
+    def _unpacked(cls, arrays: dict[str, NDArray[Any]]) -> KeptDraws:
+        about = json.loads(arrays.pop(ABOUT).tobytes())
         sources: dict[str, dict[str, Any]] = {}
         for name, value in arrays.items():
             source, _, field = name.rpartition(MARK)
             sources.setdefault(source, {})[field] = value
         draws = {source: Draws.of_arrays(values) for source, values in sources.items()}
-        return cls(about["model"], draws, frozenset(about["fitted"]))
+        return cls(about["model"], draws, frozenset(about["fitted"]), int(about["photos"]), int(about["seqs"]))
 
 
 def update_draws(
@@ -70,18 +85,20 @@ def update_draws(
     is_fitted: IsFitted | None = None,
     content_key: str = "",
 ) -> KeptDraws:
-    """Return the draws of the newest version, reusing `known` where they are of the same model.
+    """Return the draws of the newest version, reusing `known` if they belong to the same model.
 
     Parameters
     ----------
     probes:
-        Photos that search the gallery, by source.
+        Photos from elsewhere to search the gallery with, by source.
+    is_fitted:
+        Whether the model was fitted on a gallery item. Such items give no own draws.
     content_key:
-        Metadata key with the hash of a photo's file, to recognise duplicates and fitted photos.
+        Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     """
     if known is None or known.model != model:
         known = KeptDraws(model, {}, frozenset())
-    with gallery._guard:
+    with gallery._guard, gallery._store.transaction("DEFERRED"):  # one version
         now = gallery.snapshot()
         fitted = set(known.fitted)
         if is_fitted is not None:
@@ -90,9 +107,14 @@ def update_draws(
         names = {item for source in probes.values() for item in source.items}
         numbers = gallery._store.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, gallery.densities(distance_form), content_key)
+    drawer = Drawer(now, distance_form, now.densities(distance_form, gallery._densities), content_key)
     sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]
         sources[name] = drawer.probes(known.sources.get(name), source, numbers=placed)
-    return KeptDraws(model, sources, frozenset(item for item in fitted if item in numbers))
+    present = frozenset(item for item in fitted if item in numbers)
+    return KeptDraws(model, sources, present, now.photos, _sum(now))
+
+
+def _sum(snapshot: Snapshot) -> int:
+    return int(snapshot.seqs[snapshot.live].sum())

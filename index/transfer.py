@@ -33,8 +33,8 @@ NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writ
 def export_photos(gallery: Gallery, path: Path) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A .parquet file contains everything, including the change log. A .csv file is a table for spreadsheets with ids and
-    metadata but no vectors or thumbnails; it cannot be imported.
+    A .parquet file contains the photos and the change log, but no operating point. A .csv file is a table for
+    spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))

@@ -1,4 +1,4 @@
-"""The writing side of a gallery: the lock, transactions, and contents that are kept with the photos."""
+"""Writing to a gallery: the lock, transactions and named contents."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from .segments import remove_unused_segments
 class Writer(Reader):
     """A gallery that one process at a time may change.
 
-    `on_change` is called within each change of photos; what it returns is kept with the new version.
+    `on_change` is called inside the transaction of each change of photos. The contents that it returns are kept in the
+    same transaction.
     """
 
     on_change: Callable[[Reader], Mapping[str, bytes | None]] | None = None
 
     def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
-        """Keep contents under their names as one change, such as an operating point; None removes one."""
+        """Keep named contents, such as an operating point, as one change; None removes a content."""
         actor = self._actor(actor)
         with self._guard:
             self._start_writing()
@@ -31,17 +32,23 @@ class Writer(Reader):
                 self._store.keep(contents)
                 self._store.log(action, 0, actor=actor)
 
+    def lock(self) -> None:
+        """Take the write lock until `close`, so that no other process changes the gallery meanwhile."""
+        with self._guard:
+            self._start_writing()
+
     @contextmanager
     def _change(self) -> Iterator[None]:
-        """Commit the enclosed statements as one change, with what `on_change` keeps of it."""
+        """Commit the enclosed statements and the contents of `on_change` as one change."""
         before = self._snapshot
         try:
             with self._store.transaction():
+                version = self._store.number("version")
                 yield
-                if self.on_change is not None:
+                if self.on_change is not None and self._store.number("version") != version:
                     self._store.keep(self.on_change(self))
         except BaseException:
-            self._snapshot = before  # never one of a version that was not committed
+            self._snapshot = before  # drop the snapshot of a version that was not committed
             raise
 
     def _actor(self, actor: str | None) -> str:

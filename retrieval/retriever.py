@@ -89,8 +89,8 @@ class Retriever:
         self.close()
 
     def __repr__(self) -> str:
-        closed = ", closed" if self._closed else ""
-        return f"<Retriever {self.bundle.path} on {self.gallery.path}, threshold {self.bundle.threshold:.4f}{closed}>"
+        threshold, closed = self._last_point[1].threshold, ", closed" if self._closed else ""
+        return f"<Retriever {self.bundle.path} on {self.gallery.path}, threshold {threshold:.4f}{closed}>"
 
     def close(self) -> None:
         """Close the gallery if `open` opened it. Later searches raise GalleryError."""
@@ -153,7 +153,7 @@ class Retriever:
         version, found = self.gallery.search_version(
             made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
         )
-        point, rates = points[-1], None if where is not None else self._rates_at(version)
+        point, rates = points[-1], None if where is not None else self._rates_at(version, points[-1])
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
         answers = iter(
@@ -255,13 +255,15 @@ class Retriever:
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
-        return self._rates_at(self.gallery.version)
+        return self._rates_at(self.gallery.version, self.point)
 
-    def _rates_at(self, version: int) -> GalleryRates | None:
+    def _rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of a version that is the newest or was searched before, else None."""
-        if version not in self._rates and version == self.gallery.version:
-            gallery = self.gallery
-            self._rates = {version: GalleryRates.read(gallery, self.point) if isinstance(gallery, Reader) else None}
+        gallery = self.gallery
+        if version not in self._rates and version == gallery.version and isinstance(gallery, Reader):
+            rates = GalleryRates.read(gallery, point, self.bundle.bundle_id)
+            if version == gallery.version:  # nothing changed meanwhile
+                self._rates = {version: rates}
         return self._rates.get(version)
 
     def fpir_forecast(self) -> FpirForecast | None:

@@ -99,7 +99,7 @@ def serve(
     click.echo(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
         f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}"
-        + (", measured in this gallery." if rates is not None else ".")
+        + (", set in this gallery." if rates is not None else ".")
     )
     if rates is not None and rates.broken(point):
         click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")

@@ -37,7 +37,7 @@ class ServeSettings:
     auto_calibrate: str = setting(
         OFF,
         CAPACITY,
-        "What added photos do to the gallery's threshold: off, or tighten, in the same transaction.",
+        "Whether adding photos may tighten the gallery's threshold, in the same transaction: off or tighten.",
     )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     # set in Python only

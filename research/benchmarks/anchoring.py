@@ -1,12 +1,12 @@
-"""Anchored thresholds: what is promised and what unknown items realise, with frozen features.
+"""Compare the target FPIR of anchored thresholds with the FPIR on unknown items, with frozen features.
 
     python -m research.benchmarks.anchoring
 
-The items of a data set that no model was fitted on are divided at random into halves: the known ones fill a gallery,
-the others are unknown. The threshold is set from the gallery's own draws, once alone and once with labelled queries
-of some of the known items, and asked with the query photos of the unknown items. No unknown item is in the gallery or
-takes part in setting the threshold. Means and standard deviations are over the repetitions; the spread of true items
-is that of thresholds set on half of the unknown items and asked on the other half.
+The items outside the training partition are split at random into halves: known items, whose gallery photos fill a
+gallery, and unknown items. The threshold is set twice, from own draws and with labelled queries of some known items,
+and tested with the query photos of the unknown items. No unknown item is in the gallery or helps to set the threshold.
+Means and standard deviations are over the repetitions. For comparison, the spread of true items is that of thresholds
+set on half of the unknown items and tested on the other half.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from .tables import Recorder, parser_of
 SETS = ("birds", "cars", "covers")
 LABELLED_ITEMS = 25  # known items with labelled queries
 TARGET = 0.05
-LEAST_ITEMS = 15  # with fewer than the usual 20, so that grocery can be measured
+LEAST_ITEMS = 15  # below the usual 20, so that grocery can be measured
 
 
 @dataclass(frozen=True)
 class Data:
-    """A data set: unit vectors (n, d) of its untrained items, their items, and which are gallery photos."""
+    """The items of a data set outside the training partition: unit vectors (n, d), item ids, and gallery flags."""
 
     name: str
     vectors: np.ndarray
@@ -54,7 +54,7 @@ class Data:
 
 @torch.inference_mode()
 def features_of(photos: Sequence[Photo], path: Path, backbone: str) -> np.ndarray:
-    """Return the mean of the last feature map for each photo (n, w), computed once."""
+    """Return the mean of the last feature map of each photo, (n, w), from the file at `path` if it exists."""
     if not path.exists():
         network, _ = load_backbone(backbone)
         settings = Settings(catalogue="", backbone=backbone)
@@ -93,14 +93,14 @@ def _data(name: str, photos: Sequence[Photo], features: np.ndarray, in_gallery: 
 
 @dataclass(frozen=True)
 class Repetition:
-    """One division of the items: thresholds by how they were set, and searches for known and unknown items."""
+    """One split of the items: thresholds by how they were set, and searches for known and unknown items."""
 
     thresholds: dict[str, float]
     unknown: SearchScores
     known: SearchScores
 
     def fpir(self, threshold: float) -> float:
-        """Return the share of searches for unknown items that return anything, items weighted equally."""
+        """Return the share of searches for unknown items that return a match, with items weighted equally."""
         scores = self.unknown
         hits = scores.impostor <= threshold
         return float(np.mean([hits[scores.labels == item].mean() for item in np.unique(scores.labels)]))
@@ -112,7 +112,7 @@ class Repetition:
 
 
 def repeat(data: Data, seed: int) -> Repetition:
-    """Divide the items, set the thresholds, and search."""
+    """Split the items, set the thresholds, and search."""
     generator = np.random.default_rng(seed)
     items = generator.permutation(np.unique(data.items))
     known, labelled = np.isin(data.items, items[: len(items) // 2]), np.isin(data.items, items[:LABELLED_ITEMS])
@@ -148,11 +148,7 @@ def _searches(data: Data, queries: np.ndarray, gallery: np.ndarray) -> SearchSco
 
 def _limit(scores: SearchScores) -> float:
     """Return the greatest threshold with FPIR at most the target on searches, items weighted equally."""
-    _, places, counts = np.unique(scores.labels, return_inverse=True, return_counts=True)
-    order = np.argsort(scores.impostor)
-    drawn = DrawnDistances(scores.impostor[order], (1 / counts[places] / len(counts))[order], len(counts))
-    limit = drawn.limit(TARGET, certified=False)
-    return float("nan") if limit is None else limit
+    return DrawnDistances.of_items(scores.impostor, scores.labels).at_share(TARGET)
 
 
 def _names(chosen: np.ndarray) -> list[str]:
@@ -162,7 +158,7 @@ def _names(chosen: np.ndarray) -> list[str]:
 def main() -> None:
     """Measure every data set and print the table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Where features are kept.")
+    parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=20)
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))

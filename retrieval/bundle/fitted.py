@@ -1,7 +1,7 @@
-"""What a model was fitted on: hashes of item ids and of photo files.
+"""The items and photos that a model was fitted on, as hashes.
 
-An item that a model was fitted on says nothing of unknown items (`retrieval.threshold.anchor`), so a bundle lists them.
-fitted.npz holds the first 8 bytes of the SHA-256 of each item id, and of the content hash of each photo.
+Items that a model was fitted on do not show how close unknown items come (`retrieval.threshold.anchor`), so a bundle
+lists them. fitted.npz holds the first 8 bytes of the SHA-256 of each item id and of each photo's content hash.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from index.arrays import load_arrays
 
 
 def content_hash(data: bytes, bbox: object) -> str:
-    """Return the hash of a photo: of its file and of the box that is cut out of it."""
+    """Return the hash of a photo: of its file and its bounding box."""
     return hashlib.sha256(data + repr(bbox).encode()).hexdigest()
 
 
@@ -32,11 +32,11 @@ class Fitted:
 
     @classmethod
     def of(cls, item_ids: Iterable[str], contents: Iterable[str]) -> Fitted:
-        """Return the hashes of item ids and of photos' content hashes."""
+        """Hash item ids and the content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents))
 
     def contains(self, item_id: str, content: str | None) -> bool:
-        """Return whether the model was fitted on an item, or on a photo with this content hash."""
+        """Return whether the model was fitted on this item, or on a photo with this content hash."""
         return _hash(item_id) in self._items or (content is not None and _hash(content) in self._photos)
 
     def pack(self) -> bytes:

@@ -17,22 +17,28 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Folder)
-@click.option("--target-fpir", type=float, help="Share of searches for unknown items that may return a match.")
+@click.option(
+    "--target-fpir",
+    type=float,
+    help="Maximum share of searches for unknown items that return a match.  [default: the current target]",
+)
 @click.option(
     "--queries",
     type=Folder,
-    help="Labelled photos as users take them: a folder or a table, with the item ids of the gallery.",
+    help="Labelled photos taken by users: a folder or a table with item ids of the gallery.",
 )
-@click.option("--feedback", type=Folder, help="File of verdicts on answers, which may tighten the threshold.")
+@click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold.")
 @click.option(
     "--trust-key",
     multiple=True,
-    help="Name of a key whose verdicts may move the threshold alone; '' is that of a server without keys.",
+    help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
 )
 @click.option(
-    "--certify", is_flag=True, help="Certify the target with fewer than 300 items, too: the threshold is much stricter."
+    "--certify",
+    is_flag=True,
+    help="Certify the target even with fewer than 300 items, where possible; the threshold is then much stricter.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
 def calibrate(
     bundle: Path,
     gallery: Path,
@@ -43,12 +49,12 @@ def calibrate(
     certify: bool,
     dry_run: bool,
 ) -> None:
-    """Set the threshold in the gallery that is searched, from searches for items that are not in it.
+    """Set the threshold of a gallery, from searches for items that are not in it.
 
-    Each item of the gallery that the model was not trained on is left out in turn and searched for; how near the
-    nearest other item comes shows what an unknown item does here. Photos that users take may differ from those of the
-    catalogue: give 50 or more with their item ids as --queries, and both the threshold and the share of photos that
-    find their item are measured with them. The gallery keeps them for the next time.
+    Searches for gallery items that the model was not trained on, leaving each item out in turn. The distance to the
+    nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50 or
+    more of them with their item ids as --queries to measure the threshold and the share of photos that find their item
+    on them. The gallery keeps these queries for later calibrations.
 
     \b
     Example:
@@ -69,6 +75,8 @@ def calibrate(
     verdicts = () if feedback is None else read_feedback(feedback)
     with Gallery.open(gallery, read_only=dry_run) as place:
         require_match(opened, place)
+        if not dry_run:
+            place.lock()  # nobody changes the gallery while it is measured
         proposal = propose(
             opened,
             place,
@@ -90,5 +98,5 @@ def calibrate(
             click.echo("Nothing was written.")
             return
         proposal.write(place)
-    click.echo(f"Wrote the threshold into {gallery}.")
+    click.echo(f"Wrote the threshold to {gallery}.")
     click.echo(f"Next: {command('serve', bundle, gallery)}")

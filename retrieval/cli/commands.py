@@ -68,7 +68,7 @@ Folder = click.Path(path_type=Path)
     type=click.Choice(["off", "tighten"]),
     default="off",
     show_default=True,
-    help="Whether added photos may make the gallery's threshold stricter, in the same transaction.",
+    help="Whether adding photos may tighten the gallery's threshold, in the same transaction.",
 )
 def index(
     bundle: Path,
@@ -135,7 +135,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str) -> N
 
     if done.point is None:
         if done.unanchored:
-            click.echo(f"The threshold is the bundle's, not measured in this gallery: {done.unanchored}.")
+            click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return
     for line in describe(done.point):
         click.echo(line)

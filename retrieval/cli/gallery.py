@@ -248,3 +248,4 @@ def import_(source: Path, path: Path) -> None:
     from index.transfer import import_photos
 
     click.echo(f"Wrote {path}: {import_photos(source, path):,} photos.")
+    click.echo(f"An export has no threshold: {command('calibrate', 'BUNDLE', path)}")

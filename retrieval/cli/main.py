@@ -25,7 +25,7 @@ SECTIONS = {
     "Fill a gallery": {
         "index": Entry("retrieval.cli.commands", "index", "Add the photos of a catalogue to a gallery."),
         "gallery": Entry("retrieval.cli.gallery", "gallery", "Inspect, change, export and import galleries."),
-        "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold in the gallery itself."),
+        "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold of a gallery."),
     },
     "Ask": {
         "search": Entry("retrieval.cli.commands", "search", "Find the catalogue item that a photo shows, if any."),

@@ -56,7 +56,7 @@ class IndexReport:
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
     unanchored: str = ""  # why the gallery has no operating point
-    rates: GalleryRates | None = None  # of the point in the gallery as it is now, None if there is no point
+    rates: GalleryRates | None = None  # of the point in the gallery's newest version, None if there is no point
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain JSON values."""
@@ -89,8 +89,8 @@ def index_catalogue(
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    A gallery without an operating point gets one (`GalleryAnchor`); one that has it keeps it, and the report says what
-    it does now. With `tighten`, every transaction sets a stricter threshold where the new photos ask for one.
+    A local gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise the report has the
+    rates of the existing one. With `tighten`, each transaction also tightens it if the new photos require it.
 
     Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
     """
@@ -114,7 +114,7 @@ def index_catalogue(
         else:
             batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
         anchor = GalleryAnchor(bundle, tighten=tighten)
-        if isinstance(gallery, Gallery) and tighten:
+        if isinstance(gallery, Gallery) and tighten and stored_point(gallery.kept(POINT), bundle) is not None:
             gallery.on_change = anchor
         for batch in batches:
             report.added += write_batch(gallery, batch)
@@ -142,16 +142,17 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], report: IndexRe
 
 
 def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> None:
-    """Bring the draws of a gallery up to date, and give it an operating point if it has none."""
+    """Update the draws of a gallery, and set its operating point if it has none."""
     point, draws = stored_point(gallery.kept(POINT), anchor.bundle), anchor.draws(gallery)
     if point is None:
         anchored = anchor.anchored(gallery, draws)
         point, report.unanchored = anchored.point, anchored.why_not
         if point is not None:
             anchor.write(gallery, anchored, action="calibrate")
-    elif report.added:
+    elif GalleryRates.read(gallery, point, anchor.bundle.bundle_id) is None:
         gallery.keep(draws.pack(), "measure the threshold")
-    report.point, report.rates = point, None if point is None else GalleryRates.read(gallery, point)
+    report.point = point
+    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.bundle_id)
 
 
 def probe_of(bundle: Bundle) -> Probe:

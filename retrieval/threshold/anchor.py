@@ -1,19 +1,20 @@
 """Anchoring: set the threshold in the gallery that is searched, from its draws.
 
-A draw is a search of this gallery for an item that is not in it and that the model was not fitted on (`index.draws`).
-The share of draws within a threshold, items weighted equally, estimates its FPIR here. Items drawn from the gallery and
-an unknown item are exchangeable if the unknown item resembles them, so the estimate is that of leave-one-out scores:
-over galleries, the alpha-quantile of N items realises about alpha (1 + 1/N).
+A draw is a search of this gallery for an item that is not in it (`index.draws`). Own draws exclude items that the model
+was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in this gallery.
+The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. With N
+items, the greatest threshold whose estimate keeps the target alpha then has, on average over galleries, an FPIR of
+about (floor(alpha N) + 1) / (N + 1).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
-observed rate does. Few items certify only a threshold that finds little (60 items: one below every draw), so a source
-is certified from 300 items on, or on request.
+observed rate does. Few items certify only a threshold that finds little (60 items at 5 %: one below every draw), so
+targets are certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,27 +27,41 @@ from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoin
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
 
-from .bounds import CONFIDENCE
+from .bounds import CONFIDENCE, items_needed
 from .calibrate import choose_threshold, most_useful_threshold
-from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, DrawnDistances, competing
+from .drawn_distances import (
+    CERTIFIED_FROM,
+    LABELLED,
+    LEAST_ITEMS,
+    PROBE,
+    REFERENCE,
+    DrawnDistances,
+    GalleryRates,
+    competing,
+)
 
-CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
-UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of unknown items among queries, for the precision of a match
+UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Shift:
-    """How much farther from other items users' photos are than the gallery's photos."""
+    """How much farther users' photos are from other items than gallery photos of the same items are."""
 
     value: float = 0.0
     error: float = 0.0  # standard error, by bootstrap over items
     items: int = 0
 
+    @classmethod
+    def of(cls, point: OperatingPoint) -> Shift:
+        """Return the shift that an operating point was set with."""
+        values = point.evidence.get("shift", {})
+        return cls(*(values.get(name, 0) for name in ("value", "error", "items")))
+
     @property
     def applied(self) -> float:
-        """The shift, 0 if it does not exceed its own error."""
+        """The shift, or 0 if it does not exceed its standard error."""
         return self.value if abs(self.value) > self.error else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +80,7 @@ def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0
     ----------
     queries, gallery:
         Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
-        item. Items that only one of them has are ignored.
+        item. Only items in both are used.
     """
     items = np.intersect1d(queries.labels, gallery.labels)
     if len(items) < LEAST_ITEMS:
@@ -78,7 +93,7 @@ def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0
 
 
 def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
-    """Return the query shift of a gallery: from labelled queries if there are enough, else from the bundle's photos."""
+    """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
     for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
         if users in sources and catalogue in sources:
             shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
@@ -93,7 +108,7 @@ def _searches(draws: Draws) -> SearchScores:
 
 
 def _difference(sides: list[list[Floats]], chosen: NDArray[np.int64]) -> float:
-    """Return the mean difference of the quantiles of both sides, items weighted equally."""
+    """Return the mean difference of the quantiles of both sides, with items weighted equally."""
     first, second = (_quantiles([side[item] for item in chosen.tolist()]) for side in sides)
     return float((first - second).mean())
 
@@ -114,68 +129,82 @@ def anchor(
     shift: Shift | None = None,
     cap: float = math.inf,
     certify: bool = False,
+    fitted: Collection[str] = (),
     least_items: int = LEAST_ITEMS,
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
-    Each source of draws with 20 items or more proposes a threshold, and the strictest one serves. Labelled queries
-    replace the gallery's own photos. Among the thresholds that keep the target, the one with the greatest mean utility
-    over items is chosen (`calibrate`), if there are mated searches; else the greatest serves.
+    Each source of draws with at least `least_items` items proposes a threshold, and the strictest one serves. Labelled
+    queries replace the own draws. Among the thresholds that keep the target, a source proposes the one with the
+    greatest mean utility over items (`calibrate`), or the greatest one if there are no mated searches.
 
     Parameters
     ----------
     draws:
-        Draws of the gallery's current version by source.
+        Draws of the gallery's current version, by source.
     shift:
-        Difference between users' photos and gallery photos, applied to the own draws.
+        Query shift, applied to the own draws. None applies no shift.
     cap:
         Upper limit of the threshold, such as one from feedback.
     certify:
-        Certify the target with fewer than 300 items, too.
+        Certify the target even with fewer than 300 items, or raise.
+    fitted:
+        Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
     least_items:
-        Number of items from which a source proposes a threshold.
+        Minimum number of items of a source that proposes a threshold.
 
     Raises
     ------
     CalibrationError
-        If no source has 20 items, or if no threshold that keeps the target finds anything.
+        If no source has `least_items` items, if none of them certifies the target although `certify` asks for it, or
+        if no threshold that keeps the target finds anything.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     shift = shift or Shift()
-    usable = _competing(draws, shift, least_items)
-    mates = LABELLED if LABELLED in usable else OWN
+    usable = _competing(draws, shift, fitted, least_items)
+    mates = LABELLED if LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items else OWN
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
+    if certify and all(status == ESTIMATED for _, status in proposals.values()):
+        most = max(drawn.items for drawn in usable.values())
+        raise CalibrationError(
+            f"{most} items cannot certify an FPIR of {target_fpir:g}: it takes {items_needed(target_fpir)} of them",
+            remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
+        )
     source = min(proposals, key=lambda name: proposals[name][0])
-    threshold, status = proposals[source]
+    (threshold, status), rates = proposals[source], GalleryRates(usable)
     evidence = {
         "anchored": True,
         "source": source,
         "confidence": CONFIDENCE,
         "gallery_items": gallery_items,
         "gallery_size": gallery_items,
-        "shift": shift.to_dict(),
+        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0}),
+        "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
         "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
-        "fpir": usable[source].fpir(threshold),
-        "fpir_upper": usable[source].fpir_upper(threshold),
-        "clusters": usable[source].items,
+        "fpir": rates.fpir(threshold),
+        "fpir_expected": max(drawn.expected(threshold) for drawn in usable.values()),
+        "fpir_upper": rates.fpir_upper(threshold),
         "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
-        **_mated_evidence(mated, threshold, usable[source].fpir(threshold), labelled=mates == LABELLED),
+        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _competing(draws: Mapping[str, Draws], shift: Shift, least_items: int) -> dict[str, DrawnDistances]:
+def _competing(
+    draws: Mapping[str, Draws], shift: Shift, fitted: Collection[str], least_items: int
+) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
-        name: DrawnDistances.of(source, shift=shift.applied if name == OWN else 0.0) for name, source in draws.items()
+        name: DrawnDistances.of_source(name, source, shift=shift.applied, fitted=fitted)
+        for name, source in draws.items()
     }
     usable = competing(distances, least_items=least_items)
     if not usable:
         count = max((drawn.items for drawn in distances.values()), default=0)
         raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold; it takes {least_items}",
+            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
             remedy="Add items to the gallery, or export a bundle with more calibration items",
         )
     return usable
@@ -201,17 +230,22 @@ def _propose(
         if limit is None:
             continue
         limit = min(limit, cap)
+        if limit < 0:
+            raise CalibrationError(
+                f"more than {target:g} of the draws are at distance 0 from another item",
+                remedy="Look for items that are in the gallery under two ids, with `retrieval audit`",
+            )
         chosen = limit if mated is None else choose_threshold(mated, limit, most_useful_threshold)
         if chosen is not None:
             return chosen, status
     raise CalibrationError(
         f"no threshold with FPIR <= {target:g} in this gallery finds a single item (TPIR 0)",
-        remedy="Use a better model, or promise less with a larger --target-fpir",
+        remedy="Use a better model, or accept more false matches with a larger --target-fpir",
     )
 
 
 def _mated(draws: Draws, gallery_items: int) -> SearchScores | None:
-    """Return draws as mated searches, None if none has another photo of its item."""
+    """Return the draws whose item has another photo as mated searches, or None if there are none."""
     mated = np.isfinite(draws.own)
     if not mated.any():
         return None
@@ -236,6 +270,6 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:
-    """Return the share of matches whose first item is right, if a share of the queries shows unknown items."""
+    """Return the share of answers with a match whose first item is right, for a share of queries for unknown items."""
     right, wrong = (1 - unknown) * tpir, (1 - unknown) * misidentification + unknown * fpir
     return right / (right + wrong) if right + wrong else None

@@ -1,8 +1,8 @@
-"""Distances of draws: the FPIR of a threshold in a gallery, its bound, and p-values of distances."""
+"""Distances of draws: the FPIR of a threshold in a gallery, its upper bound, and p-values of distances."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,33 +14,58 @@ from index.draws import Draws
 from index.kept_draws import OWN, KeptDraws
 from index.reader import Reader
 from index.shell import command
-from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
+from retrieval.bundle.operating_point import OperatingPoint
 
 from .bounds import items_bound, most_hits
 
-PROBE = "probe"  # calibration photos of the bundle, as users take them
-REFERENCE = "reference"  # gallery photos of the same items, which measure the query shift
-LABELLED = "labelled"  # users' photos of items of this gallery
+PROBE = "probe"  # calibration queries of the bundle
+REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
+LABELLED = "labelled"  # users' photos with item ids of this gallery
+CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
+SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
+TOLERANCE = 1e-12  # of sums of weights
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class DrawnDistances:
-    """Distances at which n draws of one source found another item, items weighted equally."""
+    """Distances of n draws of one source to the nearest other item, with items weighted equally."""
 
     distances: Floats  # (n,) ascending, inf where there is no other item
-    weights: Floats  # (n,) that sum to 1, equal over items
+    weights: Floats  # (n,) sum to 1, with an equal sum for each item
+    codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
+    nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
 
     @classmethod
-    def of(cls, draws: Draws, *, shift: float = 0.0) -> DrawnDistances:
-        """Return the distances of draws, moved by the difference between users' photos and those of the draws."""
-        _, places, counts = np.unique(draws.items, return_inverse=True, return_counts=True)
-        order = np.argsort(draws.distances, kind="stable")
-        weights = 1 / counts[places] / max(1, len(counts))
-        return cls(np.maximum(draws.distances[order] + shift, 0), weights[order], len(counts))
+    def of(cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = ()) -> DrawnDistances:
+        """Return the distances of draws, each increased by the query shift, without those of some items.
+
+        Draws that found no other item, as in a gallery of one item, are left out.
+        """
+        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
+        return cls.of_items(draws.distances[chosen] + shift, draws.items[chosen], draws.nearest_items[chosen])
+
+    @classmethod
+    def of_source(cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str]) -> DrawnDistances:
+        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items."""
+        return cls.of(draws, shift=shift if name == OWN else 0.0, without=fitted if name == LABELLED else ())
+
+    @classmethod
+    def of_items(
+        cls, distances: Floats, items: NDArray[np.generic], nearest_items: NDArray[np.generic] | None = None
+    ) -> DrawnDistances:
+        """Return distances (n,) of draws with their items and, where they are known, their nearest other items (n,)."""
+        labels, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+        order = np.argsort(distances, kind="stable")
+        weights = 1 / counts[codes] / max(1, len(counts))
+        nearest = np.full(len(distances), -1)
+        if nearest_items is not None and len(labels):
+            places = np.minimum(np.searchsorted(labels, nearest_items), len(labels) - 1)
+            nearest = np.where(labels[places] == nearest_items, places, -1)
+        return cls(np.maximum(distances[order], 0), weights[order], codes[order], nearest[order], len(counts))
 
     def fpir(self, threshold: float) -> float:
         """Return the share of draws within a threshold."""
@@ -51,52 +76,82 @@ class DrawnDistances:
         return items_bound(self.fpir(threshold), self.items)
 
     def limit(self, target: float, *, certified: bool) -> float | None:
-        """Return the greatest threshold that keeps a target FPIR, None if none is certified."""
+        """Return the greatest threshold that keeps a target FPIR, None if so few items certify none.
+
+        A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
+        k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
+        which each item, asked at the threshold that the others set, is accepted in at most `target` of its searches.
+        """
         if certified:
             hits = most_hits(self.items, target)
-            if hits is None:
-                return None
-            target = hits / self.items
-        over = np.cumsum(self.weights) > target + 1e-12
-        first = int(over.argmax()) if over.any() else len(self.distances)
+            return None if hits is None else self.at_share(hits / self.items)
+        shares = np.linspace(0, target, SHARES)
+        kept = np.flatnonzero(self.left_out(shares) <= target + TOLERANCE)
+        return self.at_share(float(shares[kept[-1]]) if len(kept) else 0.0)
+
+    def at_share(self, share: float) -> float:
+        """Return the greatest threshold within which at most a share of the draws lies."""
+        first = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
         finite = self.distances[np.isfinite(self.distances)]
         if first >= len(finite):
             return float(max(2.0, finite[-1] if len(finite) else 0.0))
         return float(np.nextafter(self.distances[first], -np.inf))
 
+    def expected(self, threshold: float) -> float:
+        """Return the FPIR to expect of new items at a threshold that accepts as large a share of the draws."""
+        return float(self.left_out(np.array([self.fpir(threshold)]))[0])
+
+    def left_out(self, shares: Floats) -> Floats:
+        """Return the FPIR to expect where a share of the draws is accepted, for some shares (s,).
+
+        Each item is asked at the threshold that the other items set without it: a draw whose nearest item it is would
+        be farther away, and counts as not accepted. Near items accept each other, so this matters most where it is
+        dense.
+        """
+        rates = np.zeros(len(shares))
+        for code in range(self.items):
+            own = self.codes == code
+            kept = ~own & (self.nearest != code)
+            others, weights = self.distances[kept], np.cumsum(self.weights[kept])
+            if not len(others):
+                return np.ones(len(shares))
+            first = np.searchsorted(weights, shares + TOLERANCE, side="right")
+            thresholds = np.where(first < len(others), others[np.minimum(first, len(others) - 1)], np.inf)
+            rates += np.searchsorted(self.distances[own], thresholds, side="left") / own.sum()
+        return rates / (self.items + 1)  # a gallery of all items is one larger than those that were measured
+
     def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as `distance`, from 1 / (1 + items) on."""
+        """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
         return min(1.0, (1 + self.items * self.fpir(distance)) / (1 + self.items))
 
 
 def competing(drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_ITEMS) -> dict[str, DrawnDistances]:
-    """Return the sources that propose a threshold: those with enough items; labelled queries replace gallery photos."""
+    """Return the sources with enough items to propose a threshold; labelled queries replace the own draws."""
     enough = {name: source for name, source in drawn.items() if source.items >= least_items and name != REFERENCE}
     return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
 
 
 @dataclass(frozen=True)
 class GalleryRates:
-    """The sources of draws behind the operating point of one gallery version; the worst of them counts."""
+    """FPIR in one gallery version, by the source of draws with the highest rate."""
 
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(cls, gallery: Reader, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of the newest version, None if it is not anchored or has newer photos."""
-        if not point.evidence.get("anchored"):
-            return None
-        kept, seqs = KeptDraws.read(gallery), gallery.snapshot().seqs
-        if kept is None or (len(seqs) and kept.until <= int(seqs[-1])):
+    def read(cls, gallery: Reader, point: OperatingPoint, bundle_id: str) -> GalleryRates | None:
+        """Return the rates of the newest version, None unless its point and up-to-date draws are of this bundle."""
+        kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
+        if kept is None or kept.model != bundle_id or not kept.covers(gallery.snapshot()):
             return None
         return cls.of(kept, point)
 
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of draws, moved as for a point; None if no source has enough items."""
+        """Return the rates of draws with the query shift of a point, None if no source has enough items."""
         shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
         drawn = {
-            name: DrawnDistances.of(draws, shift=shift if name == OWN else 0.0) for name, draws in kept.sources.items()
+            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted)
+            for name, draws in kept.sources.items()
         }
         sources = competing(drawn)
         return cls(sources) if sources else None
@@ -110,23 +165,27 @@ class GalleryRates:
         return max(source.fpir_upper(threshold) for source in self.sources.values())
 
     def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a threshold no longer keeps its target: by its bound if it is certified, else as observed."""
-        rate = self.fpir_upper if point.status == CERTIFIED else self.fpir
-        return rate(point.threshold) > point.target_fpir + 1e-9
+        """Return whether a point no longer keeps its target: by the bound of a source that certified it."""
+        certified = point.evidence.get("certified", ())
+        rates = [
+            source.fpir_upper(point.threshold) if name in certified else source.fpir(point.threshold)
+            for name, source in self.sources.items()
+        ]
+        return max(rates) > point.target_fpir + 1e-9
 
     def warning(self, point: OperatingPoint, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
-        """Return a warning with the command to run if the threshold no longer keeps its target, else ""."""
+        """Return a warning with the command to run if a point no longer keeps its target, else an empty string."""
         if not self.broken(point):
             return ""
         again = command("calibrate", "BUNDLE", "GALLERY") if bundle is None else command("calibrate", bundle, gallery)
         return (
             "The gallery has changed since its threshold was set: an unknown item now returns a match in "
             f"{self.fpir(point.threshold):.1%} of searches (at most {self.fpir_upper(point.threshold):.1%} with 95 % "
-            f"confidence), where {point.target_fpir:.1%} was promised. `{again}` sets it again"
+            f"confidence), above the target of {point.target_fpir:.1%}. `{again}` sets a new threshold"
         )
 
     def to_dict(self, point: OperatingPoint) -> dict[str, Any]:
-        """Return what a threshold does in this version, as plain JSON values."""
+        """Return the rates of a point in this version as plain JSON values."""
         return {
             "fpir": self.fpir(point.threshold),
             "fpir_upper": self.fpir_upper(point.threshold),
@@ -135,5 +194,5 @@ class GalleryRates:
         }
 
     def p_value(self, distance: float) -> float:
-        """Return the rate at which an unknown item comes at least as close as a distance."""
+        """Return the rate at which an unknown item comes at least as close as `distance`."""
         return max(source.p_value(distance) for source in self.sources.values())

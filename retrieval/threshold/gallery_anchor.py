@@ -1,8 +1,7 @@
-"""The operating point of a gallery: kept with each version, brought up to date, and moved by `retrieval calibrate`."""
+"""Keep the operating point of a gallery and the draws behind it up to date."""
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from retrieval.bundle.served_point import pack_point, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
-from .anchor import anchor, gallery_shift
+from .anchor import Shift, anchor, gallery_shift
 from .drawn_distances import LABELLED, PROBE, REFERENCE
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
@@ -38,10 +37,10 @@ class Anchored:
 
 
 class GalleryAnchor:
-    """Keeps the draws and the operating point of a gallery true to its photos, for one bundle.
+    """Makes the draws and the operating point of a gallery for one bundle.
 
-    Set it as `Gallery.on_change`, and every change of photos updates the draws in the same transaction. With `tighten`
-    the threshold follows where the new draws ask for a stricter one; it is never loosened.
+    As `Gallery.on_change`, it updates the draws in the transaction of each change of photos. With `tighten` it also
+    lowers the threshold if the new draws require a stricter one; it never raises the threshold.
     """
 
     def __init__(self, bundle: Bundle, *, tighten: bool = False) -> None:
@@ -49,30 +48,40 @@ class GalleryAnchor:
         self.tighten = tighten
 
     def __call__(self, gallery: Reader) -> Mapping[str, bytes | None]:
-        """Return what to keep with a change of photos."""
+        """Return the contents to keep with a change of photos."""
         draws = self.draws(gallery)
         contents = draws.pack()
         stored = stored_point(gallery.kept(POINT), self.bundle)
         if self.tighten and stored is not None:
-            new = self.anchored(gallery, draws, target_fpir=stored.target_fpir, cap=stored.threshold).point
+            new = self.anchored(
+                gallery,
+                draws,
+                target_fpir=stored.target_fpir,
+                cap=stored.threshold,
+                certify=stored.status == CERTIFIED,
+                shift=Shift.of(stored),
+            ).point
             if new is not None and new.threshold < stored.threshold:
                 contents[POINT] = pack_point(new, self.bundle)
         return contents
 
     def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
-        """Return the draws of the gallery's newest version, with new labelled queries or with those it keeps."""
+        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
         queries = read_queries(gallery) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
         fitted = self.bundle.fitted
-        return update_draws(
+        is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
+        draws = update_draws(
             gallery,
             KeptDraws.read(gallery) if labelled is None else None,
-            model=self._model,
+            model=self.bundle.bundle_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
-            is_fitted=(lambda *_: True) if fitted is None else fitted.contains,  # an older bundle does not say
+            is_fitted=is_fitted,
             content_key=CONTENT,
         )
+        asked = () if queries is None else dict.fromkeys(queries.items)
+        return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
 
     def anchored(
         self,
@@ -82,24 +91,29 @@ class GalleryAnchor:
         target_fpir: float | None = None,
         cap: float = np.inf,
         certify: bool = False,
+        shift: Shift | None = None,
     ) -> Anchored:
-        """Return the operating point that follows from draws, for the bundle's target or another one."""
+        """Return the operating point that follows from draws, for `target_fpir` or else the bundle's target.
+
+        The query shift is measured unless it is given.
+        """
         promised = self.bundle.operating_point
         try:
             point = anchor(
                 draws.sources,
                 promised.target_fpir if target_fpir is None else target_fpir,
                 gallery_items=gallery.items,
-                shift=gallery_shift(draws.sources),
+                shift=gallery_shift(draws.sources) if shift is None else shift,
                 cap=cap,
                 certify=certify,
+                fitted=draws.fitted,
             )
         except CalibrationError as error:
-            return Anchored(draws, None, error.message)
+            return Anchored(draws, None, str(error))
         return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
 
     def write(self, gallery: Gallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
-        """Keep draws, point and labelled queries as one change."""
+        """Keep the draws, the operating point and any new labelled queries as one change."""
         contents = anchored.draws.pack()
         contents[POINT] = None if anchored.point is None else pack_point(anchored.point, self.bundle)
         if labelled is not None:
@@ -114,11 +128,6 @@ class GalleryAnchor:
         items = [str(label) for label in calibration.scores.labels]
         found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
         return found if calibration.gallery is None else {**found, REFERENCE: calibration.gallery}
-
-    @cached_property
-    def _model(self) -> str:
-        key = hashlib.sha256(self.bundle.distance_form.key.encode()).hexdigest()[:16]
-        return f"{self.bundle.bundle_id} {key}"
 
 
 def read_queries(gallery: Reader) -> Probes | None:
@@ -137,19 +146,23 @@ def _pack_probes(probes: Probes) -> bytes:
 
 
 def describe(point: OperatingPoint) -> list[str]:
-    """Return two lines that say what to expect of an anchored point."""
+    """Return two lines that describe what to expect of an anchored point."""
     evidence = point.evidence
     items = evidence["sources"][evidence["source"]]["items"]
     promise = (
         f"at most {point.target_fpir:.1%} of searches (certified, {items} items)"
         if point.status == CERTIFIED
-        else f"about {evidence['fpir']:.1%} of searches (estimated, {items} items; at most "
+        else f"about {evidence['fpir_expected']:.1%} of searches (estimated, {items} items; at most "
         f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
     )
     if evidence["tpir"] is None:
-        found = "How many photos find their item was not measured"
+        found = "The share of photos that find their item was not measured"
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
     of_users = evidence["tpir_of"] == "labelled queries"
-    more = "" if of_users else "; for your users' photos pass 50 labelled ones to `retrieval calibrate` with --queries"
+    more = (
+        ""
+        if of_users
+        else "; to measure it on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
+    )
     return [f"An unknown item returns a match in {promise}.", f"{found}{more}."]

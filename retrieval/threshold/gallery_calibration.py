@@ -1,4 +1,4 @@
-"""Calibration of a gallery: a new operating point for it, with what would change, before anything is written."""
+"""Propose a new operating point for a gallery and show what would change, before writing it."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor, read_queries
 from .verdicts import Tally, feedback_caps, weigh
 
-BATCH = 64  # labelled photos embedded at a time
+BATCH = 64  # labelled photos per batch
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A new operating point of a gallery, with the one that serves now."""
+    """A new operating point for a gallery, with the one that serves now."""
 
     anchor: GalleryAnchor
     before: OperatingPoint
@@ -47,8 +47,8 @@ class Proposal:
             return []
         rates = GalleryRates.of(self.anchored.draws, after)
         old, new = self.before.threshold, after.threshold
-        moved = "stays" if new == old else "goes down" if new < old else "goes up"
-        lines = [f"The threshold {moved}: {old:.4f} before, {new:.4f} after."]
+        moved = f"goes {'down' if new < old else 'up'} from {old:.4f} to {new:.4f}"
+        lines = [f"The threshold {f'stays at {old:.4f}' if new == old else moved}."]
         if rates is not None:
             lines.append(
                 f"Searches for unknown items that return a match: {rates.fpir(old):.1%} before, "
@@ -88,31 +88,33 @@ def propose(
     Parameters
     ----------
     target_fpir:
-        Promised FPIR. Defaults to that of the gallery's point, else to that of the bundle.
+        Target FPIR. Defaults to that of the operating point that serves now.
     photos:
-        Users' photos with the item ids of the gallery. They replace the labelled queries that the gallery keeps.
+        Users' photos with item ids of the gallery. They replace the labelled queries that the gallery keeps.
     feedback:
-        Verdicts on answers, which may tighten the threshold (`verdicts`).
+        Verdicts on answers, which can lower the threshold but not raise it (`verdicts`).
     trusted:
-        Names of keys whose verdicts count without a limit.
+        Names of API keys whose verdicts count without a limit.
     certify:
-        Certify the target with few items, too (`anchor`).
+        Certify the target even with few items, where possible (`anchor`).
 
     Raises
     ------
     CalibrationError
-        If the bundle's threshold is one for pairs.
+        If the bundle's threshold is for pairs.
     DataError
-        If no labelled photo can be used, or the feedback is too little.
+        If no labelled photo can be used, or there is too little feedback.
     """
     if bundle.operating_point.of_pairs:
         raise CalibrationError(
-            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
+            f"{bundle.path} has a threshold for pairs (1:1), which has no error rate for searches",
             remedy="Export its run without --protocol pairs",
         )
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
     labelled, refused = (None, []) if photos is None else _embed(bundle, photos)
+    if labelled is not None:
+        _check_items(gallery, labelled)
     tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
     cap = math.inf if tally is None else feedback_caps(tally, target)[1]
     anchor = GalleryAnchor(bundle)
@@ -121,8 +123,19 @@ def propose(
     return Proposal(anchor, before, anchored, labelled, tally, refused)
 
 
+def _check_items(gallery: Gallery, labelled: Probes) -> None:
+    """Raise DataError if most of the labelled photos show items that are not in the gallery."""
+    missing = [item for item in labelled.items if not gallery.item(item)]
+    if 2 * len(missing) > len(labelled.items):
+        raise DataError(
+            f"{len(missing)} of {len(labelled.items)} labelled photos show items that the gallery does not have, "
+            f"such as {missing[0]!r}",
+            remedy="Use the item ids of the gallery",
+        )
+
+
 def _embed(bundle: Bundle, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
-    """Return the vectors of labelled photos, and the photos that were refused with the reason."""
+    """Return the vectors of the usable labelled photos, and the id and reason of each refused photo."""
     embedder = bundle.embedder()
     batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]

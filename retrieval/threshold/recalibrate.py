@@ -136,8 +136,8 @@ def _refuse_pairs(bundle: Bundle) -> None:
     """Raise CalibrationError if the bundle's threshold is one for pairs, which has no target for searches."""
     if bundle.operating_point.of_pairs:
         raise CalibrationError(
-            f"{bundle.path} has a threshold of pairs (1:1), which promises nothing of searches",
-            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW')}`",
+            f"{bundle.path} has a threshold for pairs (1:1), which has no error rate for searches",
+            remedy=f"Export its run again: `{command('export', 'RUN', '-o', 'NEW', '--allow-estimate')}`",
         )
 
 

@@ -28,18 +28,18 @@ LEGEND = (
 
 
 def header_html(retriever: Retriever, drift: str = "") -> str:
-    """Return the page header: gallery size, threshold with its FPIR, and warnings."""
+    """Return the page header: gallery size, threshold with its target FPIR, and warnings."""
     point, forecast, rates = retriever.point, retriever.fpir_forecast(), retriever.rates()
     outgrown = "" if forecast is None else forecast.warning()
     warnings = [outgrown if rates is None else rates.warning(point), drift]
-    measured = "" if rates is None else ", measured in this gallery"
+    measured = "" if rates is None else ", set in this gallery"
     report = REPORT in retriever.bundle.manifest["files"]
     link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
-        f"A match is a distance of at most <b>{point.threshold:.3f}</b>: about {point.target_fpir:.0%} of the photos "
-        f"of unknown items still return something (<b>{html.escape(point.status)}</b>{measured}).{link}</p>"
+        f"A match is within the distance <b>{point.threshold:.3f}</b>. Target: at most {point.target_fpir:.0%} of "
+        f"photos of unknown items return a match (<b>{html.escape(point.status)}</b>{measured}).{link}</p>"
         + "".join(f'<p class="r-warning" role="alert">{html.escape(text)}.</p>' for text in warnings if text)
         + "</header>"
     )

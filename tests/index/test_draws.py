@@ -30,7 +30,7 @@ def additive() -> LocalDensity:
 
 def same(one: Draws, other: Draws) -> None:
     left, right = np.argsort(one.ids), np.argsort(other.ids)
-    for name in ("ids", "items", "seqs", "distances", "nearest", "own", "own_nearest", "duplicates"):
+    for name in ("ids", "items", "seqs", "distances", "nearest", "nearest_items", "own", "own_nearest", "duplicates"):
         np.testing.assert_array_equal(getattr(one, name)[left], getattr(other, name)[right], err_msg=name)
     assert one.until == other.until
 
@@ -59,6 +59,7 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path, form: Dista
         own = np.where((items != items[photo]) | (np.arange(40) == photo), np.inf, apart)
         assert draws.items[row] == f"i{items[photo]}"
         assert (draws.distances[row], draws.nearest[row]) == (others.min(), others.argmin())
+        assert draws.nearest_items[row] == f"i{items[others.argmin()]}"
         assert (draws.own[row], draws.own_nearest[row]) == (own.min(), own.argmin())
 
 

@@ -11,14 +11,14 @@ from click.testing import CliRunner
 
 from index.contents import POINT
 from index.gallery import Gallery
-from index.kept_draws import OWN, KeptDraws
+from index.kept_draws import DRAWS, OWN, KeptDraws
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
 from retrieval.bundle.served_point import served_point, stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import CalibrationError
+from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
@@ -184,7 +184,7 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         again = propose(bundle, gallery).anchored.point
         assert again is not None
         assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
-        rates = GalleryRates.read(gallery, point)
+        rates = GalleryRates.read(gallery, point, bundle.bundle_id)
         assert rates is not None
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
 
@@ -232,3 +232,68 @@ def test_a_photo_that_no_draw_has_seen_leaves_the_rates_unknown(tmp_path: Path) 
         with Gallery.open(tmp_path / "g") as gallery:
             GalleryAnchor(bundle).write(gallery, propose(bundle, gallery).anchored, action="calibrate")
         assert retriever.rates() is not None
+
+
+def test_a_removal_without_the_bundle_leaves_the_rates_unknown(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        with Gallery.open(tmp_path / "g") as gallery:
+            gallery.remove(item_ids=["item-03"])
+        assert retriever.rates() is None
+    fill(bundle, tmp_path, range(30, 31))  # measures them again
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        assert retriever.rates() is not None
+
+
+def test_a_change_that_changes_nothing_keeps_nothing(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(24))
+    fill(bundle, tmp_path, range(24, 90))
+    with Gallery.open(tmp_path / "g") as gallery:
+        version, kept = gallery.version, gallery.kept(POINT)
+        gallery.on_change = GalleryAnchor(bundle, tighten=True)
+        assert gallery.remove(photo_ids=["nobody"]) == 0
+        assert (gallery.version, gallery.kept(POINT)) == (version, kept)
+
+
+def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
+    bundle, other = bundle_of(tmp_path), bundle_of(tmp_path, "item-01", name="other")
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        point = stored_point(gallery.kept(POINT), bundle)
+        assert point is not None
+        gallery.keep(GalleryAnchor(other).draws(gallery).pack(), "measure")
+        assert GalleryRates.read(gallery, point, bundle.bundle_id) is None
+
+
+def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery._store._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
+        assert KeptDraws.read(gallery) is None
+        assert gallery.verify() != []
+    with Retriever.open(bundle.path, tmp_path / "g") as retriever:
+        assert retriever.search(encode(draw(3, 9))).matches[0].p_value is None
+    with Gallery.open(tmp_path / "g") as gallery:
+        propose(bundle, gallery).write(gallery)
+        assert gallery.verify() == []
+
+
+def test_labelled_photos_of_items_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    strangers = write_folder(tmp_path / "strangers", items=range(50, 60), photos=range(1))
+    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(DataError, match="does not have, such as 'item-50'"):
+        propose(bundle, gallery, photos=read_catalogue(strangers))
+
+
+def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path, *(f"item-{i:02d}" for i in range(30)))
+    fill(bundle, tmp_path, range(30))
+    queries = write_folder(tmp_path / "queries", items=range(30), photos=range(5, 6))
+    with Gallery.open(tmp_path / "g") as gallery:
+        anchored = propose(bundle, gallery, photos=read_catalogue(queries)).anchored
+        assert anchored.point is None
+        assert "0 items" in anchored.why_not

@@ -158,7 +158,7 @@ def test_a_bundle_of_pairs_is_refused(scores: SearchScores, tmp_path: Path) -> N
     ).pack()
     bundle = make_bundle(tmp_path / "pairs", point=pairs, files={CALIBRATION: packed})
     for options in ({}, {"allow_estimate": True}, {"target": Target(fpir=0.05)}, {"gallery_size": 1000}):
-        with pytest.raises(CalibrationError, match="a threshold of pairs"):
+        with pytest.raises(CalibrationError, match="a threshold for pairs"):
             recalibrate(bundle, tmp_path / "new", **options)
     assert not (tmp_path / "new").exists()
     assert fpir_forecast(bundle, 100_000) is None  # and no warning sends anybody there

@@ -303,7 +303,7 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
     right = {d["api_name"]: d["id"] for d in ann.get("/config").json()["dependencies"]}["verdict_right"]
     assert "could not be saved" in run(bob, right, session="shared").json()["data"][0]  # it was ann's answer
     assert "could not be saved" in run(ann, right, session="another").json()["data"][0]
-    assert "Noted" in run(ann, right, session="shared").json()["data"][0]
+    assert "Saved" in run(ann, right, session="shared").json()["data"][0]
     (verdict,) = read_feedback(running.log.parent / "feedback.jsonl")
     assert (verdict.key, verdict.asked_by, bool(verdict.request_id)) == ("ann", "ann", True)
     assert run(bob, event(bob, "change"), None, session="shared").status_code == 200  # clears nothing of ann's
