@@ -23,8 +23,9 @@ import torch
 from index.distance import PLAIN
 from index.draws import Probes
 from index.gallery import Gallery
-from index.kept_draws import KeptDraws, update_draws
+from index.kept_draws import update_draws
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.threshold.anchor import anchor, gallery_shift
 from retrieval.threshold.drawn_distances import LABELLED, DrawnDistances
@@ -39,6 +40,7 @@ from .tables import Recorder, parser_of
 SETS = ("birds", "cars", "covers")
 LABELLED_ITEMS = 25  # known items with labelled queries
 TARGET = 0.05
+NOTHING = -1.0  # a threshold that accepts nothing
 LEAST_ITEMS = 15  # below the usual 20, so that grocery can be measured
 
 
@@ -136,9 +138,14 @@ def repeat(data: Data, seed: int) -> Repetition:
 
 
 def _anchored(gallery: Gallery, probes: dict[str, Probes]) -> float:
-    kept: KeptDraws = update_draws(gallery, None, model="frozen", distance_form=PLAIN, probes=probes)
+    """Return the threshold of the gallery; NOTHING if none that keeps the target finds an item."""
+    kept = update_draws(gallery, None, model="frozen", distance_form=PLAIN, probes=probes)
     shift = gallery_shift(kept.sources)
-    return anchor(kept.sources, TARGET, gallery_items=gallery.items, shift=shift, least_items=LEAST_ITEMS).threshold
+    try:
+        point = anchor(kept.sources, TARGET, gallery_items=gallery.items, shift=shift, least_items=LEAST_ITEMS)
+    except CalibrationError:
+        return NOTHING
+    return point.threshold
 
 
 def _searches(data: Data, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:
@@ -165,6 +172,7 @@ def main() -> None:
     columns = (
         *("data", "known items", "set on", "FPIR realised for 0.05", "TPIR", "of the TPIR at exactly 0.05"),
         "spread, of that of true items",
+        "divisions without a threshold",
     )
     with Recorder("anchoring", arguments) as record:
         record.table("frozen", columns)
@@ -183,6 +191,7 @@ def main() -> None:
                     f"{tpir:.3f}",
                     f"{tpir / exact:.2f}",
                     f"{realised.std() / reference:.2f}",
+                    str(sum(run.thresholds[name] == NOTHING for run in runs)),
                 )
 
 

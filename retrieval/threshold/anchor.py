@@ -2,9 +2,9 @@
 
 A draw is a search of this gallery for an item that is not in it (`index.draws`). Own draws exclude items that the model
 was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in this gallery.
-The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. With N
-items, the greatest threshold whose estimate keeps the target alpha then has, on average over galleries, an FPIR of
-about (floor(alpha N) + 1) / (N + 1).
+The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. A threshold
+that accepts a share of few draws accepts more of new items on average, so an estimated threshold is set where each
+item, left out of the gallery, is accepted in at most the target share of its searches (`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
 observed rate does. Few items certify only a threshold that finds little (60 items at 5 %: one below every draw), so

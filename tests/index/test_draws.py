@@ -162,3 +162,12 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
             same(own, now.own(None, excluded=excluded, most=60))
             same(others, now.probes(None, probes, numbers=placed, most=20))
             same(Draws.of_arrays(own.arrays()), own)
+
+
+def test_new_probes_are_searched_and_known_ones_kept(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        everything = Probes(unit(12, 5), [f"q{i}" for i in range(12)], [f"x{i}" for i in range(12)])
+        some = Probes(everything.vectors[5:], everything.ids[5:], everything.items[5:])
+        now = drawer(gallery)
+        known = now.probes(None, some, numbers=[-1] * 7)
+        same(now.probes(known, everything, numbers=[-1] * 12), now.probes(None, everything, numbers=[-1] * 12))
