@@ -30,6 +30,9 @@ METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_gallery_version",
     "retrieval_threshold",
     "retrieval_target_fpir",
+    "retrieval_fpir",
+    "retrieval_fpir_upper",
+    "retrieval_threshold_broken",
     "retrieval_expected_fpir",
     "retrieval_gallery_outgrown",
     "retrieval_drift_effect",
@@ -114,10 +117,11 @@ class _State(Collector):
             "threshold": ("Distance up to which an item matches.", point.threshold),
             "target_fpir": ("FPIR that the threshold was set for.", point.target_fpir),
         }
+        broken = rates is not None and rates.broken(point)
+        numbers["threshold_broken"] = ("1 if the gallery's own threshold no longer keeps its target.", broken)
         if rates is not None:
             numbers["fpir"] = ("FPIR of the threshold, measured in this gallery.", rates.fpir(point.threshold))
             numbers["fpir_upper"] = ("Upper 95 % bound on the FPIR.", rates.fpir_upper(point.threshold))
-            numbers["threshold_broken"] = ("1 if the threshold no longer keeps its target.", rates.broken(point))
         if forecast is not None:
             numbers["expected_fpir"] = ("FPIR expected in a gallery of this size.", forecast.fpir)
             numbers["gallery_outgrown"] = (

@@ -33,13 +33,14 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
     outgrown = "" if forecast is None else forecast.warning()
     warnings = [outgrown if rates is None else rates.warning(point), drift]
     measured = "" if rates is None else ", set in this gallery"
-    report = REPORT in retriever.bundle.manifest["files"]
+    report = REPORT in retriever.bundle.manifest["files"] and point is retriever.bundle.operating_point
     link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
         f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
-        f"A match is within the distance <b>{point.threshold:.3f}</b>. Target: at most {point.target_fpir:.0%} of "
-        f"photos of unknown items return a match (<b>{html.escape(point.status)}</b>{measured}).{link}</p>"
+        f"A match is within the distance <b>{point.threshold:.3f}</b>. Target: at most "
+        f"{100 * point.target_fpir:.3g}% of photos of unknown items return a match "
+        f"(<b>{html.escape(point.status)}</b>{measured}).{link}</p>"
         + "".join(f'<p class="r-warning" role="alert">{html.escape(text)}.</p>' for text in warnings if text)
         + "</header>"
     )

@@ -174,7 +174,8 @@ def test_metrics_are_served_with_the_labels_that_are_asked_for(client: TestClien
     client.get("/readyz")
     told = client.get("/metrics").text
     assert re.search(r'^retrieval_requests_total\{route="/readyz",status="200"\} ', told, re.MULTILINE)
-    for name in ("retrieval_threshold", "retrieval_gallery_items", "retrieval_queue_depth", "retrieval_bundle_info"):
+    names = ("retrieval_threshold", "retrieval_gallery_items", "retrieval_queue_depth", "retrieval_bundle_info")
+    for name in (*names, "retrieval_threshold_broken"):
         assert re.search(rf"^{name}\b", told, re.MULTILINE), name
 
 
