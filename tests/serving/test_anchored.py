@@ -1,0 +1,74 @@
+"""Serving a gallery with a threshold of its own: answers, info, metrics, page and changes over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from index.contents import POINT
+from retrieval.bundle.bundle import FITTED
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from serving.app import create_app
+from serving.config import TIGHTEN, ServeSettings
+from serving.ui.page_html import header_html
+
+from ..world import draw, encode, make_bundle, write_folder
+
+JPEG = {"content-type": "image/jpeg"}
+
+
+@pytest.fixture
+def retriever(tmp_path: Path) -> Iterator[Retriever]:
+    point = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(24), photos=range(1))  # the greatest threshold serves
+    index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)
+    with Retriever.open(bundle.path, tmp_path / "gallery") as opened:
+        yield opened
+
+
+def serving(retriever: Retriever, **settings: object) -> TestClient:
+    return TestClient(create_app(retriever, settings=ServeSettings(**settings), page=False))  # type: ignore[arg-type]
+
+
+def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever: Retriever) -> None:
+    with serving(retriever) as client:
+        answer = client.post("/v1/search", content=encode(draw(3, 5)), headers=JPEG).json()
+        info = client.get("/v1/info").json()
+        metrics = client.get("/metrics").text
+    point = retriever.point
+    assert point.threshold != retriever.bundle.threshold
+    assert (answer["threshold"], answer["anchored"]) == (point.threshold, True)
+    assert answer["nearest"]["p_value"] == pytest.approx(1 / 25)
+    assert (info["threshold"], info["anchored"], info["fpir_forecast"]) == (point.threshold, True, None)
+    assert info["in_gallery"]["fpir"] == pytest.approx(point.evidence["fpir"])
+    assert info["in_gallery"]["broken"] is False
+    assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
+    assert "retrieval_threshold_broken 0.0" in metrics
+    assert "20% of photos of unknown items" in header_html(retriever)
+    assert "set in this gallery" in header_html(retriever)
+
+
+@pytest.mark.parametrize("choice", ["off", TIGHTEN])
+def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever, choice: str) -> None:
+    before = retriever.point.threshold
+    with serving(retriever, auto_calibrate=choice) as client:
+        for item in range(24, 60):
+            path = f"/v1/photos/new-{item}?item_id=item-{item}"
+            assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
+        info = client.get("/v1/info").json()
+    assert info["in_gallery"]["items"] == {"own": 60}
+    if choice == TIGHTEN:
+        assert info["threshold"] < before
+        assert not info["in_gallery"]["broken"]
+    else:
+        assert info["threshold"] == before
+        assert info["in_gallery"]["fpir"] > retriever.point.evidence["fpir"]
+    assert retriever.gallery.kept(POINT) is not None
