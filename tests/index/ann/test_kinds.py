@@ -11,7 +11,7 @@ import pytest
 from index import rebuild, snapshot
 from index.ann import recall
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, FLAT, KINDS, choose_kind, lists_of, memory_of, subvectors_of
+from index.ann.kinds import APPROXIMATE, DISK, FLAT, HNSW, IVFPQ, KINDS, choose_kind, lists_of, memory_of, subvectors_of
 from index.ann.recall import Probe, Recall
 from index.distance import plain_distance
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
@@ -41,7 +41,11 @@ def gallery_of(path: Path, kind: str, count: int = COUNT) -> tuple[Gallery, np.n
     return gallery, vectors, items
 
 
-@pytest.mark.parametrize("kind", KINDS)
+SLOW = (DISK, HNSW, IVFPQ)
+MEASURED = [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in KINDS]
+
+
+@pytest.mark.parametrize("kind", MEASURED)
 def test_accept_and_reject_are_those_of_brute_force(kind: str, tmp_path: Path) -> None:
     gallery, vectors, items = gallery_of(tmp_path / "g", kind)
     gallery.remove(photo_ids=[f"p{i}" for i in range(0, COUNT, 7)])
@@ -69,7 +73,7 @@ def test_accept_and_reject_are_those_of_brute_force(kind: str, tmp_path: Path) -
     gallery.close()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MEASURED)
 def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, items = gallery_of(tmp_path / "g", kind)
     gallery.add(["late"], ["late"], vectors[:1], metadata=[{"half": "b", "number": -1}])
