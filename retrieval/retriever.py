@@ -42,8 +42,7 @@ from .result import (
 )
 
 MOST_MATCHES = 100  # per search; also the limit of the HTTP API
-MOST_IMAGES = 64  # per batch
-MOST_WHERE = 2000  # characters in a filter
+MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
 
 
 class Retriever:
@@ -247,11 +246,10 @@ class Retriever:
 
     def _served(self, stored: bytes | None) -> OperatingPoint:
         """Return the operating point that serves, given the one that the gallery keeps."""
-        content, point = self._last_point
-        if stored is not content:
-            point = served_point(stored, self.bundle)
-            self._last_point = stored, point
-        return point
+        last = self._last_point
+        if stored is not last[0]:
+            last = self._last_point = stored, served_point(stored, self.bundle)
+        return last[1]
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""

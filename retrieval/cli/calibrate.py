@@ -52,9 +52,8 @@ def calibrate(
     """Set the threshold of a gallery, from searches for items that are not in it.
 
     Searches for gallery items that the model was not trained on, leaving each item out in turn. The distance to the
-    nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50 or
-    more of them with their item ids as --queries to measure the threshold and the share of photos that find their item
-    on them. The gallery keeps these queries for later calibrations.
+    nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
+    of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
 
     \b
     Example:

@@ -134,16 +134,16 @@ def anchor(
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
-    Each source of draws with at least `least_items` items proposes a threshold, and the strictest one serves. Labelled
-    queries replace the own draws. Among the thresholds that keep the target, a source proposes the one with the
-    greatest mean utility over items (`calibrate`), or the greatest one if there are no mated searches.
+    Each source of draws with at least `least_items` items proposes a threshold; the strictest serves. Labelled queries
+    replace the own draws. Among the thresholds that keep the target, a source proposes the one with the greatest mean
+    utility over items (`calibrate`), or the greatest one if there are no mated searches.
 
     Parameters
     ----------
     draws:
         Draws of the gallery's current version, by source.
     shift:
-        Query shift, applied to the own draws. None applies no shift.
+        Query shift of the own draws, if any.
     cap:
         Upper limit of the threshold, such as one from feedback.
     certify:
@@ -156,40 +156,43 @@ def anchor(
     Raises
     ------
     CalibrationError
-        If no source has `least_items` items, if none of them certifies the target although `certify` asks for it, or
-        if no threshold that keeps the target finds anything.
+        If no source has `least_items` items, none certifies the target as `certify` asks, or nothing would be found.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
-    shift = shift or Shift()
-    usable = _competing(draws, shift, fitted, least_items)
+    usable = _competing(draws, shift := shift or Shift(), fitted, least_items)
     mates = LABELLED if LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items else OWN
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
     if certify and all(status == ESTIMATED for _, status in proposals.values()):
-        most = max(drawn.items for drawn in usable.values())
-        raise CalibrationError(
-            f"{most} items cannot certify an FPIR of {target_fpir:g}: it takes {items_needed(target_fpir)} of them",
-            remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
-        )
+        raise _uncertified(max(drawn.items for drawn in usable.values()), target_fpir)
     source = min(proposals, key=lambda name: proposals[name][0])
-    (threshold, status), rates = proposals[source], GalleryRates(usable)
+    threshold, status = proposals[source]
     evidence = {
         "anchored": True,
         "source": source,
         "confidence": CONFIDENCE,
-        "gallery_items": gallery_items,
-        "gallery_size": gallery_items,
+        **dict.fromkeys(("gallery_items", "gallery_size"), gallery_items),
         "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0}),
         "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
         "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
-        "fpir": rates.fpir(threshold),
-        "fpir_expected": max(drawn.expected(threshold) for drawn in usable.values()),
-        "fpir_upper": rates.fpir_upper(threshold),
+        **_rates(GalleryRates(usable), threshold),
         "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
-        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
+        **_mated_evidence(mated, threshold, GalleryRates(usable).fpir(threshold), labelled=mates == LABELLED),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
+
+
+def _rates(rates: GalleryRates, threshold: float) -> dict[str, float]:
+    expected = max(source.expected(threshold) for source in rates.sources.values())
+    return {"fpir": rates.fpir(threshold), "fpir_expected": expected, "fpir_upper": rates.fpir_upper(threshold)}
+
+
+def _uncertified(items: int, target_fpir: float) -> CalibrationError:
+    return CalibrationError(
+        f"{items} items cannot certify an FPIR of {target_fpir:g}: it takes {items_needed(target_fpir)} of them",
+        remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
+    )
 
 
 def _competing(
