@@ -121,6 +121,9 @@ def test_an_image_can_be_pasted(page: Page) -> None:
 def test_a_photo_of_the_webcam_is_searched(page: Page) -> None:
     page.get_by_label("Capture from camera").click()
     page.get_by_text("Click to Access Webcam").click()
+    page.wait_for_function(
+        "(video => video && video.readyState >= 3 && video.videoWidth)(document.querySelector('video'))"
+    )
     page.get_by_label("capture photo").click()
     expect(page.locator("#answer h2")).to_have_text("Not in the catalogue")
 
