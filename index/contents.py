@@ -16,7 +16,7 @@ class Contents(Database):
 
     def kept(self, name: str) -> bytes | None:
         """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):  # a gallery of an earlier release
+        if not self._has_contents():
             return None
         rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
         if not rows:
@@ -41,6 +41,8 @@ class Contents(Database):
 
     def kept_names(self) -> list[str]:
         """Return the names of all contents."""
-        if not self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"):
-            return []
-        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]
+        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")] if self._has_contents() else []
+
+    def _has_contents(self) -> bool:
+        """Return whether the table exists; galleries of earlier releases lack it."""
+        return bool(self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"))

@@ -32,9 +32,8 @@ class KeptDraws:
     model: str  # identifies what else the draws depend on: model, distance form and fitted items
     sources: Mapping[str, Draws]
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
-
-    photos: int = -1  # live photos of the version that was searched, and the sum of their seqs
-    seqs: int = -1
+    photos: int = -1  # number of live photos that were searched
+    seqs: int = -1  # sum of their seqs
 
     @property
     def until(self) -> int:

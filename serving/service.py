@@ -17,11 +17,8 @@ from typing import Any
 
 from PIL import Image
 
-from index.contents import POINT
-from index.gallery import Gallery
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
-from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
@@ -196,13 +193,7 @@ class Service:
         try:
             location = self.retriever.gallery.path
             with open_gallery(location) as gallery:
-                if (
-                    isinstance(gallery, Gallery)
-                    and stored_point(gallery.kept(POINT), self.retriever.bundle) is not None
-                ):
-                    gallery.on_change = GalleryAnchor(
-                        self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN
-                    )
+                GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN).follow(gallery)
                 yield gallery
         finally:
             self._writing.release()

@@ -36,7 +36,7 @@ Folder = click.Path(path_type=Path)
 @click.option(
     "--certify",
     is_flag=True,
-    help="Certify the target even with fewer than 300 items, where possible; the threshold is then much stricter.",
+    help="Certify the target even with fewer than 300 items, or fail; the threshold is then much stricter.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
 def calibrate(

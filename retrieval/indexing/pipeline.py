@@ -114,8 +114,8 @@ def index_catalogue(
         else:
             batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
         anchor = GalleryAnchor(bundle, tighten=tighten)
-        if isinstance(gallery, Gallery) and tighten and stored_point(gallery.kept(POINT), bundle) is not None:
-            gallery.on_change = anchor
+        if tighten:
+            anchor.follow(gallery)
         for batch in batches:
             report.added += write_batch(gallery, batch)
             report.replaced += sum(photo.photo_id in known for photo in batch.photos)

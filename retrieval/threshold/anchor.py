@@ -167,18 +167,18 @@ def anchor(
     if certify and all(status == ESTIMATED for _, status in proposals.values()):
         raise _uncertified(max(drawn.items for drawn in usable.values()), target_fpir)
     source = min(proposals, key=lambda name: proposals[name][0])
-    threshold, status = proposals[source]
+    (threshold, status), rates = proposals[source], GalleryRates(usable)
     evidence = {
         "anchored": True,
         "source": source,
         "confidence": CONFIDENCE,
-        **dict.fromkeys(("gallery_items", "gallery_size"), gallery_items),
+        "gallery_items": gallery_items,
         "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0}),
         "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
         "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
-        **_rates(GalleryRates(usable), threshold),
+        **_rates(rates, threshold),
         "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
-        **_mated_evidence(mated, threshold, GalleryRates(usable).fpir(threshold), labelled=mates == LABELLED),
+        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
 

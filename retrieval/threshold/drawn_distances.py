@@ -80,7 +80,7 @@ class DrawnDistances:
 
         A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
         k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
-        which each item, asked at the threshold that the others set, is accepted in at most `target` of its searches.
+        which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches.
         """
         if certified:
             hits = most_hits(self.items, target)
@@ -104,9 +104,9 @@ class DrawnDistances:
     def left_out(self, shares: Floats) -> Floats:
         """Return the FPIR to expect where a share of the draws is accepted, for some shares (s,).
 
-        Each item is asked at the threshold that the other items set without it: a draw whose nearest item it is would
-        be farther away, and counts as not accepted. Near items accept each other, so this matters most where it is
-        dense.
+        Each item is tested at the threshold that the other items set without it. Draws whose nearest item it is would
+        be farther away, so they count as not accepted. This matters most in dense regions, where items are nearest to
+        each other.
         """
         rates = np.zeros(len(shares))
         for code in range(self.items):
@@ -165,7 +165,7 @@ class GalleryRates:
         return max(source.fpir_upper(threshold) for source in self.sources.values())
 
     def broken(self, point: OperatingPoint) -> bool:
-        """Return whether a point no longer keeps its target: by the bound of a source that certified it."""
+        """Return whether a point misses its target: by the bound of a source that certified it, else as observed."""
         certified = point.evidence.get("certified", ())
         rates = [
             source.fpir_upper(point.threshold) if name in certified else source.fpir(point.threshold)

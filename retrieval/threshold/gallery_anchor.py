@@ -14,6 +14,7 @@ from index.contents import POINT
 from index.draws import Probes
 from index.gallery import Gallery
 from index.kept_draws import KeptDraws, update_draws
+from index.protocol import GalleryProtocol
 from index.reader import Reader
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
@@ -64,6 +65,11 @@ class GalleryAnchor:
             if new is not None and new.threshold < stored.threshold:
                 contents[POINT] = pack_point(new, self.bundle)
         return contents
+
+    def follow(self, gallery: GalleryProtocol) -> None:
+        """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle."""
+        if isinstance(gallery, Gallery) and stored_point(gallery.kept(POINT), self.bundle) is not None:
+            gallery.on_change = self
 
     def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""

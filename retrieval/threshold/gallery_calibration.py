@@ -96,12 +96,12 @@ def propose(
     trusted:
         Names of API keys whose verdicts count without a limit.
     certify:
-        Certify the target even with few items, where possible (`anchor`).
+        Certify the target even with few items, or raise (`anchor`).
 
     Raises
     ------
     CalibrationError
-        If the bundle's threshold is for pairs.
+        If the bundle's threshold is for pairs. Other reasons are in `Anchored.why_not`.
     DataError
         If no labelled photo can be used, or there is too little feedback.
     """
