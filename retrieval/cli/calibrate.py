@@ -9,7 +9,7 @@ import click
 
 from index.shell import command
 
-from .recalibrate import show_tally
+from .feedback_options import feedback_options, show_tally
 
 Folder = click.Path(path_type=Path)
 
@@ -27,12 +27,7 @@ Folder = click.Path(path_type=Path)
     type=Folder,
     help="Labelled photos taken by users: a folder or a table with item ids of the gallery.",
 )
-@click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold.")
-@click.option(
-    "--trust-key",
-    multiple=True,
-    help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
-)
+@feedback_options
 @click.option(
     "--certify",
     is_flag=True,

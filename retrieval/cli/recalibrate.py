@@ -10,21 +10,14 @@ import click
 
 from index.shell import command
 
+from .feedback_options import feedback_options, show_tally
 from .signing_options import read_key, say_signed, sign_option
 from .target_options import target_options
 
 if TYPE_CHECKING:
     from retrieval.threshold.targets import Target
-    from retrieval.threshold.verdicts import Tally
 
 Folder = click.Path(path_type=Path)
-
-
-def show_tally(verdicts: int, tally: Tally) -> None:
-    """Print which verdicts count."""
-    click.echo(f"{verdicts} verdicts, {len(tally.counted)} of them counted:")
-    for line in tally.lines():
-        click.echo(f"  {line}")
 
 
 @click.command()
@@ -35,12 +28,7 @@ def show_tally(verdicts: int, tally: Tally) -> None:
     "--gallery-size", type=int, help="Number of gallery items that the target must hold for.  [default: the bundle's]"
 )
 @click.option("--allow-estimate", is_flag=True, help="Accept a threshold whose FPIR is estimated, not certified.")
-@click.option("--feedback", type=Folder, help="File of verdicts on answers, which can tighten the threshold.")
-@click.option(
-    "--trust-key",
-    multiple=True,
-    help="API key whose verdicts may move the threshold without other keys; '' for a server without keys.",
-)
+@feedback_options
 @click.option(
     "--accept-biased", is_flag=True, help="Let the feedback also loosen the threshold; its FPIR is then estimated."
 )

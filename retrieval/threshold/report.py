@@ -153,20 +153,22 @@ def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
+def variant_cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the metrics of a variant as text: name, images per second, OPIS of pairs and of searches, FPIR, TPIR."""
+    return (
+        str(row["form"]),
+        f"{row['images_per_second']:.0f}",
+        f"{row['opis']:.2e}",
+        f"{row['search_opis']:.2e}",
+        f"{row['fpir']:.3f}",
+        f"{row['tpir']:.3f}",
+    )
+
+
 def _beside(rows: Sequence[Mapping[str, Any]]) -> str:
     if not rows:
         return ""
-    cells = [
-        (
-            html.escape(str(row["form"])),
-            f"{row['images_per_second']:.0f}",
-            f"{row['opis']:.2e}",
-            f"{row['search_opis']:.2e}",
-            f"{row['fpir']:.3f}",
-            f"{row['tpir']:.3f}",
-        )
-        for row in rows
-    ]
+    cells = [tuple(map(html.escape, variant_cells(row))) for row in rows]
     columns = ("variant", "images/s", "OPIS of pairs", "OPIS of searches", "FPIR", "TPIR")
     return (
         "<h2>This form of the model beside fp32</h2><p>Both on the calibration photos, by the same kind of distance, "

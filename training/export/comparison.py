@@ -17,6 +17,7 @@ from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.text_table import text_table
+from retrieval.threshold.report import variant_cells
 from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
 
 from .exported_models import ExportedModel, ModelExporter
@@ -118,15 +119,5 @@ def compare_with_fp32(
 def render_comparison(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return a text table of the metrics of several variants."""
     head = ("variant", "images/s", "OPIS", "OPIS of searches", "FPIR", "TPIR")
-    cells = [
-        (
-            str(row["form"]),
-            f"{row['images_per_second']:.0f}",
-            f"{row['opis']:.2e}",
-            f"{row['search_opis']:.2e}",
-            f"{row['fpir']:.3f}",
-            f"{row['tpir']:.3f}",
-        )
-        for row in rows
-    ]
+    cells = [variant_cells(row) for row in rows]
     return "\n".join(text_table(head, cells))
