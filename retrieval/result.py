@@ -1,4 +1,4 @@
-"""Search results: matches within the threshold, or the reason for a no-match."""
+"""Search results: matches within the threshold, or the reason for a no-match; without a threshold, a ranking."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 from .images import Appearance
 
 MATCH, NO_MATCH = "match", "no_match"
+RANKED = "ranked"  # neither, for want of a threshold
+UNCALIBRATED = "uncalibrated"
 BEYOND_THRESHOLD = "beyond_threshold"
 LOW_CERTAINTY, OUT_OF_DOMAIN = "low_certainty", "out_of_domain"
 FILTERED_OUT, GALLERY_EMPTY = "filtered_out", "gallery_empty"
@@ -32,15 +34,16 @@ class Match:
 class SearchResult:
     """The result of searching with one photo."""
 
-    matches: tuple[Match, ...]  # best first; empty for a no-match
-    decision: str  # "match" or "no_match"
-    reason: str  # of a no-match: one of the five constants above; "" for a match
-    threshold: float
+    matches: tuple[Match, ...]  # best first; empty unless the decision is "match"
+    decision: str  # "match", "no_match" or "ranked"
+    reason: str  # of a no-match: one of the five constants above; "uncalibrated" for "ranked", "" for a match
+    threshold: float | None  # None if neither the gallery nor the bundle has one
     nearest_distance: float | None  # None if no photo was compared (empty gallery or filter)
     certainty: float
     nearest: Match | None  # the closest item, match or not
     bundle_id: str
     gallery_version: int
+    ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
     anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
     appearance: Appearance | None = field(default=None, compare=False)
@@ -49,11 +52,14 @@ class SearchResult:
     @property
     def margin(self) -> float | None:
         """The threshold minus the nearest distance; negative if the nearest item is too far away."""
-        return None if self.nearest_distance is None else self.threshold - self.nearest_distance
+        if self.threshold is None or self.nearest_distance is None:
+            return None
+        return self.threshold - self.nearest_distance
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values, without the appearance."""
         values = {name: value for name, value in vars(self).items() if name != "appearance"} | {"margin": self.margin}
-        values["matches"] = [match.to_dict() for match in self.matches]
+        for name in ("matches", "ranked"):
+            values[name] = [match.to_dict() for match in getattr(self, name)]
         values["nearest"] = None if self.nearest is None else self.nearest.to_dict()
         return values

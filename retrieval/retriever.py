@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,8 @@ from .result import (
     MATCH,
     NO_MATCH,
     OUT_OF_DOMAIN,
+    RANKED,
+    UNCALIBRATED,
     Match,
     SearchResult,
 )
@@ -88,8 +91,9 @@ class Retriever:
         self.close()
 
     def __repr__(self) -> str:
-        threshold, closed = self._last_point[1].threshold, ", closed" if self._closed else ""
-        return f"<Retriever {self.bundle.path} on {self.gallery.path}, threshold {threshold:.4f}{closed}>"
+        point, closed = self._last_point[1], ", closed" if self._closed else ""
+        state = f"threshold {point.threshold:.4f}" if point.decides else point.status
+        return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 
     def close(self) -> None:
         """Close the gallery if `open` opened it. Later searches raise GalleryError."""
@@ -100,7 +104,7 @@ class Retriever:
     def search(
         self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
     ) -> SearchResult:
-        """Return the catalogue items that match a photo, if any.
+        """Return the catalogue items that match a photo, if any. Without a threshold, the nearest ones in order.
 
         Parameters
         ----------
@@ -147,7 +151,7 @@ class Retriever:
 
         def within(stored: bytes | None) -> float:
             points.append(self._served(stored))
-            return points[-1].threshold
+            return points[-1].threshold if points[-1].decides else math.inf  # every distance ranks
 
         version, found = self.gallery.search_version(
             made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
@@ -200,16 +204,22 @@ class Retriever:
         certainty, point = float(made.certainties[0]), served.point
         sure = certainty >= point.min_certainty
         matches = [served.match(n) for n in neighbours if sure and bool(accepts(n.distance, point.threshold))]
+        if point.decides:
+            decision = MATCH if matches else NO_MATCH
+            reason = "" if matches else self._reason(made.vectors, where, sure=sure, empty=not neighbours)
+        else:
+            decision, reason = RANKED, UNCALIBRATED
         return SearchResult(
             matches=tuple(matches),
-            decision=MATCH if matches else NO_MATCH,
-            reason="" if matches else self._reason(made.vectors, where, sure=sure, empty=not neighbours),
-            threshold=point.threshold,
+            decision=decision,
+            reason=reason,
+            threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
             certainty=certainty,
             nearest=served.match(neighbours[0]) if neighbours else None,
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
+            ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
             anchored=point is not self.bundle.operating_point,
             explanation=self._explanation(made.vectors, where) if explain else None,
         )

@@ -98,8 +98,12 @@ def serve(
     point, rates = retriever.point, retriever.rates()
     click.echo(
         f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
-        f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}"
-        + (", set in this gallery." if rates is not None else ".")
+        + (
+            f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}"
+            + (", set in this gallery." if rates is not None else ".")
+            if point.decides
+            else "no threshold yet, so answers rank items and say neither match nor no-match."
+        )
     )
     if rates is not None and rates.broken(point):
         click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")

@@ -158,7 +158,7 @@ class Service:
         return {
             "bundle_id": bundle.bundle_id,
             "embedding_id": bundle.embedding_id,
-            "threshold": point.threshold,
+            "threshold": point.threshold_or_none,
             "status": point.status,
             "target_fpir": point.target_fpir,
             "distance": bundle.manifest["distance"]["form"],

@@ -14,7 +14,7 @@ from index.shell import command
 from retrieval.cli.settings_options import GroupedCommand
 from retrieval.errors import DataError, InvalidParameter
 
-from .config import DATA, EVALUATION, OUTPUT, Settings
+from .config import AUTO, DATA, EVALUATION, OUTPUT, Settings
 from .options import SettingsCommand, training_groups, training_options
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -145,7 +145,20 @@ def gather_settings(
         values["catalogue"] = str(Path(catalogue).resolve())
     if "catalogue" not in values:
         raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
+    if values.get("backbone") == AUTO:
+        values["backbone"] = named_backbone(AUTO)
     return Settings.from_dict(values)
+
+
+def named_backbone(name: str) -> str:
+    """Return the name of a backbone; choose one if it is `auto`, and print it with the reason."""
+    if name != AUTO:
+        return name
+    from training.backbones import choose_backbone
+
+    chosen, why = choose_backbone()
+    click.echo(f"Backbone: {chosen} ({why}).")
+    return chosen
 
 
 def open_run(path: Path) -> Any:

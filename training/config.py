@@ -15,6 +15,7 @@ from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 from retrieval.settings import setting
 
+SMALL, LITE0, AUTO = "small", "efficientnet-lite0", "auto"  # backbones with names of their own
 NOT_NEGATIVE = (
     *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
@@ -31,7 +32,10 @@ class Settings:
 
     catalogue: str  # folder, CSV or parquet of labelled photos
     backbone: str = setting(
-        "small", MODEL, "Backbone: 'small' (trained from scratch), a local folder or a model of the Hugging Face hub."
+        SMALL,
+        MODEL,
+        "Backbone: 'small' (trained from scratch), 'efficientnet-lite0' (pretrained, no download), a local folder or "
+        "model of the Hugging Face hub, or 'auto' (a pretrained one for this machine).",
     )
     size: int = setting(160, MODEL, "Side of the model's square input, in pixels.")
     crop_ratio: float = setting(0.8, MODEL, "Share of a photo's shorter side that the centred evaluation crop covers.")

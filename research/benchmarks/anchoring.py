@@ -29,10 +29,10 @@ from retrieval.errors import CalibrationError
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.threshold.anchor import anchor, gallery_shift
 from retrieval.threshold.drawn_distances import LABELLED, DrawnDistances
+from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import PhotoReader, evaluation_batches
 from training.evaluation.embedding import to_device
-from training.model import backbone_preprocessing, load_backbone
 
 from .rotations import rotated
 from .tables import Recorder, parser_of

@@ -22,6 +22,7 @@ from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.metrics.identification import identification_rates, threshold_at_fpir
+from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
 from training.data.samplers import ItemSampler
@@ -38,7 +39,6 @@ from training.evaluation.evaluate import (
 )
 from training.loop.optimizer import learned_by, learning_rate_factor
 from training.losses import Regularized, make_loss
-from training.model import backbone_preprocessing, load_backbone
 
 VIEWS, EPOCHS, DIM = 8, 30, 128
 TUNING_SEEDS = (100, 101, 102)

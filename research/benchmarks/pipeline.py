@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from retrieval.catalogue.read import Photo, read_catalogue
+from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, training_batches
 from training.data.samplers import ItemSampler
@@ -32,7 +33,7 @@ from training.data.splits import make_splits
 from training.evaluation.embedding import to_device
 from training.loop.memory import keep_freed_memory
 from training.losses import make_loss
-from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone
+from training.model import EmbeddingModel, freeze_batch_norm
 
 from .tables import NONE, Recorder, parser_of
 

@@ -35,6 +35,7 @@ from retrieval.metrics.consistency import opis
 from retrieval.metrics.identification import SearchScores, identification_rates
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.gallery_size import size_model
+from training.backbones import backbone_preprocessing, load_backbone
 from training.config import Settings
 from training.data.reader import Augmentation, PhotoReader, evaluation_batches
 from training.data.splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol
@@ -43,7 +44,6 @@ from training.evaluation.embedding import embed_photos, to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
 from training.loop.run import Run
 from training.loop.train import train
-from training.model import backbone_preprocessing, load_backbone
 
 from . import grocery
 from .heads import VIEWS, FrozenFeatures, Task, train_head, vectors_of

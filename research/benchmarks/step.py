@@ -17,9 +17,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from training.backbones import load_backbone
 from training.loop.memory import keep_freed_memory
 from training.losses import Regularized, make_loss
-from training.model import EmbeddingModel, load_backbone
+from training.model import EmbeddingModel
 
 from .tables import Recorder, parser_of
 

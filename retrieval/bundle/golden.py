@@ -20,9 +20,9 @@ AGREES = 0.999  # minimum cosine between the expected and the computed vector
 PATCHES = 8
 
 
-def golden_pixels(size: int) -> NDArray[np.uint8]:
-    """Return the synthetic image, a pattern of coloured patches, uint8 (1, size, size, 3)."""
-    patches = np.random.default_rng(0).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
+def golden_pixels(size: int, *, seed: int = 0) -> NDArray[np.uint8]:
+    """Return the synthetic image (or another one), a pattern of coloured patches, uint8 (1, size, size, 3)."""
+    patches = np.random.default_rng(seed).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
     places = np.arange(size) * PATCHES // size
     return patches[places][:, places][None]
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from retrieval.errors import InvalidParameter
+
 CERTIFIED, ESTIMATED = "certified", "estimated"
+UNCALIBRATED = "uncalibrated"  # there is no threshold: searches rank items and decide nothing
+NOTHING = -math.inf  # a threshold that accepts nothing
 PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 
@@ -15,11 +20,28 @@ LOW_TPIR = 0.5  # a warning is given below this TPIR
 class OperatingPoint:
     """A threshold, its target FPIR and the evidence for it."""
 
-    threshold: float
-    status: str  # CERTIFIED or ESTIMATED
+    threshold: float  # NOTHING if the status is UNCALIBRATED
+    status: str  # CERTIFIED, ESTIMATED or UNCALIBRATED
     target_fpir: float
     evidence: Mapping[str, Any] = field(default_factory=dict)
     min_certainty: float = 0.0  # searches with a lower certainty return no match
+
+    @classmethod
+    def uncalibrated(cls, target_fpir: float) -> OperatingPoint:
+        """Return the point of a bundle without a threshold, with the target for galleries that set one."""
+        if not 0 < target_fpir < 1:
+            raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
+        return cls(NOTHING, UNCALIBRATED, target_fpir)
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is a threshold, which decides between match and no-match."""
+        return self.status != UNCALIBRATED
+
+    @property
+    def threshold_or_none(self) -> float | None:
+        """The threshold, or None if there is none, for JSON, which has no infinity."""
+        return self.threshold if self.decides else None
 
     @property
     def of_pairs(self) -> bool:
@@ -28,6 +50,8 @@ class OperatingPoint:
 
     def describe(self) -> str:
         """Return a one-line description."""
+        if not self.decides:
+            return f"it has no threshold; a gallery sets one for FPIR {self.target_fpir:g}."
         size = self.evidence.get("gallery_size")
         if "far_range" in self.evidence:
             far, frr = (
@@ -58,7 +82,7 @@ class OperatingPoint:
     def to_dict(self) -> dict[str, Any]:
         """Return the operating point as plain JSON values."""
         return {
-            "threshold": self.threshold,
+            "threshold": self.threshold_or_none,
             "status": self.status,
             "target_fpir": self.target_fpir,
             "min_certainty": self.min_certainty,
@@ -69,7 +93,7 @@ class OperatingPoint:
     def from_dict(cls, values: Mapping[str, Any]) -> OperatingPoint:
         """Create an OperatingPoint from the output of `to_dict`."""
         return cls(
-            float(values["threshold"]),
+            NOTHING if values["threshold"] is None else float(values["threshold"]),
             str(values["status"]),
             float(values["target_fpir"]),
             dict(values["evidence"]),

@@ -123,18 +123,21 @@ def index(
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
         view = fpir_forecast(opened, gallery.items) if done.point is None else None
-    show_expectations(done, bundle, output)
+    show_expectations(done, bundle, output, bundle_decides=opened.operating_point.decides)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle)}.")
     click.echo(f"Next: {command('serve', bundle, output)}")
 
 
-def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str) -> None:
-    """Print what to expect of the threshold in the gallery as it is now."""
+def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:
+    """Print what to expect of the threshold in the gallery as it is now; a bundle that decides has one of its own."""
     from retrieval.threshold.gallery_anchor import describe
 
     if done.point is None:
-        if done.unanchored:
+        if not bundle_decides:
+            why = done.unanchored or "only a local gallery keeps one"
+            click.echo(f"This gallery has no threshold, so searches rank items and decide nothing: {why}.")
+        elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return
     for line in describe(done.point):
@@ -158,19 +161,22 @@ def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: st
     Example:
       retrieval search bundles/shop galleries/shop query.jpg
     """
-    from retrieval.result import LOW_CERTAINTY
+    from retrieval.result import LOW_CERTAINTY, RANKED
     from retrieval.retriever import Retriever
 
     result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
         return
-    for rank, match in enumerate(result.matches, 1):
+    for rank, match in enumerate(result.matches or result.ranked, 1):
         click.echo(f"{rank:3d}  {match.distance:.4f}  {match.item_id}  ({match.photo_id})")
     if result.matches:
         click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
+    elif result.ranked:
+        click.echo("These are the nearest items. Without a threshold, nothing says whether one of them is right.")
     elif result.nearest is None:
-        click.echo("no match: the gallery is empty" if where is None else "no match: no photo passes the filter")
+        outcome = "nothing to rank" if result.decision == RANKED else "no match"
+        click.echo(f"{outcome}: the gallery is empty" if where is None else f"{outcome}: no photo passes the filter")
     elif result.reason == LOW_CERTAINTY:
         click.echo(f"no match: the photo is too ambiguous (certainty {result.certainty:.3g})")
     else:

@@ -47,11 +47,11 @@ class Explanation:
 class Answer:
     """The answer to a search with one photo."""
 
-    decision: str  # "match" or "no_match"
-    reason: str  # of a no-match; "" for a match
-    matches: tuple[Match, ...]  # best first; empty for a no-match
+    decision: str  # "match", "no_match" or, without a threshold, "ranked"
+    reason: str  # of a no-match; "uncalibrated" for "ranked", "" for a match
+    matches: tuple[Match, ...]  # best first; empty unless the decision is "match"
     nearest: Match | None  # the closest item, match or not
-    threshold: float
+    threshold: float | None  # None for "ranked"
     nearest_distance: float | None
     margin: float | None  # threshold minus nearest distance
     certainty: float
@@ -59,6 +59,7 @@ class Answer:
     timings_ms: dict[str, float]
     bundle_id: str
     gallery_version: int
+    ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
     anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
     explanation: Explanation | None = None
 

@@ -8,6 +8,7 @@ gallery are skipped.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -158,7 +159,8 @@ def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> Non
 def probe_of(bundle: Bundle) -> Probe:
     """Return the threshold, distance and queries that measure the recall of an approximate index."""
     queries = None if bundle.calibration is None else bundle.calibration.vectors
-    return Probe(bundle.threshold, bundle.distance_form, queries)
+    threshold = bundle.threshold if bundle.operating_point.decides else math.inf  # every distance counts
+    return Probe(threshold, bundle.distance_form, queries)
 
 
 def columns_of(photos: Sequence[Photo]) -> dict[str, str]:

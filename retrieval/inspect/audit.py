@@ -17,9 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from index.contents import POINT
 from index.distance import accepts, plain_distance, squared_distance
 from index.gallery import Gallery
+from index.shell import command
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.served_point import served_point
+from retrieval.errors import CalibrationError
 from retrieval.html import document, picture
 from retrieval.metrics.item_distances import ItemDistances
 from retrieval.retriever import require_match
@@ -77,12 +81,22 @@ Floats = NDArray[np.float64]
 
 
 def audit(bundle: Bundle, gallery: Gallery) -> Audit:
-    """Compare all photos of a gallery with each other, by the bundle's distance and threshold."""
+    """Compare all photos of a gallery with each other, by the bundle's distance and the threshold that serves.
+
+    Raises CalibrationError if there is no threshold yet.
+    """
     require_match(bundle, gallery)
+    point = served_point(gallery.kept(POINT), bundle)
+    if not point.decides:
+        raise CalibrationError(
+            "an audit compares photos with the threshold, and neither the gallery nor the bundle has one",
+            remedy=f"Add items, then set one: `{command('calibrate', bundle.path, gallery.path)}`",
+        )
+    threshold = point.threshold
     photo_ids, item_ids, vectors = gallery.contents()
     names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
     if not len(names):
-        return Audit(0, 0, bundle.threshold, [], [], [], 0, [])
+        return Audit(0, 0, threshold, [], [], [], 0, [])
     side = ItemDistances(
         vectors,
         item_numbers,
@@ -97,13 +111,13 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         squared = squared_distance(vectors[first], vectors[second])
         return bundle.distance_form.transform(squared, densities[first], densities[second])
 
-    own, crowd, nearest = _scan(side, bundle.threshold + ROUNDING)
+    own, crowd, nearest = _scan(side, threshold + ROUNDING)
     first = np.array([photo for _, photo, _ in nearest.values()], dtype=np.int64)
     second = np.array([photo for _, _, photo in nearest.values()], dtype=np.int64)
     close, plain = exactly(first, second), plain_distance(vectors[first], vectors[second])
     counts = np.bincount(items)
     lonely = counts[items] == 1
-    strays = np.flatnonzero(~accepts(own, bundle.threshold) & ~lonely)
+    strays = np.flatnonzero(~accepts(own, threshold) & ~lonely)
     middle = np.add.reduceat(crowd, side.starts) / counts
 
     def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
@@ -116,8 +130,8 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     return Audit(
         photos=len(photos),
         items=len(names),
-        threshold=bundle.threshold,
-        collisions=pairs(accepts(close, bundle.threshold), close),
+        threshold=threshold,
+        collisions=pairs(accepts(close, threshold), close),
         duplicates=pairs(plain <= NEAR_DUPLICATE, plain),
         strays=sorted(
             (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance

@@ -90,8 +90,9 @@ def _bundle(path: Path, trust: Sequence[Path]) -> str:
     point = bundle.operating_point
     return (
         f"{state}, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
-        f"{bundle.provider or 'any provider'}), threshold {point.threshold:.4f}, "
-        f"FPIR {point.target_fpir:g} {point.status}"
+        f"{bundle.provider or 'any provider'}), "
+        + (f"threshold {point.threshold:.4f}, " if point.decides else "")
+        + f"FPIR {point.target_fpir:g} {point.status}"
     )
 
 
@@ -113,13 +114,14 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.read import read_catalogue
+    from retrieval.indexing.pipeline import probe_of
 
     try:
         opened, photos = Bundle.open(bundle), read_catalogue(probe)
         embedder = opened.embedder()
         vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
         with Gallery.open(gallery, read_only=True) as opened_gallery:
-            asked = Probe(opened.threshold, opened.distance_form, vectors)
+            asked = Probe(probe_of(opened).threshold, opened.distance_form, vectors)
             for kind, differences in compare_kinds(opened_gallery, asked):
                 lost = [
                     f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"

@@ -16,7 +16,7 @@ from typing import Any
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.result import MATCH, NO_MATCH, SearchResult
+from retrieval.result import MATCH, NO_MATCH, RANKED, SearchResult
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 VERDICTS = (RIGHT, WRONG, UNKNOWN)
@@ -63,7 +63,9 @@ def feedback_on(
     key: str = "",
     asked_by: str = "",
 ) -> Feedback:
-    """Create a verdict on an answer, with the current time."""
+    """Create a verdict on an answer, with the current time. Raise InvalidParameter if the answer decided nothing."""
+    if result.decision == RANKED:
+        raise InvalidParameter("feedback", "be about a match or a no-match", result.decision)
     if result.nearest is None:
         raise InvalidParameter("feedback", "be about an answer that had a nearest item", None)
     now = datetime.now(UTC).isoformat(timespec="seconds")

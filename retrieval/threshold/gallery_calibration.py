@@ -45,6 +45,8 @@ class Proposal:
         after = self.anchored.point
         if after is None:
             return []
+        if not self.before.decides:
+            return [f"The gallery gets its first threshold, {after.threshold:.4f}."]
         rates = GalleryRates.of(self.anchored.draws, after)
         old, new = self.before.threshold, after.threshold
         moved = f"goes {'down' if new < old else 'up'} from {old:.4f} to {new:.4f}"

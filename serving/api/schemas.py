@@ -129,15 +129,24 @@ class Answer(BaseModel):
         }
     )
 
-    decision: Literal["match", "no_match"]
-    reason: Literal["", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty"] = Field(
-        description="Why nothing is returned; empty for a match."
+    decision: Literal["match", "no_match", "ranked"] = Field(
+        description="ranked: there is no threshold yet, so the nearest items are listed and nothing is decided."
     )
+    reason: Literal[
+        "", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"
+    ] = Field(description="Why nothing is returned as a match; empty for a match.")
     matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")
+    ranked: list[MatchOut] = Field(
+        default=[], description="The nearest items, best first, if the decision is ranked; else empty."
+    )
     nearest: MatchOut | None = Field(description="The closest item, match or not.")
-    threshold: float = Field(description="The gallery's, or the bundle's; a distance up to it is a match.")
+    threshold: float | None = Field(
+        description="The gallery's, or the bundle's; a distance up to it is a match. Null if neither has one."
+    )
     nearest_distance: float | None
-    margin: float | None = Field(description="Threshold minus nearest distance: negative for a no-match by distance.")
+    margin: float | None = Field(
+        description="Threshold minus nearest distance: negative for a no-match by distance, null without a threshold."
+    )
     certainty: float = Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
     request_id: str
     timings_ms: dict[str, float] = Field(description="queue, decode, embed, search.")
@@ -216,8 +225,10 @@ class Info(BaseModel):
 
     bundle_id: str
     embedding_id: str
-    threshold: float
-    status: Literal["certified", "estimated"] = Field(description="Of the promise.")
+    threshold: float | None = Field(description="Null if neither the gallery nor the bundle has one.")
+    status: Literal["certified", "estimated", "uncalibrated"] = Field(
+        description="Of the promise; uncalibrated without a threshold."
+    )
     target_fpir: float
     distance: str
     min_certainty: float

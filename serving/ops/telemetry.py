@@ -114,9 +114,10 @@ class _State(Collector):
             "gallery_photos": ("Photos in the gallery.", len(retriever.gallery)),
             "gallery_items": ("Items in the gallery.", retriever.gallery.items),
             "gallery_version": ("Number of changes to the gallery.", retriever.gallery.version),
-            "threshold": ("Distance up to which an item matches.", point.threshold),
             "target_fpir": ("FPIR that the threshold was set for.", point.target_fpir),
         }
+        if point.decides:
+            numbers["threshold"] = ("Distance up to which an item matches.", point.threshold)
         broken = rates is not None and rates.broken(point)
         numbers["threshold_broken"] = ("1 if the gallery's own threshold no longer keeps its target.", broken)
         if rates is not None:

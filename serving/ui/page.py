@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 
 from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency, RetrievalError
 from retrieval.images import Source, crop, open_image, read_file
+from retrieval.result import RANKED
 from retrieval.retriever import Retriever
 from serving.api.problems import problem_response
 from serving.http.limits import Busy, Rates
@@ -130,7 +131,8 @@ async def _search(service: Service, uploads: Uploads, token: str | None, box: Se
     except (ImageRefused, NoSuchThing, Busy) as error:
         event.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), ""
-    return answer_html(result), event.request_id if result.nearest is not None else ""
+    can_be_judged = result.nearest is not None and result.decision != RANKED
+    return answer_html(result), event.request_id if can_be_judged else ""
 
 
 def _part_of(source: Source, box: Sequence[float]) -> Source:

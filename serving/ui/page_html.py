@@ -21,6 +21,7 @@ WAITING = (
     '<div class="r-empty"><p><b>Upload, paste or take a photo of one item.</b></p>'
     "<p>You get the catalogue items it shows, or a plain <em>not in the catalogue</em>.</p></div>"
 )
+NO_THRESHOLD = "There are too few items to tell a match from no match: the closest ones are shown, right or not."
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
     "distance to your photo; the line is the threshold {threshold:.3f}</p>"
@@ -35,12 +36,16 @@ def header_html(retriever: Retriever, drift: str = "") -> str:
     measured = "" if rates is None else ", set in this gallery"
     report = REPORT in retriever.bundle.manifest["files"] and point is retriever.bundle.operating_point
     link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
-    return (
-        '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
-        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. "
+    rule = (
         f"A match is within the distance <b>{point.threshold:.3f}</b>. Target: at most "
         f"{100 * point.target_fpir:.3g}% of photos of unknown items return a match "
-        f"(<b>{html.escape(point.status)}</b>{measured}).{link}</p>"
+        f"(<b>{html.escape(point.status)}</b>{measured}).{link}"
+        if point.decides
+        else NO_THRESHOLD
+    )
+    return (
+        '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
+        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. {rule}</p>"
         + "".join(f'<p class="r-warning" role="alert">{html.escape(text)}.</p>' for text in warnings if text)
         + "</header>"
     )
@@ -51,10 +56,14 @@ def answer_html(result: SearchResult) -> str:
     if result.nearest is None:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
         return banner("none", "Not in the catalogue", empty)
+    if result.threshold is None:
+        scale = 1.25 * max(*(match.distance for match in result.ranked), 1e-6)
+        cards = "".join(_card(match, None, scale) for match in result.ranked)
+        return banner("none", "The closest items", NO_THRESHOLD) + f'<div class="r-cards">{cards}</div>'
     scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
     legend = LEGEND.format(threshold=result.threshold)
     if not result.matches:
-        reason = _no_match_reason(result, result.nearest)
+        reason = _no_match_reason(result.reason, result.nearest, result.threshold)
         card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
         return banner("none", "Not in the catalogue", reason) + f'<div class="r-cards r-grey">{card}</div>{legend}'
     count = len(result.matches)
@@ -68,11 +77,11 @@ def answer_html(result: SearchResult) -> str:
     return banner("match", title, text) + f'<div class="r-cards">{cards}</div>{legend}'
 
 
-def _no_match_reason(result: SearchResult, nearest: Match) -> str:
-    away = f"The closest item is {nearest.distance:.3f} away; a match needs {result.threshold:.3f} or less."
-    if result.reason == LOW_CERTAINTY:
+def _no_match_reason(reason: str, nearest: Match, threshold: float) -> str:
+    away = f"The closest item is {nearest.distance:.3f} away; a match needs {threshold:.3f} or less."
+    if reason == LOW_CERTAINTY:
         return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
-    if result.reason == OUT_OF_DOMAIN:
+    if reason == OUT_OF_DOMAIN:
         return f"It does not look like anything in this catalogue. {away}"
     return away
 
@@ -130,15 +139,17 @@ def thumbnail_url(photo_id: str) -> str:
     return f"v1/thumbnails/{quote(photo_id, safe='')}"  # quotes slashes too: a browser would resolve `..`
 
 
-def _card(match: Match, threshold: float, scale: float, *, note: str = "") -> str:
+def _card(match: Match, threshold: float | None, scale: float, *, note: str = "") -> str:
     title, item = html.escape(title_of(match)), html.escape(match.item_id)
-    width, line = 100 * match.distance / scale, 100 * threshold / scale
+    width = 100 * match.distance / scale
+    limit = "" if threshold is None else f", threshold {threshold:.4f}"
+    line = "" if threshold is None else f'<u style="left:{100 * threshold / scale:.1f}%"></u>'
     return (
         f'<figure class="r-card"><img src="{html.escape(thumbnail_url(match.photo_id))}" alt="{title}">'
         f"<figcaption><b>{title}</b>"
         + (f'<span class="r-id">{item}</span>' if item != title else "")
         + (f'<span class="r-note">{html.escape(note)}</span>' if note else "")
         + f'<span>distance <strong>{match.distance:.3f}</strong></span><span class="r-bar" '
-        f'title="distance {match.distance:.4f}, threshold {threshold:.4f}">'
-        f'<i style="width:{width:.1f}%"></i><u style="left:{line:.1f}%"></u></span></figcaption></figure>'
+        f'title="distance {match.distance:.4f}{limit}">'
+        f'<i style="width:{width:.1f}%"></i>{line}</span></figcaption></figure>'
     )

@@ -11,11 +11,12 @@ from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
 
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing, to_tensor
+from training.backbones import backbone_preprocessing, load_backbone, rebuild_backbone
 from training.evaluation.embedding import to_device
 from training.loop.run import LAST
 from training.loop.train import train
 from training.loop.trainer import Trainer
-from training.model import EmbeddingModel, backbone_preprocessing, freeze_batch_norm, load_backbone, rebuild_backbone
+from training.model import EmbeddingModel, freeze_batch_norm
 
 from .conftest import tiny_settings
 

@@ -5,20 +5,29 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.commands import show_expectations
 from retrieval.cli.settings_options import GroupedCommand
 from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
-from training.cli import open_run
-from training.config import HARDWARE, OUTPUT
+from retrieval.errors import InvalidParameter
+from training.cli import named_backbone, open_run
+from training.config import HARDWARE, MODEL, OUTPUT
+
+if TYPE_CHECKING:
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.threshold.targets import Target
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+DEFAULT_FPIR = 0.05
+OF_RUNS = ("run", "allow_estimate", "gallery_size", "reject_uncertain", "protocol", "far_range")  # parameters
 
 
 class ExportCommand(GroupedCommand):
@@ -30,6 +39,7 @@ class ExportCommand(GroupedCommand):
             *("gallery_size", "reject_uncertain", "protocol", "far_range"),
         ],
         HARDWARE: ["precision", "provider"],
+        MODEL: ["pretrained", "size"],
         OUTPUT: ["output", "sign", "gallery", "gallery_output"],
     }
 
@@ -44,7 +54,15 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 
 
 @click.command(cls=ExportCommand)
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@_of_context(
+    "--pretrained",
+    metavar="MODEL",
+    help="Instead of RUN: a pretrained model. Its bundle has no threshold until a gallery sets one.",
+)
+@_of_context(
+    "--size", type=int, help="Side of a pretrained model's square input, in pixels.  [default: the model's own]"
+)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
 )
@@ -94,7 +112,7 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     help="Sign the bundle with this private key (made by `retrieval keys new-signing`).",
 )
 def export(
-    run: Path,
+    run: Path | None,
     output: Path,
     target: Any,
     allow_estimate: bool,
@@ -105,34 +123,45 @@ def export(
     gallery: Path | None,
     gallery_output: Path | None,
 ) -> None:
-    """Write a run as a bundle: the ONNX model and one threshold with its evidence.
+    """Write a run or a pretrained model as a bundle: the ONNX model and one threshold with its evidence.
 
     Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
     CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
+
+    The bundle of a pretrained model has no threshold: it ranks items until `retrieval index` sets one in a gallery of
+    20 items or more. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto, which
+    chooses one.
 
     \b
     Example:
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
       retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
+      retrieval export --pretrained auto -o bundles/shop
     """
-    from training.export.export import export as export_run
-    from training.export.variants import Variant
-
-    meta = click.get_current_context().meta
+    context = click.get_current_context()
+    meta = context.meta
     key = read_key(meta["sign"])
     photos = read_catalogue(gallery) if gallery else None
-    bundle = export_run(
-        open_run(run),
-        output,
-        target=target,
-        allow_estimate=allow_estimate,
-        gallery_size=gallery_size,
-        reject_uncertain=reject_uncertain,
-        pairs_far_range=far_range if protocol == "pairs" else None,
-        variant=Variant(meta["precision"], meta["provider"]),
-    )
-    if bundle.manifest["evidence"]["beside_fp32"]:
-        click.echo(_comparison(bundle.manifest["evidence"]))
+    if meta["pretrained"] is not None:
+        bundle = _export_pretrained(context, output, target, photos or ())
+    else:
+        from training.export.export import export as export_run
+        from training.export.variants import Variant
+
+        if run is None or meta["size"] is not None:
+            raise InvalidParameter("RUN", "be given, or a model with --pretrained, which alone takes a --size", run)
+        bundle = export_run(
+            open_run(run),
+            output,
+            target=target,
+            allow_estimate=allow_estimate,
+            gallery_size=gallery_size,
+            reject_uncertain=reject_uncertain,
+            pairs_far_range=far_range if protocol == "pairs" else None,
+            variant=Variant(meta["precision"], meta["provider"]),
+        )
+        if bundle.manifest["evidence"]["beside_fp32"]:
+            click.echo(_comparison(bundle.manifest["evidence"]))
     say_signed(bundle, key)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
@@ -141,8 +170,31 @@ def export(
         click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
         return
     gallery_path = gallery_output or Path("galleries") / output.name
-    _index(bundle, photos, gallery_path)
+    _index(output, bundle, photos, gallery_path)
     click.echo(f"Next: {command('serve', output, gallery_path)}")
+
+
+def _export_pretrained(context: click.Context, output: Path, target: Target | None, photos: Sequence[Photo]) -> Bundle:
+    """Write a pretrained model as a bundle; refuse options for the threshold, which the bundle does not have."""
+    from training.export.pretrained import Pretrained, export_pretrained
+    from training.export.variants import Variant
+
+    given = [name for name in OF_RUNS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if target is not None and target.fpir is None:
+        given.append("target_precision" if target.far is None else "target_far")
+    if given:
+        flags = ", ".join("RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidParameter(
+            "--pretrained",
+            "be used without a run and without options for the threshold, except --target-fpir",
+            flags,
+            remedy="A gallery sets the threshold: leave them out",
+        )
+    meta = context.meta
+    pretrained = Pretrained.load(named_backbone(meta["pretrained"]), size=meta["size"])
+    variant = Variant(meta["precision"], meta["provider"])
+    fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
+    return export_pretrained(pretrained, output, photos=photos, variant=variant, target_fpir=fpir)
 
 
 def _comparison(evidence: Mapping[str, Any]) -> str:
@@ -152,7 +204,7 @@ def _comparison(evidence: Mapping[str, Any]) -> str:
     return f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
 
 
-def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
+def _index(place: Path, bundle: Bundle, photos: Sequence[Photo], path: Path) -> None:
     from retrieval.indexing.pipeline import index_catalogue
 
     report = index_catalogue(bundle, photos, path)
@@ -160,6 +212,7 @@ def _index(bundle: Any, photos: Sequence[Photo], path: Path) -> None:
     if report.refused and not report.added and not report.skipped:
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
+    show_expectations(report, place, path, bundle_decides=bundle.operating_point.decides)
 
 
 __all__ = ["export"]

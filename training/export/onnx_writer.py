@@ -12,12 +12,14 @@ import torch
 
 from retrieval.files import naming
 from training.evaluation.distance_selection import Whitening
-from training.model import EmbeddingModel, ExportModel
+from training.model import EmbeddingModel, ExportModel, PretrainedModel
 
 OPSET = 18
 
 
-def write_onnx(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
+def write_onnx(
+    model: EmbeddingModel | PretrainedModel, path: Path, *, size: int, whitening: Whitening | None = None
+) -> None:
     """Write a model in fp32, with whitening if there is any."""
     parts = None
     if whitening is not None:

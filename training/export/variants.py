@@ -19,7 +19,7 @@ from retrieval.errors import InvalidParameter, RunError
 from retrieval.images import Preprocessing, to_tensor
 from training.data.reader import PhotoReader, evaluation_batches
 from training.evaluation.distance_selection import Whitening
-from training.model import EmbeddingModel
+from training.model import EmbeddingModel, PretrainedModel
 
 from .fp16 import to_fp16
 from .onnx_writer import write_onnx
@@ -66,11 +66,11 @@ REFERENCE = Variant()
 
 @dataclass(frozen=True)
 class VariantWriter:
-    """Writes a trained model as ONNX, in any variant."""
+    """Writes a model as ONNX, in any variant."""
 
-    model: EmbeddingModel
+    model: EmbeddingModel | PretrainedModel
     preprocessing: Preprocessing
-    photos: Sequence[Photo]  # of the fit items
+    photos: Sequence[Photo]  # that decide the ranges of int8: of the fit items, if the model was fitted
 
     def write(self, path: Path, variant: Variant, *, whitening: Whitening | None = None) -> str:
         """Write one ONNX file; return the method, such as "int8, static"."""

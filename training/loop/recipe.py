@@ -11,13 +11,14 @@ from torch import nn
 from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
+from training.backbones import load_backbone
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
 from training.data.splits import Splits
 from training.evaluation.evaluate import item_labels
 from training.losses.registry import LOSSES, Regularized, make_loss
 from training.losses.sampled import SampledClasses
-from training.model import EmbeddingModel, load_backbone
+from training.model import EmbeddingModel
 
 from .learner import half_precision
 from .loggers import check_loggers

@@ -29,9 +29,10 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
+from training.backbones import rebuild_backbone
 from training.config import Settings
 from training.data.splits import EvaluationProtocol, Splits
-from training.model import EmbeddingModel, rebuild_backbone
+from training.model import EmbeddingModel
 
 BEST, LAST = "best", "last"
 

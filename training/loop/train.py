@@ -9,6 +9,7 @@ import torch
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
+from training.backbones import backbone_preprocessing
 from training.config import Settings
 from training.data.reader import require_readable
 from training.data.splits import (
@@ -18,7 +19,7 @@ from training.data.splits import (
     photos_in_protocol,
     require_mates,
 )
-from training.model import EmbeddingModel, backbone_preprocessing
+from training.model import EmbeddingModel
 
 from .distributed import ProcessEnded, ProcessGroup, launch, launched
 from .recipe import check_recipe, initial_model, make_sampler

@@ -13,13 +13,15 @@ from transformers import AutoModel, ResNetConfig, ViTConfig
 
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.images import Preprocessing, to_tensor
+from training.backbones.small import SmallConvNet
+from training.backbones.transformers_backbone import TransformersBackbone
 from training.evaluation.distance_selection import Whitening
 from training.export.fp16 import to_fp16
 from training.export.onnx_graph import after_head
 from training.export.onnx_writer import write_onnx
 from training.export.quantization import DYNAMIC, FIRST, STATIC, round_again, to_int8
 from training.export.rounding import Moments, input_moments, round_weights
-from training.model import EmbeddingModel, SmallConvNet, TransformersBackbone
+from training.model import EmbeddingModel
 
 from ...world import draw
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from training.backbones.small import SmallConvNet
 from training.config import Settings
 from training.loop.distributed import ProcessGroup
 from training.loop.learner import Learner
 from training.loop.recipe import build_loss
-from training.model import EmbeddingModel, SmallConvNet
+from training.model import EmbeddingModel
 
 CLASSES, EACH, DIM, SIDE, STEPS = 6, 3, 8, 16, 20
 LABELS = torch.arange(CLASSES).repeat_interleave(EACH)

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from retrieval.errors import InvalidParameter
+from training.backbones.small import SmallConvNet
 from training.loop.optimizer import blocks_of, check_learning, make_optimizers, set_learning
 from training.loop.recipe import build_loss
 from training.losses import make_loss
-from training.model import EmbeddingModel, SmallConvNet
+from training.model import EmbeddingModel
 
 from ..conftest import tiny_settings
 

@@ -1,0 +1,151 @@
+"""Export of a pretrained model as a bundle without a run: it has no threshold until a gallery sets one.
+
+Nothing is fitted, so every item of a gallery shows how close an unknown item comes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, write_bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.golden import golden_pixels, pack_golden
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.providers import INT8
+from retrieval.catalogue.read import Photo
+from retrieval.errors import BundleError, ImageRefused, InvalidParameter
+from retrieval.files import check_place
+from retrieval.images import Preprocessing, crop, open_image
+from training.backbones import load_backbone, published_preprocessing
+from training.data.reader import PhotoReader
+from training.evaluation.distance_selection import Whitening
+from training.evaluation.embedding import to_device
+from training.model import PretrainedModel
+
+from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, VariantWriter, check_parity
+
+SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
+NOTHING_FITTED = Fitted.of((), ())
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pretrained model with its preprocessing."""
+
+    name: str
+    model: PretrainedModel
+    preprocessing: Preprocessing
+
+    @classmethod
+    def load(cls, name: str, *, size: int | None = None) -> Pretrained:
+        """Load a pretrained backbone by its name (`load_backbone`), with its own input size or another one."""
+        preprocessing = published_preprocessing(name, size=size)
+        return cls(name, PretrainedModel(load_backbone(name)[0]).eval(), preprocessing)
+
+    @torch.inference_mode()
+    def embed_pixels(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return unit vectors (n, d) of preprocessed pixels, uint8 (n, size, size, 3)."""
+        raw = self.model(to_device(pixels, self.preprocessing, torch.device("cpu")))
+        vectors: NDArray[np.float32] = F.normalize(raw, dim=1).numpy()
+        return vectors
+
+
+def export_pretrained(
+    pretrained: Pretrained,
+    path: Path,
+    *,
+    target_fpir: float = 0.05,
+    variant: Variant = REFERENCE,
+    photos: Sequence[Photo] = (),
+    whitening: Whitening | None = None,
+    fitted: Fitted = NOTHING_FITTED,
+    evidence: Mapping[str, object] | None = None,
+) -> Bundle:
+    """Write a bundle without a threshold to `path` and return it.
+
+    Parameters
+    ----------
+    target_fpir:
+        FPIR that galleries set their thresholds for.
+    variant:
+        Precision and execution provider.
+    photos:
+        Photos to compare the ONNX model with torch on, besides synthetic images. They also decide the ranges of int8.
+    whitening, fitted, evidence:
+        A projection that ends the model, the items and photos that it was fitted on, and what to say of it.
+
+    Raises
+    ------
+    RunError
+        If the ONNX model differs too much from torch.
+    InvalidParameter
+        If int8 is asked for without photos.
+    BundleError
+        If `path` exists.
+    """
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
+    if variant.precision == INT8 and not photos:
+        raise InvalidParameter(
+            "precision",
+            "be fp32 or fp16 without photos, which decide the ranges of int8",
+            INT8,
+            remedy="Pass --gallery",
+        )
+    point, readable = OperatingPoint.uncalibrated(target_fpir), _readable(photos)
+    compared = _compared(readable, pretrained.preprocessing)
+    with tempfile.TemporaryDirectory() as folder:
+        onnx = Path(folder) / "model.onnx"
+        writer = VariantWriter(pretrained.model, pretrained.preprocessing, readable)
+        method = writer.write(onnx, variant, whitening=whitening)
+        embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
+        expected = pretrained.embed_pixels(compared)
+        expected = expected if whitening is None else whitening(expected)
+        parity = check_parity(embedder.embed_pixels(compared).vectors, expected, variant)
+        return write_bundle(
+            path,
+            model=onnx,
+            preprocessing=pretrained.preprocessing,
+            dim=embedder.dim,
+            operating_point=point,
+            precision=variant.precision,
+            provider=variant.provider,
+            evidence={
+                "pretrained": pretrained.name,
+                "parity": {**parity, "photos": len(compared)},
+                "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
+                **(evidence or {}),
+            },
+            files={FITTED: fitted.pack(), GOLDEN: pack_golden(embedder)},
+        )
+
+
+def _readable(photos: Sequence[Photo]) -> list[Photo]:
+    """Return up to `CALIBRATION_PHOTOS` of the photos, evenly spread, without those that cannot be used."""
+    readable = []
+    for position in np.unique(np.linspace(0, len(photos) - 1, min(len(photos), CALIBRATION_PHOTOS)).astype(int)):
+        photo = photos[position]
+        try:
+            crop(open_image(photo.read()), photo.bbox)
+        except ImageRefused:  # indexing reports it
+            continue
+        readable.append(photo)
+    return readable
+
+
+def _compared(photos: Sequence[Photo], preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """Return synthetic images and the first photos, preprocessed: uint8 (n, size, size, 3)."""
+    drawn = [golden_pixels(preprocessing.size, seed=seed) for seed in range(SYNTHETIC)]
+    shown = photos[:COMPARED]
+    if shown:
+        drawn.append(PhotoReader(shown, preprocessing, cache_bytes=0).pixels(range(len(shown))))
+    return np.concatenate(drawn)
