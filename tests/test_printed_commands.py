@@ -58,6 +58,7 @@ WORDS = {
     "bundle.path": "bundle",
     "old": "bundle",
     "gallery": "gallery",
+    "gallery.path": "gallery",
     "gallery_path": "gallery",
     "run": "run",
     "run.path": "run",

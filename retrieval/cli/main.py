@@ -20,7 +20,7 @@ SECTIONS = {
         "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
         "losses": Entry("training.cli", "losses", "List the losses that `train` accepts."),
         "tune": Entry("training.tune.cli", "tune", "Search for the settings that do best on items not trained on."),
-        "export": Entry("training.export.cli", "export", "Write a run as a bundle: model, threshold and evidence."),
+        "export": Entry("training.export.cli", "export", "Write a run or a pretrained model as a bundle."),
     },
     "Fill a gallery": {
         "index": Entry("retrieval.cli.commands", "index", "Add the photos of a catalogue to a gallery."),
