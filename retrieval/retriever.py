@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
@@ -40,9 +40,9 @@ from .result import (
     OUT_OF_DOMAIN,
     RANKED,
     UNCALIBRATED,
-    Match,
     SearchResult,
 )
+from .served import Served, match_of
 
 MOST_MATCHES = 100  # per search; also the limit of the HTTP API
 MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
@@ -164,7 +164,7 @@ class Retriever:
                 Embeddings(made.vectors[[row]], made.certainties[[row]]),
                 neighbours,
                 where,
-                _Served(point, version, rates),
+                Served(point, version, rates),
                 explain=explain,
             )
             for row, neighbours in enumerate(found)
@@ -198,7 +198,7 @@ class Retriever:
             return refusal
 
     def _answer(
-        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, served: _Served, *, explain: bool
+        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, served: Served, *, explain: bool
     ) -> SearchResult:
         """Return the result for one photo with vector (1, d), given its neighbours in a gallery version."""
         certainty, point = float(made.certainties[0]), served.point
@@ -231,7 +231,7 @@ class Retriever:
         return {
             "distance_form": distance_form.form if isinstance(distance_form, LocalDensity) else distance_form.key,
             "density": float(distance_form.densities(vectors)[0]),
-            "plain_nearest": _match(plain[0], None).to_dict() if plain else None,
+            "plain_nearest": match_of(plain[0], None).to_dict() if plain else None,
             "min_certainty": self.bundle.operating_point.min_certainty,
             "photos": len(self.gallery),
             "items": self.gallery.items,
@@ -291,20 +291,3 @@ def require_match(bundle: Bundle, gallery: GalleryProtocol) -> None:
             f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
             remedy=f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}",
         )
-
-
-@dataclass(frozen=True)
-class _Served:
-    """The operating point of one gallery version, and the rates measured there."""
-
-    point: OperatingPoint
-    version: int
-    rates: GalleryRates | None
-
-    def match(self, neighbour: Neighbour) -> Match:
-        """Return a neighbour as a match, with its p-value."""
-        return _match(neighbour, None if self.rates is None else self.rates.p_value(neighbour.distance))
-
-
-def _match(neighbour: Neighbour, p_value: float | None) -> Match:
-    return Match(neighbour.item_id, neighbour.photo_id, neighbour.distance, dict(neighbour.metadata), p_value)

@@ -28,6 +28,9 @@ from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from retrieval.bundle.operating_point import OperatingPoint
+    from retrieval.threshold.drawn_distances import GalleryRates
+
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # maximum on the page
 BACKLOG = 512
@@ -96,15 +99,7 @@ def serve(
 
     retriever = reopen()
     point, rates = retriever.point, retriever.rates()
-    click.echo(
-        f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; "
-        + (
-            f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}"
-            + (", set in this gallery." if rates is not None else ".")
-            if point.decides
-            else "no threshold yet, so answers rank items and say neither match nor no-match."
-        )
-    )
+    click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(point, rates)}")
     if rates is not None and rates.broken(point):
         click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")
     forecast = retriever.fpir_forecast()
@@ -120,6 +115,14 @@ def serve(
         logging.getLogger(noisy).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
     _run(app, listeners)
+
+
+def _rule(point: OperatingPoint, rates: GalleryRates | None) -> str:
+    """Return the threshold with its target and status, or that there is none."""
+    if not point.decides:
+        return "no threshold yet, so answers rank items and say neither match nor no-match."
+    place = ", set in this gallery" if rates is not None else ""
+    return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
 
 
 def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:

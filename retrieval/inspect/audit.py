@@ -86,13 +86,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     Raises CalibrationError if there is no threshold yet.
     """
     require_match(bundle, gallery)
-    point = served_point(gallery.kept(POINT), bundle)
-    if not point.decides:
-        raise CalibrationError(
-            "an audit compares photos with the threshold, and neither the gallery nor the bundle has one",
-            remedy=f"Add items, then set one: `{command('calibrate', bundle.path, gallery.path)}`",
-        )
-    threshold = point.threshold
+    threshold = _threshold(bundle, gallery)
     photo_ids, item_ids, vectors = gallery.contents()
     names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)
     if not len(names):
@@ -144,6 +138,17 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         if len(names) > 1
         else [],
     )
+
+
+def _threshold(bundle: Bundle, gallery: Gallery) -> float:
+    """Return the threshold that serves; raise CalibrationError if there is none."""
+    point = served_point(gallery.kept(POINT), bundle)
+    if not point.decides:
+        raise CalibrationError(
+            "an audit compares photos with the threshold, and neither the gallery nor the bundle has one",
+            remedy=f"Add items, then set one: `{command('calibrate', bundle.path, gallery.path)}`",
+        )
+    return point.threshold
 
 
 def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, dict[tuple[int, int], tuple[float, int, int]]]:

@@ -129,8 +129,7 @@ def export(
     CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
 
     The bundle of a pretrained model has no threshold: it ranks items until `retrieval index` sets one in a gallery of
-    20 items or more. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto, which
-    chooses one.
+    20 items. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto, which chooses.
 
     \b
     Example:

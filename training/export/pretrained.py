@@ -91,16 +91,7 @@ def export_pretrained(
     BundleError
         If `path` exists.
     """
-    if path.exists():
-        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
-    check_place(path)
-    if variant.precision == INT8 and not photos:
-        raise InvalidParameter(
-            "precision",
-            "be fp32 or fp16 without photos, which decide the ranges of int8",
-            INT8,
-            remedy="Pass --gallery",
-        )
+    _check_ready(path, variant, photos)
     point, readable = OperatingPoint.uncalibrated(target_fpir), _readable(photos)
     compared = _compared(readable, pretrained.preprocessing)
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +117,19 @@ def export_pretrained(
                 **(evidence or {}),
             },
             files={FITTED: fitted.pack(), GOLDEN: pack_golden(embedder)},
+        )
+
+
+def _check_ready(path: Path, variant: Variant, photos: Sequence[Photo]) -> None:
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_place(path)
+    if variant.precision == INT8 and not photos:
+        raise InvalidParameter(
+            "precision",
+            "be fp32 or fp16 without photos, which decide the ranges of int8",
+            INT8,
+            remedy="Pass --gallery",
         )
 
 
