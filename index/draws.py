@@ -13,7 +13,7 @@ Shapes: n draws, d = embedding size.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ from .distance import DistanceForm, Floats, squared_distance
 from .snapshot import Filter, Rows, Snapshot
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
+SMALLEST = 8  # photos per draw that are sorted for the sample
 NOBODY = -1  # seq of a photo that does not exist
 
 Texts = NDArray[np.str_]
@@ -79,6 +80,7 @@ class Drawer:
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
+    _contents: dict[int, object] = field(default_factory=dict)  # of positions that have been read
 
     def own(self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS) -> Draws:
         """Return the own draws, reusing `known` draws of an earlier version.
@@ -102,7 +104,7 @@ class Drawer:
         contents = [self._content(int(position)) for position in positions]
         distances, nearest, duplicates = self._others(vectors, numbers, contents, known, rows)
         own, own_nearest = self._own(vectors, numbers, positions, known, rows)
-        rivals = self._items_of(nearest)
+        rivals = self._rivals(nearest, known, rows)
         return Draws(ids, items, seqs, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
 
     def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int = MOST_DRAWS) -> Draws:
@@ -123,14 +125,19 @@ class Drawer:
         vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
         distances, nearest, duplicates = self._others(vectors, own_items, [None] * len(chosen), known, rows)
         own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
-        items, rivals = labels[chosen], self._items_of(nearest)
+        items, rivals = labels[chosen], self._rivals(nearest, known, rows)
         return Draws(ids, items, nobody, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
 
-    def _items_of(self, seqs: Rows) -> Texts:
-        """Return the item ids of live photos (n,), "" for NOBODY."""
-        positions = np.searchsorted(self.snapshot.seqs, seqs).tolist()
-        found = [self.snapshot.photo(p)[1] if seq != NOBODY else "" for p, seq in zip(positions, seqs, strict=True)]
-        return np.array(found, dtype=str)
+    def _rivals(self, nearest: Rows, known: Draws, rows: Rows) -> Texts:
+        """Return the item ids of the nearest photos (n,), "" for NOBODY; `rows` are those of the known draws."""
+        positions = np.searchsorted(self.snapshot.seqs, nearest).tolist()
+        names = [
+            known.nearest_items[row]
+            if row >= 0 and known.nearest[row] == seq
+            else ("" if seq == NOBODY else self.snapshot.photo(position)[1])
+            for seq, position, row in zip(nearest.tolist(), positions, rows.tolist(), strict=True)
+        ]
+        return np.array(names, dtype=str)
 
     @property
     def _until(self) -> int:
@@ -203,7 +210,11 @@ class Drawer:
 
     def _content(self, position: int) -> object:
         """Return the hash of the file of the photo at a position, None if it is unknown."""
-        return self.snapshot.photo(position)[2].get(self.content_key) if self.content_key else None
+        if not self.content_key:
+            return None
+        if position not in self._contents:
+            self._contents[position] = self.snapshot.photo(position)[2].get(self.content_key)
+        return self._contents[position]
 
     def _own(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows
@@ -247,11 +258,14 @@ def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_
     The sample depends only on the seqs of the photos, not on the order of changes.
     """
     positions = np.flatnonzero(snapshot.live)
-    items = snapshot.items[positions]
     if len(excluded):
-        allowed = ~np.isin(items, excluded)
-        positions, items = positions[allowed], items[allowed]
-    return np.asarray(positions[every_item_once(items, _hashed(snapshot.seqs[positions]))[:most]])
+        positions = positions[~np.isin(snapshot.items[positions], excluded)]
+    keys = _hashed(snapshot.seqs[positions])
+    if len(keys) > SMALLEST * most:  # sort only the smallest keys if they belong to enough items
+        smallest = np.argpartition(keys, SMALLEST * most)[: SMALLEST * most]
+        if len(np.unique(snapshot.items[positions[smallest]])) >= most:
+            positions, keys = positions[smallest], keys[smallest]
+    return np.asarray(positions[every_item_once(snapshot.items[positions], keys)[:most]])
 
 
 def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:

@@ -101,8 +101,9 @@ def update_draws(
         now = gallery.snapshot()
         fitted = set(known.fitted)
         if is_fitted is not None:
-            rows = gallery._store.contents_since(known.until, content_key)
-            fitted |= {item for item, content in set(rows) if is_fitted(item, content)}
+            for item, content in gallery._store.contents_since(known.until, content_key):
+                if item not in fitted and is_fitted(item, content):
+                    fitted.add(item)
         names = {item for source in probes.values() for item in source.items}
         numbers = gallery._store.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)

@@ -19,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE
+from index.ann.kinds import APPROXIMATE, FP16
 
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, squared_distance
 from .filters import Value
 from .segments import OpenSegment
+from .sweep import MANY, sweep
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
@@ -32,6 +33,7 @@ SCANNED = 20_000  # a filter that passes up to this many photos is searched exha
 FILTERS = 32  # filters kept in the cache
 BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
+FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Rows = NDArray[np.int64]
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
@@ -166,10 +168,14 @@ class Snapshot:
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, one block at a time."""
         if len(positions) > BLOCK:
-            for segment, rows, _ in self._by_segment(positions):
-                segment.check(rows)  # all at once: hashing many rows together is faster than by block
+            self._check(positions)
         for start in range(0, len(positions), BLOCK):
             yield self.vectors(positions[start : start + BLOCK])
+
+    def _check(self, positions: Rows) -> None:
+        """Check the vectors at some positions, all at once: hashing many rows together is faster than by block."""
+        for segment, rows, _ in self._by_segment(positions):
+            segment.check(rows)
 
     def nearest(
         self,
@@ -195,7 +201,7 @@ class Snapshot:
             fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
         waiting = list(range(len(vectors)))
         while waiting:
-            together = max(1, PAIRS // fetch)
+            together = max(1, FETCHED // fetch)
             groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
             for chosen in groups:
                 candidates = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
@@ -220,16 +226,21 @@ class Snapshot:
         """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
         around, sparsest = densities
         padded, cosines = self._candidates(vectors, fetch, only)
-        there = padded >= 0
-        counts = there.sum(axis=1)
-        positions, queries = padded[there], np.repeat(np.arange(len(vectors)), counts)
-        squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
-        distances = distance_form.transform(squared, own[queries], around[positions])
         limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
         limits = np.where(cosines > -np.inf, limits, np.inf)
-        stops = np.cumsum(counts)
-        for start, stop, limit in zip((stops - counts).tolist(), stops.tolist(), limits.tolist(), strict=True):
-            yield positions[start:stop], distances[start:stop], limit
+        together = max(1, PAIRS // fetch)
+        for start in range(0, len(vectors), together):
+            some = slice(start, start + together)
+            there = padded[some] >= 0
+            counts = there.sum(axis=1)
+            positions, queries = padded[some][there], start + np.repeat(np.arange(len(counts)), counts)
+            squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
+            distances = distance_form.transform(squared, own[queries], around[positions])
+            stops = np.cumsum(counts)
+            for first, stop, limit in zip(
+                (stops - counts).tolist(), stops.tolist(), limits[some].tolist(), strict=True
+            ):
+                yield positions[first:stop], distances[first:stop], limit
 
     def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float, skip: int) -> list[tuple[int, float]]:
         """Return the nearest photo of each of the k nearest items whose distance is below the limit."""
@@ -253,6 +264,8 @@ class Snapshot:
         """
         if only is not None and only.few is not None:
             return self._scanned(vectors, fetch, only.few)
+        if only is None and len(vectors) >= MANY and self.base is not None and self.base.candidates.kind == FP16:
+            return self._scanned(vectors, fetch, np.flatnonzero(self.live))
         least = np.full(len(vectors), -np.inf)
         parts = []
         for candidates, selection, to_position in (
@@ -277,10 +290,9 @@ class Snapshot:
         """Return candidates as `_candidates` does, from an exhaustive scan of some positions."""
         if fetch >= len(few):
             return np.tile(few, (len(vectors), 1)), np.full(len(vectors), -np.inf)
-        cosines = np.concatenate([vectors @ block.T for block in self.blocks(few)], axis=1)
-        first = np.argpartition(-cosines, fetch, axis=1)
-        after = np.take_along_axis(cosines, first[:, fetch : fetch + 1], axis=1)[:, 0]
-        return few[first[:, :fetch]], after.astype(np.float64) + 2 * self.tail.slack
+        self._check(few)
+        found, cosines = sweep(vectors, fetch, self.vectors, few)
+        return found, cosines.min(axis=1).astype(np.float64) + 2 * self.tail.slack
 
     @cached_property
     def _tail_lives(self) -> bool:

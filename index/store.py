@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -263,10 +263,11 @@ class Store(Contents):
         """Return the numbers of the items that are in the gallery."""
         return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
 
-    def contents_since(self, seq: int, key: str) -> list[tuple[str, str | None]]:
-        """Return item id and value of a metadata key for the photos from a seq on."""
+    def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:
+        """Yield item id and value of a metadata key for the photos from a seq on."""
         query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item WHERE seq >= ?"
-        return list(self._query(query, (f"$.{key}", seq)))
+        with self._explained(self._path):
+            yield from self._connection.execute(query, (f"$.{key}", seq))  # one by one: there may be a million
 
     def integrity(self) -> list[str]:
         """Return the problems found inside the database."""

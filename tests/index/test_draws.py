@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import index.draws
 from index.ann.kinds import FLAT, FP16, HNSW, IVF
 from index.ann.recall import Probe
 from index.distance import PLAIN, DistanceForm, squared_distance
-from index.draws import NOBODY, Drawer, Draws, Probes, every_item_once
+from index.draws import NOBODY, Drawer, Draws, Probes, every_item_once, sample
 from index.gallery import Gallery
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 
@@ -78,6 +79,15 @@ def test_a_sample_holds_every_item(tmp_path: Path) -> None:
         draws = drawer(gallery).own(None, excluded=NONE, most=25)
     items, counts = np.unique(draws.items, return_counts=True)
     assert (len(items), counts.max(), len(draws)) == (20, 2, 25)
+
+
+def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path / "g", count=400, items=40) as gallery:
+        now, excluded = gallery.snapshot(), np.arange(3, dtype=np.int32)
+        short = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+        monkeypatch.setattr(index.draws, "SMALLEST", 400)  # sorts all photos
+        full = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
+    assert short == full
 
 
 def test_an_only_item_has_no_other(tmp_path: Path) -> None:

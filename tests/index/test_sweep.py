@@ -1,0 +1,45 @@
+"""Many queries at once: one pass over the vectors finds what a search for each of them finds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import index.sweep
+from index.ann.kinds import FLAT, FP16
+from index.distance import PLAIN
+from index.sweep import MANY, sweep
+
+from .vectors import filled, unit
+
+
+def test_the_nearest_of_all_blocks_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index.sweep, "BLOCK", 64)
+    vectors, positions = unit(1000), np.arange(0, 1000, 3)
+    for count in (1, 5, 100):
+        for queries in (unit(3, 5), unit(MANY, 5)):
+            found, cosines = sweep(queries, count, lambda rows: vectors[rows], positions)
+            expected = queries @ vectors[positions].T
+            order = np.argsort(-expected, axis=1)[:, :count]
+            assert [set(row) for row in found] == [set(row) for row in positions[order]]
+            np.testing.assert_allclose(
+                np.sort(cosines, axis=1), np.sort(np.take_along_axis(expected, order, axis=1), axis=1), atol=1e-6
+            )
+
+
+@pytest.mark.parametrize("kind", [FLAT, FP16])
+def test_many_queries_get_the_answers_of_single_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(index.sweep, "BLOCK", 64)
+    queries = unit(MANY + 20, 5)
+    with filled(tmp_path / "g", count=400, items=50) as gallery:
+        gallery.rebuild(kind=kind)
+        gallery.add(["late"], ["late"], queries[:1])
+        gallery.remove(photo_ids=["p3", "p200"])
+        now, densities = gallery.snapshot(), gallery.densities(PLAIN)
+        together = now.nearest(queries, 5, PLAIN, densities)
+        assert together == [now.nearest(query[None], 5, PLAIN, densities)[0] for query in queries]
+        assert together[0][0] == (400, 0.0)
