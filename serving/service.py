@@ -193,7 +193,8 @@ class Service:
         try:
             location = self.retriever.gallery.path
             with open_gallery(location) as gallery:
-                GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN).follow(gallery)
+                anchor = GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN)
+                anchor.follow(gallery, unanchored=True)
                 yield gallery
         finally:
             self._writing.release()

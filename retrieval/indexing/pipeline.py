@@ -12,7 +12,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -42,6 +42,7 @@ from .ray import ray_batches
 from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
+MEASURED = 256  # photos per transaction if each one measures and tightens the threshold
 COLUMNS = 16  # maximum number of columns declared automatically
 
 
@@ -91,7 +92,8 @@ def index_catalogue(
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
     A local gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise the report has the
-    rates of the existing one. With `tighten`, each transaction also tightens it if the new photos require it.
+    rates of the existing one. With `tighten`, each transaction also tightens it if the new photos require it; it then
+    holds at least MEASURED photos.
 
     Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
     """
@@ -117,6 +119,7 @@ def index_catalogue(
         anchor = GalleryAnchor(bundle, tighten=tighten)
         if tighten:
             anchor.follow(gallery)
+            batches = _grouped(batches, MEASURED)
         for batch in batches:
             report.added += write_batch(gallery, batch)
             report.replaced += sum(photo.photo_id in known for photo in batch.photos)
@@ -185,6 +188,17 @@ def _refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> di
             if name in columns and kind_of(value) != columns[name]:
                 reasons[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
     return reasons
+
+
+def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """Yield batches of at least `count` photos, the last one excepted."""
+    group = Batch()
+    for batch in batches:
+        group = group + batch
+        if len(group.photos) >= count:
+            yield group
+            group = Batch()
+    yield group
 
 
 def _overlapped(

@@ -30,6 +30,18 @@ class Batch:
     skipped: int = 0
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
+    def __add__(self, other: Batch) -> Batch:
+        """Return a batch of the photos of both."""
+        vectors = [batch.vectors for batch in (self, other) if batch.vectors is not None]
+        return Batch(
+            self.photos + other.photos,
+            self.hashes + other.hashes,
+            self.thumbnails + other.thumbnails,
+            np.concatenate(vectors) if vectors else None,
+            self.skipped + other.skipped,
+            self.refused + other.refused,
+        )
+
 
 def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str]) -> Batch:
     """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash)."""

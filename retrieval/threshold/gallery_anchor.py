@@ -23,7 +23,7 @@ from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
 from .anchor import Shift, anchor, gallery_shift
-from .drawn_distances import LABELLED, PROBE, REFERENCE
+from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
@@ -52,23 +52,39 @@ class GalleryAnchor:
         """Return the contents to keep with a change of photos."""
         draws = self.draws(gallery)
         contents = draws.pack()
-        stored = stored_point(gallery.kept(POINT), self.bundle)
-        if self.tighten and stored is not None:
-            new = self.anchored(
-                gallery,
-                draws,
-                target_fpir=stored.target_fpir,
-                cap=stored.threshold,
-                certify=stored.status == CERTIFIED,
-                shift=Shift.of(stored),
-            ).point
-            if new is not None and new.threshold < stored.threshold:
-                contents[POINT] = pack_point(new, self.bundle)
+        stricter = self._stricter(gallery, draws) if self.tighten else None
+        if stricter is not None:
+            contents[POINT] = pack_point(stricter, self.bundle)
         return contents
 
-    def follow(self, gallery: GalleryProtocol) -> None:
-        """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle."""
-        if isinstance(gallery, Gallery) and stored_point(gallery.kept(POINT), self.bundle) is not None:
+    def _stricter(self, gallery: Reader, draws: KeptDraws) -> OperatingPoint | None:
+        """Return an operating point to replace one that misses its target, None if there is none or no need for it.
+
+        A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold.
+        """
+        stored = stored_point(gallery.kept(POINT), self.bundle)
+        if stored is None:
+            return self.anchored(gallery, draws, cap=self.bundle.threshold).point
+        if keeps_target(draws, stored):
+            return None
+        new = self.anchored(
+            gallery,
+            draws,
+            target_fpir=stored.target_fpir,
+            cap=stored.threshold,
+            certify=stored.status == CERTIFIED,
+            shift=Shift.of(stored),
+        ).point
+        return new if new is not None and new.threshold < stored.threshold else None
+
+    def follow(self, gallery: GalleryProtocol, *, unanchored: bool = False) -> None:
+        """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
+
+        With `unanchored` and `tighten`, galleries without a point are followed, too, so that they get one.
+        """
+        if not isinstance(gallery, Gallery) or self.bundle.operating_point.of_pairs:
+            return
+        if (unanchored and self.tighten) or stored_point(gallery.kept(POINT), self.bundle) is not None:
             gallery.on_change = self
 
     def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
@@ -134,6 +150,20 @@ class GalleryAnchor:
         items = [str(label) for label in calibration.scores.labels]
         found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
         return found if calibration.gallery is None else {**found, REFERENCE: calibration.gallery}
+
+
+def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
+    """Return whether every source of draws keeps the target of a point: by its bound if it certified the point.
+
+    The other sources keep it if the FPIR to expect of new items does, as when the threshold was set.
+    """
+    rates = GalleryRates.of(draws, point)
+    certified = point.evidence.get("certified", ())
+    return rates is None or all(
+        (source.fpir_upper(point.threshold) if name in certified else source.expected(point.threshold))
+        <= point.target_fpir + TOLERANCE
+        for name, source in rates.sources.items()
+    )
 
 
 def read_queries(gallery: Reader) -> Probes | None:

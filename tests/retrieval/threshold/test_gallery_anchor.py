@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from retrieval.bundle.served_point import served_point, stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError
+from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
+from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
-from retrieval.threshold.gallery_anchor import GalleryAnchor, read_queries
+from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor, read_queries
 from retrieval.threshold.gallery_calibration import propose
 
 from ...world import draw, encode, make_bundle, write_folder
@@ -120,8 +123,8 @@ def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Pa
 
 def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
-    first = fill(bundle, tmp_path, range(24)).point
-    report = fill(bundle, tmp_path, range(24, 90), tighten=True)
+    first = fill(bundle, tmp_path, range(24), photos=range(1)).point  # the greatest threshold serves
+    report = fill(bundle, tmp_path, range(24, 90), tighten=True, photos=range(1))
     assert first is not None
     assert report.point is not None
     assert report.point.threshold < first.threshold
@@ -142,6 +145,67 @@ def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp
             GalleryAnchor(bundle).draws(gallery).sources[OWN].distances.tolist()
             == draws.sources[OWN].distances.tolist()
         )
+
+
+def test_indexing_tightens_once_for_many_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "MEASURED", 40)
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(24))
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = len(gallery.changes(-1))
+    report = fill(bundle, tmp_path, range(24, 90), tighten=True)
+    with Gallery.open(tmp_path / "g") as gallery:
+        changes = gallery.changes(-1)[:-before]
+        assert len(gallery) == 270
+    assert report.added == 198
+    assert [(change.action, change.photos) for change in changes] == [("add", 6), *[("add", 48)] * 4]
+
+
+def test_a_threshold_that_keeps_its_target_is_not_set_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(24))
+    proposed: list[object] = []
+    none = KeptDraws("", {}, frozenset())
+
+    def propose_nothing(*_: object, **options: object) -> Anchored:
+        proposed.append(options)
+        return Anchored(none, None)
+
+    monkeypatch.setattr(GalleryAnchor, "anchored", propose_nothing)
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = gallery.kept(POINT)
+        vectors, point = gallery.contents()[2], stored_point(before, bundle)
+        assert point is not None
+        gallery.on_change = GalleryAnchor(bundle, tighten=True)
+        gallery.add(["far"], ["far"], -vectors.mean(axis=0, keepdims=True) / np.linalg.norm(vectors.mean(axis=0)))
+        assert (gallery.kept(POINT), proposed) == (before, [])
+        names = [f"near-{i}" for i in range(24)]
+        gallery.add(names, names, vectors[::3])  # a duplicate of each item
+        assert len(proposed) == 1
+
+
+def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_bundles(tmp_path: Path) -> None:
+    loose = bundle_of(tmp_path, point=replace(TARGET, threshold=1.9), name="loose")
+    strict = bundle_of(tmp_path, point=replace(TARGET, threshold=0.05), name="strict")
+    for bundle in (loose, strict):
+        photos = read_catalogue(write_folder(tmp_path / bundle.path.name / "photos", items=range(24), photos=range(1)))
+        place = tmp_path / bundle.path.name / "g"
+        index_catalogue(bundle, photos[:15], place, progress=False)
+        with Gallery.open(place) as gallery:
+            assert gallery.kept(POINT) is None
+            GalleryAnchor(bundle).follow(gallery, unanchored=True)
+            assert gallery.on_change is None
+            GalleryAnchor(bundle, tighten=True).follow(gallery)
+            assert gallery.on_change is None
+            GalleryAnchor(bundle, tighten=True).follow(gallery, unanchored=True)
+            batch = [embed_batch(bundle.embedder(), [photo], {}) for photo in photos[15:]]
+            for number, each in enumerate(batch, start=16):
+                write_batch(gallery, each)
+                assert (gallery.kept(POINT) is not None) == (number >= 20)
+            point = stored_point(gallery.kept(POINT), bundle)
+            assert point is not None
+            assert point.threshold <= bundle.threshold
+            assert (point.threshold == bundle.threshold) == (bundle is strict)
 
 
 def test_a_change_that_cannot_be_measured_is_not_made(tmp_path: Path) -> None:
