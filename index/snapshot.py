@@ -262,10 +262,13 @@ class Snapshot:
 
         The bound is -inf for a query without other photos.
         """
-        if only is not None and only.few is not None:
-            return self._scanned(vectors, fetch, only.few)
+        scanned = only.few if only is not None else None
         if only is None and len(vectors) >= MANY and self.base is not None and self.base.candidates.kind == FP16:
-            return self._scanned(vectors, fetch, np.flatnonzero(self.live))
+            scanned = np.flatnonzero(self.live)
+        if scanned is not None:
+            self._check(scanned)
+            found, least = sweep(vectors, fetch, self.vectors, scanned)
+            return found, least + 2 * self.tail.slack
         least = np.full(len(vectors), -np.inf)
         parts = []
         for candidates, selection, to_position in (
@@ -285,14 +288,6 @@ class Snapshot:
             return np.zeros((len(vectors), 0), np.int64), least
         positions = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
         return np.where((positions >= 0) & self.live[positions], positions, -1), least
-
-    def _scanned(self, vectors: NDArray[np.float32], fetch: int, few: Rows) -> tuple[Rows, Floats]:
-        """Return candidates as `_candidates` does, from an exhaustive scan of some positions."""
-        if fetch >= len(few):
-            return np.tile(few, (len(vectors), 1)), np.full(len(vectors), -np.inf)
-        self._check(few)
-        found, cosines = sweep(vectors, fetch, self.vectors, few)
-        return found, cosines.min(axis=1).astype(np.float64) + 2 * self.tail.slack
 
     @cached_property
     def _tail_lives(self) -> bool:

@@ -19,14 +19,21 @@ BLOCK = 16_384  # vectors compared at a time
 
 Rows = NDArray[np.int64]
 Vectors = NDArray[np.float32]
+Floats = NDArray[np.float64]
 
 
-def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positions: Rows) -> tuple[Rows, Vectors]:
-    """Return positions and cosines (n, count) of the vectors nearest to unit vectors (n, d), in any order.
+def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positions: Rows) -> tuple[Rows, Floats]:
+    """Return the positions (n, ≤ count) of the vectors nearest to unit vectors (n, d), in any order, and a bound.
 
-    `read` returns the vectors at some of the `positions`, of which there are at least `count`. Fewer queries than MANY,
-    as in a request, are compared in one thread.
+    The bound (n,) is the least cosine among them: no other one has a greater cosine. It is -inf if there is no other.
+
+    Parameters
+    ----------
+    read:
+        Returns the vectors at some of the positions. With many queries, it is called in several threads.
     """
+    if count >= len(positions):
+        return np.tile(positions, (len(vectors), 1)), np.full(len(vectors), -np.inf)
 
     def compare(block: Rows) -> tuple[Rows, Vectors]:
         if len(vectors) < MANY:
@@ -43,7 +50,7 @@ def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positio
             compared = map(compare, some) if threads == 1 else pool.map(compare, some)
             for places, cosines in compared:
                 found, best = _best(count, (found, places), (best, cosines))
-    return found, best
+    return found, best.min(axis=1).astype(np.float64)
 
 
 def _best(count: int, positions: tuple[Rows, Rows], cosines: tuple[Vectors, Vectors]) -> tuple[Rows, Vectors]:

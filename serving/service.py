@@ -165,7 +165,7 @@ class Service:
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
             "anchored": point is not bundle.operating_point,
-            "in_gallery": None if rates is None else rates.to_dict(point),
+            "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
             "fpir_forecast": None if forecast is None else forecast.to_dict(),
             "gallery": {
                 "version": gallery.version,

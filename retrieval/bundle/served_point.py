@@ -18,11 +18,17 @@ def pack_point(point: OperatingPoint, bundle: Bundle) -> bytes:
 
 def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
     """Return the operating point that a gallery keeps for this bundle, or None."""
+    kept = read_point(content)
+    return kept[1] if kept is not None and kept[0] == bundle.bundle_id else None
+
+
+def read_point(content: bytes | None) -> tuple[str, OperatingPoint] | None:
+    """Return the operating point that a gallery keeps and the id of the bundle it was set with, or None."""
     if content is None:
         return None
     try:
         values = json.loads(content)
-        return OperatingPoint.from_dict(values["operating_point"]) if values["bundle_id"] == bundle.bundle_id else None
+        return str(values["bundle_id"]), OperatingPoint.from_dict(values["operating_point"])
     except (ValueError, KeyError, TypeError) as error:
         raise GalleryCorrupt(
             f"the gallery's operating point cannot be read: {error!r}",

@@ -76,6 +76,30 @@ def _decision_recall(value: float, lower: float) -> str:
     return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"
 
 
+def describe_point(opened: Gallery) -> list[str]:
+    """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
+    from index.contents import POINT
+    from retrieval.bundle.served_point import read_point
+    from retrieval.threshold.drawn_distances import GalleryRates
+
+    kept = read_point(opened.kept(POINT))
+    if kept is None:
+        return []
+    bundle_id, point = kept
+    lines = [
+        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {bundle_id[:12]} "
+        f"for an FPIR of at most {point.target_fpir:.1%} ({point.status})."
+    ]
+    rates = GalleryRates.read(opened, point, bundle_id)
+    if rates is None:
+        again = command("calibrate", "BUNDLE", opened.path, "--dry-run")
+        return [*lines, f"Its FPIR in this version was not measured; `{again}` does."]
+    upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
+    lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
+    warning = rates.warning(point, gallery=opened.path)
+    return [*lines, f"Warning: {warning}."] if warning else lines
+
+
 @click.group()
 def gallery() -> None:
     """Inspect, change, export and import galleries.
@@ -108,6 +132,8 @@ def info(path: Path) -> None:
         )
         click.echo(f"Created {facts['created']} for the model {facts['embedding_id'][:12]}.")
         click.echo(describe_index(opened))
+        for line in describe_point(opened):
+            click.echo(line)
         columns = ", ".join(f"{name} ({kind})" for name, kind in opened.columns().items())
         declare = command("gallery", "declare", path, "NAME:KIND")
         click.echo(f"Filters may use: {columns or f'nothing yet; {declare}'}.")

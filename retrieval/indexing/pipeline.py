@@ -1,9 +1,9 @@
 """Indexing pipeline: decode, embed and write the photos of a catalogue into a gallery.
 
 Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
-The calling thread meanwhile writes finished batches, one transaction per batch. Photos that cannot be used are
-reported and do not stop the run. To continue an interrupted run, run it again: photos whose content is already in the
-gallery are skipped.
+The calling thread meanwhile writes finished batches, one transaction per batch. If the gallery has an operating point,
+each transaction measures it and holds at least MEASURED photos. Photos that cannot be used are reported and do not stop
+the run. To continue an interrupted run, run it again: photos whose content is already in the gallery are skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .ray import ray_batches
 from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
-MEASURED = 256  # photos per transaction if each one measures and tightens the threshold
+MEASURED = 256  # photos per transaction if each one measures the threshold
 COLUMNS = 16  # maximum number of columns declared automatically
 
 
@@ -91,9 +91,8 @@ def index_catalogue(
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    A local gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise the report has the
-    rates of the existing one. With `tighten`, each transaction also tightens it if the new photos require it; it then
-    holds at least MEASURED photos.
+    A local gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
+    measures the existing one, and with `tighten` also tightens it if the new photos require it.
 
     Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
     """
@@ -117,10 +116,7 @@ def index_catalogue(
         else:
             batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
         anchor = GalleryAnchor(bundle, tighten=tighten)
-        if tighten:
-            anchor.follow(gallery)
-            batches = _grouped(batches, MEASURED)
-        for batch in batches:
+        for batch in _grouped(batches, MEASURED if anchor.follow(gallery) else 1):
             report.added += write_batch(gallery, batch)
             report.replaced += sum(photo.photo_id in known for photo in batch.photos)
             report.skipped += batch.skipped
@@ -191,11 +187,11 @@ def _refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> di
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield batches of at least `count` photos, the last one excepted."""
+    """Yield batches of at least `count` photos or without any, the last one excepted."""
     group = Batch()
     for batch in batches:
         group = group + batch
-        if len(group.photos) >= count:
+        if len(group.photos) >= count or group.vectors is None:
             yield group
             group = Batch()
     yield group

@@ -77,15 +77,18 @@ class GalleryAnchor:
         ).point
         return new if new is not None and new.threshold < stored.threshold else None
 
-    def follow(self, gallery: GalleryProtocol, *, unanchored: bool = False) -> None:
+    def follow(self, gallery: GalleryProtocol, *, unanchored: bool = False) -> bool:
         """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
 
-        With `unanchored` and `tighten`, galleries without a point are followed, too, so that they get one.
+        With `unanchored` and `tighten`, galleries without a point are followed, too, so that they get one. Returns
+        whether the gallery is followed.
         """
         if not isinstance(gallery, Gallery) or self.bundle.operating_point.of_pairs:
-            return
-        if (unanchored and self.tighten) or stored_point(gallery.kept(POINT), self.bundle) is not None:
-            gallery.on_change = self
+            return False
+        if not (unanchored and self.tighten) and stored_point(gallery.kept(POINT), self.bundle) is None:
+            return False
+        gallery.on_change = self
+        return True
 
     def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""

@@ -235,7 +235,8 @@ class Info(BaseModel):
     evidence: dict[str, Any]
     anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
     in_gallery: dict[str, Any] | None = Field(
-        description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured."
+        description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured, "
+        "and a warning if it misses the target."
     )
     fpir_forecast: dict[str, Any] | None = Field(
         description="What the bundle's threshold does in a gallery of this size, if it serves."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.contents import POINT
@@ -13,6 +16,7 @@ from retrieval.bundle.bundle import FITTED
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from serving.app import create_app
@@ -72,3 +76,42 @@ def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever
         assert info["threshold"] == before
         assert info["in_gallery"]["fpir"] > retriever.point.evidence["fpir"]
     assert retriever.gallery.kept(POINT) is not None
+
+
+def test_photos_that_another_process_indexes_are_measured(retriever: Retriever, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "more", items=range(24, 60), photos=range(1))
+    before = retriever.point
+    with serving(retriever) as client:
+        assert client.get("/v1/info").json()["in_gallery"]["items"] == {"own": 24}
+        words = ["index", str(retriever.bundle.path), str(photos), "-o", str(tmp_path / "gallery")]
+        subprocess.run([sys.executable, "-m", "retrieval", *words], check=True, capture_output=True)
+        info, metrics = client.get("/v1/info").json(), client.get("/metrics").text
+        answer = client.post("/v1/search", content=encode(draw(50, 5)), headers=JPEG).json()
+    assert (info["threshold"], info["in_gallery"]["items"]) == (before.threshold, {"own": 60})
+    assert answer["nearest"]["p_value"] == pytest.approx(1 / 61)
+    assert info["in_gallery"]["broken"] is True
+    assert "retrieval calibrate" in info["in_gallery"]["warning"]
+    assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
+    assert "retrieval_threshold_broken 1.0" in metrics
+    assert 'role="alert"' in header_html(retriever)
+    told = CliRunner().invoke(group, ["gallery", "info", str(tmp_path / "gallery")], catch_exceptions=False).output
+    assert f"{info['in_gallery']['fpir']:.1%} of searches" in told
+    assert "Warning: The gallery has changed" in told
+
+
+def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
+    point = OperatingPoint(1.9, "estimated", 0.2, {"fpir": 0.05})
+    bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(tmp_path / "photos", items=range(12), photos=range(1))
+    index_catalogue(bundle, read_catalogue(photos), tmp_path / "gallery", progress=False)
+    with (
+        Retriever.open(bundle.path, tmp_path / "gallery") as retriever,
+        serving(retriever, auto_calibrate=TIGHTEN) as client,
+    ):
+        for item in range(12, 24):
+            path = f"/v1/photos/new-{item}?item_id=item-{item}"
+            client.put(path, content=encode(draw(item, 0)), headers=JPEG)
+            info = client.get("/v1/info").json()
+            assert info["anchored"] == (item >= 19)
+        assert info["threshold"] < 1.9
+        assert info["in_gallery"]["items"] == {"own": 24}

@@ -361,3 +361,18 @@ def test_labelled_queries_of_fitted_items_set_no_threshold(tmp_path: Path) -> No
         anchored = propose(bundle, gallery, photos=read_catalogue(queries)).anchored
         assert anchored.point is None
         assert "0 items" in anchored.why_not
+
+
+def test_gallery_info_tells_what_the_threshold_does_now(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    words = ["gallery", "info", str(tmp_path / "g")]
+    fill(bundle, tmp_path, range(15))
+    assert "Threshold" not in CliRunner().invoke(group, words, catch_exceptions=False).output
+    point = fill(bundle, tmp_path, range(15, 30)).point
+    assert point is not None
+    told = CliRunner().invoke(group, words, catch_exceptions=False).output
+    assert f"Threshold {point.threshold:.4f}" in told
+    assert f"{point.evidence['fpir']:.1%} of searches (at most {point.evidence['fpir_upper']:.1%}" in told
+    with Gallery.open(tmp_path / "g") as gallery:
+        gallery.remove(item_ids=["item-03"])
+    assert "was not measured" in CliRunner().invoke(group, words, catch_exceptions=False).output
