@@ -101,8 +101,7 @@ class Drawer:
         ]
         ids, items = np.array([n[0] for n in names], dtype=str), np.array([n[1] for n in names], dtype=str)
         numbers = self.snapshot.items[positions]
-        contents = [self._content(int(position)) for position in positions]
-        distances, nearest, duplicates = self._others(vectors, numbers, contents, known, rows)
+        distances, nearest, duplicates = self._others(vectors, numbers, positions, known, rows)
         own, own_nearest = self._own(vectors, numbers, positions, known, rows)
         rivals = self._rivals(nearest, known, rows)
         return Draws(ids, items, seqs, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
@@ -123,7 +122,7 @@ class Drawer:
         rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
         own_items = np.array(numbers, dtype=np.int32)[chosen]
         vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
-        distances, nearest, duplicates = self._others(vectors, own_items, [None] * len(chosen), known, rows)
+        distances, nearest, duplicates = self._others(vectors, own_items, nobody, known, rows)
         own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
         items, rivals = labels[chosen], self._rivals(nearest, known, rows)
         return Draws(ids, items, nobody, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
@@ -147,13 +146,14 @@ class Drawer:
         self,
         vectors: NDArray[np.float32],
         numbers: NDArray[np.int32],
-        contents: Sequence[object],
+        queries: Rows,
         known: Draws,
         rows: Rows,
     ) -> tuple[Floats, Rows, Rows]:
         """Return the distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,).
 
-        `rows` (n,) holds the row of each query in the known draws, -1 for a new query.
+        `queries` (n,) holds the position of each query, NOBODY for a probe, and `rows` (n,) its row in the known
+        draws, -1 for a new query.
         """
         distances, nearest, duplicates = (
             np.where(rows >= 0, values[rows], nothing) if len(known) else np.full(len(rows), nothing)
@@ -169,19 +169,19 @@ class Drawer:
             kept = np.flatnonzero(~lost)
             mask = np.zeros(len(self.snapshot.seqs), dtype=bool)
             mask[new] = True
-            found = self._search(vectors, numbers, contents, kept, Filter(mask, new, None, None, ("", [])))
+            found = self._search(vectors, numbers, queries, kept, Filter(mask, new, None, None, ("", [])))
             nearer = found[0] < distances[kept]
             distances[kept[nearer]], nearest[kept[nearer]] = found[0][nearer], found[1][nearer]
             lost[kept[found[2] != NOBODY]] = True
         chosen = np.flatnonzero(lost)
-        distances[chosen], nearest[chosen], duplicates[chosen] = self._search(vectors, numbers, contents, chosen)
+        distances[chosen], nearest[chosen], duplicates[chosen] = self._search(vectors, numbers, queries, chosen)
         return distances, nearest, duplicates
 
     def _search(
         self,
         vectors: NDArray[np.float32],
         numbers: NDArray[np.int32],
-        contents: Sequence[object],
+        queries: Rows,
         chosen: Rows,
         only: Filter | None = None,
     ) -> tuple[Floats, Rows, Rows]:
@@ -194,8 +194,8 @@ class Drawer:
             again = []
             for row, best in zip(waiting.tolist(), answers, strict=True):
                 others = [(p, distance) for p, distance in best if self.snapshot.items[p] != numbers[row]]
-                other = next((o for o in others if not self._is_same(contents[row], o[0])), None)
-                if len(others) > (other is not None) and self._is_same(contents[row], others[0][0]):
+                other = next((o for o in others if not self._is_same(queries[row], o[0])), None)
+                if len(others) > (other is not None) and self._is_same(queries[row], others[0][0]):
                     duplicates[row] = self.snapshot.seqs[others[0][0]]
                 if other is not None:
                     distances[row], seqs[row] = other[1], self.snapshot.seqs[other[0]]
@@ -204,8 +204,9 @@ class Drawer:
             waiting, count = np.array(again, dtype=np.int64), 4 * count
         return distances[chosen], seqs[chosen], duplicates[chosen]
 
-    def _is_same(self, content: object, position: int) -> bool:
-        """Return whether the photo at a position has the same file as the query."""
+    def _is_same(self, query: int, position: int) -> bool:
+        """Return whether the photo at a position has the same file as the query at another, NOBODY for a probe."""
+        content = None if query == NOBODY else self._content(query)
         return content is not None and self._content(position) == content
 
     def _content(self, position: int) -> object:
