@@ -60,11 +60,13 @@ class GalleryAnchor:
     def _stricter(self, gallery: Reader, draws: KeptDraws) -> OperatingPoint | None:
         """Return an operating point to replace one that misses its target, None if there is none or no need for it.
 
-        A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold.
+        A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
+        if that decides.
         """
         stored = stored_point(gallery.kept(POINT), self.bundle)
         if stored is None:
-            return self.anchored(gallery, draws, cap=self.bundle.threshold).point
+            cap = self.bundle.threshold if self.bundle.operating_point.decides else np.inf
+            return self.anchored(gallery, draws, cap=cap).point
         if keeps_target(draws, stored):
             return None
         new = self.anchored(

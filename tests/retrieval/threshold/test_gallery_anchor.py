@@ -187,7 +187,8 @@ def test_a_threshold_that_keeps_its_target_is_not_set_again(tmp_path: Path, monk
 def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_bundles(tmp_path: Path) -> None:
     loose = bundle_of(tmp_path, point=replace(TARGET, threshold=1.9), name="loose")
     strict = bundle_of(tmp_path, point=replace(TARGET, threshold=0.05), name="strict")
-    for bundle in (loose, strict):
+    none = bundle_of(tmp_path, point=OperatingPoint.uncalibrated(0.2), name="none")
+    for bundle in (loose, strict, none):
         photos = read_catalogue(write_folder(tmp_path / bundle.path.name / "photos", items=range(24), photos=range(1)))
         place = tmp_path / bundle.path.name / "g"
         index_catalogue(bundle, photos[:15], place, progress=False)
@@ -204,7 +205,7 @@ def test_a_gallery_that_grows_large_enough_gets_a_threshold_below_the_bundles(tm
                 assert (gallery.kept(POINT) is not None) == (number >= 20)
             point = stored_point(gallery.kept(POINT), bundle)
             assert point is not None
-            assert point.threshold <= bundle.threshold
+            assert point.threshold <= bundle.threshold or bundle is none
             assert (point.threshold == bundle.threshold) == (bundle is strict)
 
 
