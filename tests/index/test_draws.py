@@ -160,7 +160,8 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
             if step % 3 == 1:
                 names = [f"n{step}-{i}" for i in range(10)]
                 rows = generator.integers(0, 400, 10)
-                gallery.add(names, [f"i{i}" for i in generator.integers(0, 45, 10)], pool[rows])
+                files = [{CONTENT: f"file {row % 100}"} for row in rows]  # some are the same, under several items
+                gallery.add(names, [f"i{i}" for i in generator.integers(0, 45, 10)], pool[rows % 100], metadata=files)
             if step % 3 == 2:
                 gallery.add(gone, [f"i{i}" for i in generator.integers(0, 45, 8)], pool[:8], upsert=True)
             excluded = np.array(sorted(gallery._store.item_numbers(["i1", "i2"]).values()), dtype=np.int32)
@@ -172,6 +173,7 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
             same(own, now.own(None, excluded=excluded, most=60))
             same(others, now.probes(None, probes, numbers=placed, most=20))
             same(Draws.of_arrays(own.arrays()), own)
+        assert (own.duplicates != NOBODY).any()
 
 
 def test_new_probes_are_searched_and_known_ones_kept(tmp_path: Path) -> None:
