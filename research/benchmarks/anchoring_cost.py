@@ -20,8 +20,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,18 +125,28 @@ def step(name: str, bundle: Path, path: Path, *words: object) -> dict[str, Any]:
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def compare(ways: Sequence[Callable[[bytes], object]], photos: Sequence[bytes], pairs: int) -> tuple[np.ndarray, str]:
-    """Return the median seconds of two ways of searching, in turns, and their ratio with its interval."""
+Clock = Callable[[], float]
+
+
+def compare(
+    ways: Sequence[Callable[[bytes], object]], photos: Sequence[bytes], pairs: int, clocks: Mapping[str, Clock]
+) -> list[tuple[str, ...]]:
+    """Search in two ways, in turns; return for each clock the medians and their ratio with its interval."""
     generator = np.random.default_rng(0)
-    seconds = np.zeros((pairs + WARM_UP, 2))
+    seconds = np.zeros((pairs + WARM_UP, 2, len(clocks)))
     for pair in range(len(seconds)):
         for way in generator.permutation(2):
-            seconds[pair, way] = timed(partial(ways[way], photos[pair % len(photos)]))
+            before = [clock() for clock in clocks.values()]
+            ways[way](photos[pair % len(photos)])
+            seconds[pair, way] = np.subtract([clock() for clock in clocks.values()], before)
     seconds = seconds[WARM_UP:]
-    resampled = [np.median(seconds[generator.integers(0, pairs, pairs)], axis=0) for _ in range(RESAMPLES)]
-    low, high = np.quantile([anchored / plain for plain, anchored in resampled], (0.025, 0.975))
+    resampled = np.array([np.median(seconds[generator.integers(0, pairs, pairs)], axis=0) for _ in range(RESAMPLES)])
+    low, high = np.quantile(resampled[:, 1] / resampled[:, 0], (0.025, 0.975), axis=0)
     plain, anchored = np.median(seconds, axis=0)
-    return np.array([plain, anchored]), f"{anchored / plain:.3f} [{low:.3f}, {high:.3f}]"
+    return [
+        (name, f"{1e3 * p:.2f} ms", f"{1e3 * a:.2f} ms", f"{a / p:.3f} [{least:.3f}, {most:.3f}]")
+        for name, p, a, least, most in zip(clocks, plain, anchored, low, high, strict=True)
+    ]
 
 
 def searches(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, ...]]:
@@ -155,8 +164,8 @@ def searches(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, ...
     retrievers = [Retriever.open(bundle.path, place) for place in places]
     if any(retrievers[1].search(photo).nearest.p_value is None for photo in photos):  # type: ignore[union-attr]
         raise RuntimeError("an answer has no p-value")
-    both, ratio = compare([retriever.search for retriever in retrievers], photos, arguments.pairs)
-    rows = [_searched("in process", both, ratio)]
+    clocks = {"p50 in process": time.perf_counter, "CPU in process, median": time.process_time}
+    rows = compare([retriever.search for retriever in retrievers], photos, arguments.pairs, clocks)
     core = min(os.sched_getaffinity(0))
     servers = []
     try:
@@ -165,15 +174,12 @@ def searches(arguments: argparse.Namespace, folder: Path) -> list[tuple[str, ...
             command = command_of(OURS, port, [arguments.bundle, place], (), page=False)
             servers.append(Served(command, port=port, core=core, log=folder / f"server-{number}.log"))
             servers[-1].wait_for("/v1/search", photos[0])
-        both, ratio = compare([Client(server.port) for server in servers], photos, arguments.pairs)
+        clients = [Client(server.port) for server in servers]
+        rows += compare(clients, photos, arguments.pairs, {"p50 over HTTP": time.perf_counter})
     finally:
         for server in servers:
             server.stop()
-    return [*rows, _searched("over HTTP", both, ratio)]
-
-
-def _searched(how: str, both: np.ndarray, ratio: str) -> tuple[str, ...]:
-    return f"p50 of a search, {how}", f"{1e3 * both[0]:.2f} ms", f"{1e3 * both[1]:.2f} ms", ratio
+    return rows
 
 
 class Client:
