@@ -87,7 +87,7 @@ def anchor(bundle: Bundle, path: Path) -> dict[str, Any]:
 
 def change(bundle: Bundle, path: Path) -> dict[str, Any]:
     """Add and remove photos, in turns with and without the draws kept."""
-    seconds: dict[str, list[float]] = {}
+    found: dict[str, list[list[float]]] = {}
     vectors, items = next(embeddings(ADDED, bundle.dim, seed=3))
     with Gallery.open(path) as gallery:
         len(gallery)
@@ -109,10 +109,11 @@ def change(bundle: Bundle, path: Path) -> dict[str, Any]:
                         len(gallery)
 
                     for what, work in (("add", add), ("remove", remove)):
-                        seconds.setdefault(f"{what} {count} {kept}", []).append(timed(work))
+                        cpu = time.process_time()
+                        found.setdefault(f"{what} {count} {kept}", []).append([timed(work), time.process_time() - cpu])
         if not gallery.kept(DRAWS):
             raise RuntimeError("no draws were kept")
-    return {key: float(np.median(values)) for key, values in seconds.items()}
+    return {key: np.median(values, axis=0).tolist() for key, values in found.items()}
 
 
 STEPS: dict[str, Callable[..., dict[str, Any]]] = {"fill": fill, "build": build, "anchor": anchor, "change": change}
@@ -197,7 +198,7 @@ class Client:
 
 
 ANCHORING = ("photos × d", "kind", "draws", "time, s", "CPU, s", "peak memory above the opened gallery, MB")
-CHANGES = ("change", "kind", "without draws, s", "with draws kept, s", "difference, s")
+CHANGES = ("change", "kind", "time, s, more (without → with draws kept)", "CPU, s, more (without → with)")
 SEARCHES = ("what", "bundle's threshold", "gallery's threshold", "ratio, with 95 % interval of pairs")
 
 
@@ -220,7 +221,8 @@ def measure(arguments: argparse.Namespace) -> tuple[list[tuple[str, ...]], list[
             for count in (ADDED, 1):
                 without, kept = (seconds[f"{what} {count} {state}"] for state in (False, True))
                 name = f"{what} {count:,} photo{'s' if count > 1 else ''}"
-                changes.append((name, kind, f"{without:.2f}", f"{kept:.2f}", f"{kept - without:.2f}"))
+                pairs = list(zip(without, kept, strict=True))
+                changes.append((name, kind, *(f"{k - w:.2f} ({w:.2f} → {k:.2f})" for w, k in pairs)))
     shutil.rmtree(path)
     return anchoring, changes
 

@@ -18,7 +18,6 @@ is set afresh at each step.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -47,6 +46,7 @@ from .tables import Recorder, parser_of
 REAL_STEPS = (60, 120, 200, 300, 380)
 RESAMPLED_SETS = ("birds", "cars", "grocery")  # covers have one gallery photo an item
 RESAMPLED_STEPS = (60, 120, 300, 600, 1000, 2000, 3000)
+STEPS = {"real": REAL_STEPS, "resampled": RESAMPLED_STEPS}
 UNKNOWN = 1000  # resampled items
 PHOTOS = 3  # gallery photos of a resampled item
 WIDTH = 0.5  # of the differences that move resampled items
@@ -221,18 +221,17 @@ COLUMNS = (
 
 
 def main() -> None:
-    """Measure both populations and write the tables."""
+    """Measure the populations and write a table of each."""
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--only", choices=["real", "resampled"], help=argparse.SUPPRESS)
+    parser.add_argument("--populations", nargs="*", choices=STEPS, default=list(STEPS), help="Each has its own record.")
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     features = Features.read(data, arguments.output, str(data / "weights/mobilenet_v1_0.75_224"))
-    with Recorder("growth", arguments) as record:
-        for name, steps in (("real", REAL_STEPS), ("resampled", RESAMPLED_STEPS)):
-            if arguments.only in (None, name):
-                record.table(name, COLUMNS, rows(features, name, steps, arguments.repetitions))
+    for name in arguments.populations:
+        with Recorder(f"growth-{name}", arguments) as record:
+            record.table("growth", COLUMNS, rows(features, name, STEPS[name], arguments.repetitions))
 
 
 def rows(features: Features, name: str, steps: Sequence[int], repetitions: int) -> list[tuple[str, ...]]:
