@@ -1,0 +1,179 @@
+"""Projections fitted to the features of a pretrained backbone: photos of one item move together, without training.
+
+A projection takes the signed power of the features, subtracts their mean, and whitens them by the covariance within
+items (Hatch et al. 2006, "Within-class covariance normalization"), so directions in which photos of one item differ
+count less. The covariance is shrunk towards a multiple of the identity. Power and shrinkage are selected by
+cross-validation over items, and the projection is kept only if it finds significantly more items than the features
+alone do. Items that it was fitted on say nothing about unknown items, so it is fitted on a part of a catalogue.
+Shapes: n photos, c = width of the features.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from retrieval.catalogue.read import Photo
+from retrieval.errors import DataError, InvalidParameter
+from training.data.folds import item_folds
+
+POWERS = (1.0, 0.5)
+SHRINKAGES = (0.2, 0.4, 0.6, 0.8)
+FOLDS = 3
+LEAST_ITEMS = 30  # items with several photos; with fewer, nothing is fitted
+CONFIDENCE = 1.645  # standard errors that the gain must exceed: 95 %, one-sided
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A fitted projection: `((sign(x) |x| ** power) - mean) @ matrix`."""
+
+    power: float
+    mean: Floats  # (c,)
+    matrix: Floats  # (c, c)
+
+    def __call__(self, features: NDArray[np.floating[Any]]) -> Floats:
+        """Return the projected features (n, c), not normalised."""
+        return np.asarray((_powered(features, self.power) - self.mean) @ self.matrix)
+
+    def module(self) -> ProjectionLayer:
+        """Return the projection as a torch module."""
+        return ProjectionLayer(self)
+
+
+class ProjectionLayer(nn.Module):
+    """A projection in torch, to be exported within the ONNX graph."""
+
+    mean: Tensor
+    matrix: Tensor
+
+    def __init__(self, projection: Projection) -> None:
+        super().__init__()
+        self.power = projection.power
+        self.register_buffer("mean", torch.from_numpy(projection.mean.astype(np.float32)))
+        self.register_buffer("matrix", torch.from_numpy(projection.matrix.astype(np.float32)))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the projected features (n, c)."""
+        if self.power != 1:
+            features = features.sign() * features.abs().pow(self.power)
+        return (features - self.mean) @ self.matrix
+
+
+@dataclass(frozen=True)
+class ProjectionChoice:
+    """The outcome of a fit, with the cross-validated R@1 of everything that was tried."""
+
+    projection: Projection | None
+    reason: str  # why there is none, else ""
+    tried: Sequence[dict[str, float]] = ()  # power, shrinkage and cross-validated R@1
+    unfitted: float | None = None  # R@1 of the features alone
+    gain: float | None = None  # in R@1, by the best candidate
+    error: float | None = None  # standard error of the gain over items
+
+
+def choose_projection(
+    photos: Sequence[Photo], features: NDArray[np.floating[Any]], *, seed: int = 0
+) -> ProjectionChoice:
+    """Fit a projection to the features (n, c) of photos, if it finds more items.
+
+    Each candidate is fitted without one fold of the items, whose photos then search each other. Items with a single
+    photo are left out, and a `group` is never split between folds.
+    """
+    if len(features) != len(photos):
+        raise InvalidParameter("features", f"have one row for each of the {len(photos)} photos", len(features))
+    counts = Counter(photo.item_id for photo in photos)
+    several = np.array([counts[photo.item_id] > 1 for photo in photos], dtype=bool)
+    items = np.array([photo.item_id for photo in photos], dtype=str)[several]
+    names = sorted(set(items.tolist()))
+    if len(names) < LEAST_ITEMS:
+        return ProjectionChoice(
+            None, f"{len(names)} items with several photos are too few to fit on (minimum {LEAST_ITEMS})"
+        )
+    usable = np.asarray(features[several], dtype=np.float64)
+    try:
+        folds = item_folds([p for p, s in zip(photos, several, strict=True) if s], names, folds=FOLDS, seed=seed)
+    except DataError as error:  # too few groups
+        return ProjectionChoice(None, str(error))
+    plain, rates = _cross_validated(usable, items, [held for _, held in folds])
+    means = {setting: float(found.mean()) for setting, found in rates.items()}
+    best = max(means, key=lambda setting: means[setting])
+    gains = rates[best] - plain
+    gain, error_of_gain = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
+    kept = gain > CONFIDENCE * error_of_gain
+    return ProjectionChoice(
+        _Spread.of(_powered(usable, best[0]), items).projection(*best) if kept else None,
+        "" if kept else f"it finds no more items than the features alone ({gain:+.3f}, error {error_of_gain:.3f})",
+        [{"power": power, "shrinkage": s, "recall_at_1": rate} for (power, s), rate in means.items()],
+        float(plain.mean()),
+        gain,
+        error_of_gain,
+    )
+
+
+def _cross_validated(
+    features: Floats, items: NDArray[np.str_], folds: Sequence[Sequence[str]]
+) -> tuple[Floats, dict[tuple[float, float], Floats]]:
+    """Return the R@1 of each item (items,), by the centred features alone and by each power and shrinkage."""
+    plain: list[Floats] = []
+    rates: dict[tuple[float, float], list[Floats]] = {}
+    for names in folds:
+        held = np.isin(items, list(names))
+        plain.append(_found(features[held] - features[~held].mean(axis=0), items[held]))
+        for power in POWERS:
+            spread = _Spread.of(_powered(features[~held], power), items[~held])
+            for shrinkage in SHRINKAGES:
+                projected = spread.projection(power, shrinkage)(features[held])
+                rates.setdefault((power, shrinkage), []).append(_found(projected, items[held]))
+    return np.concatenate(plain), {setting: np.concatenate(found) for setting, found in rates.items()}
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The mean of features and the eigenvalues and eigenvectors of their covariance within items."""
+
+    mean: Floats  # (c,)
+    values: Floats  # (c,)
+    vectors: Floats  # (c, c)
+
+    @classmethod
+    def of(cls, features: Floats, items: NDArray[np.str_]) -> _Spread:
+        """Measure features (n, c), with items weighted equally."""
+        mean = features.mean(axis=0)
+        _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+        centres = np.zeros((len(counts), features.shape[1]))
+        np.add.at(centres, codes, features)
+        centres /= counts[:, None]
+        rest = features - centres[codes]
+        within = (rest / (counts - 1)[codes][:, None]).T @ rest / len(counts)
+        return cls(mean, *np.linalg.eigh(within))
+
+    def projection(self, power: float, shrinkage: float) -> Projection:
+        """Return the whitening by the shrunk covariance; shrinkage does not turn its eigenvectors."""
+        values = np.maximum(self.values, 0)
+        shrunk = (1 - shrinkage) * values + shrinkage * values.mean()
+        return Projection(power, self.mean, self.vectors / np.sqrt(shrunk))
+
+
+def _powered(features: NDArray[np.floating[Any]], power: float) -> Floats:
+    exact = np.asarray(features, dtype=np.float64)
+    return exact if power == 1 else np.asarray(np.sign(exact) * np.abs(exact) ** power)
+
+
+def _found(vectors: Floats, items: NDArray[np.str_]) -> Floats:
+    """Return the share of each item's photos whose nearest other photo shows the same item: (items,)."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    similar = unit @ unit.T
+    np.fill_diagonal(similar, -np.inf)
+    right = items[similar.argmax(axis=1)] == items
+    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(codes, weights=right) / counts)
