@@ -1,4 +1,7 @@
-"""Catalogues from folders: each folder with photos is an item, and the folders above it form its group."""
+"""Catalogues from folders: each folder with photos is an item, and the folders above it form its group.
+
+In a folder of photos without sub-folders, each photo is an item.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
     """Return the photos below a folder in path order; raise DataError if the items are ambiguous.
 
-    `kiwi/1.jpg` shows the item `kiwi`; `veg/kiwi/1.jpg` shows the item `veg/kiwi` of the group `veg`. Files and folders
-    whose names start with a dot are ignored.
+    `kiwi/1.jpg` shows the item `kiwi`; `veg/kiwi/1.jpg` shows the item `veg/kiwi` of the group `veg`. Without
+    sub-folders, `kiwi.jpg` shows the item `kiwi.jpg`, with the name `kiwi` in its metadata. Files and folders whose
+    names start with a dot are ignored.
     """
-    photos = []
+    photos: list[Photo] = []
     for files in _leaves(folder, folder, suffixes, ()):
+        if files[0].parent == folder:
+            return [Photo(file.name, file, file.name, metadata={"name": file.stem}) for file in files]
         item = files[0].parent.relative_to(folder).as_posix()
         group = item.rpartition("/")[0]
         photos += [Photo(f"{item}/{file.name}", file, item, group) for file in files]
@@ -29,7 +35,9 @@ def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
 
 
 def describe_folders(photos: Sequence[Photo]) -> str:
-    """Describe the depth of the item folders: "one folder per item", "folders two levels deep"."""
+    """Describe the item folders: "one folder per item", "folders two levels deep"."""
+    if all(photo.photo_id == photo.item_id for photo in photos):
+        return "a folder with one photo per item"
     depths = sorted({photo.item_id.count("/") + 1 for photo in photos})
     if depths == [1]:
         return "one folder per item"
@@ -56,16 +64,12 @@ def _leaves(
     files = [folder / entry.name for entry in photos]
     folders = [folder / entry.name for entry in entries if entry.is_dir()]
     leaves = [leaf for below in folders for leaf in _leaves(below, root, suffixes, (*above, here))]
-    if files and (leaves or folder == root):
+    if files and leaves:
         raise _ambiguous(folder, root, files, leaves)
     yield from [files] if files else leaves
 
 
 def _ambiguous(folder: Path, root: Path, files: Sequence[Path], leaves: Sequence[Sequence[Path]]) -> DataError:
-    if not leaves:
-        return DataError(
-            f"{folder} holds photos, but no folder per item", remedy=f"Move {files[0].name} to ITEM/{files[0].name}"
-        )
     names = [leaf[0].parent.relative_to(root).as_posix() for leaf in leaves]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return DataError(

@@ -43,6 +43,17 @@ def test_two_folders_of_one_name_are_two_items(tmp_path: Path) -> None:
     assert "2 items in 2 groups, from folders two levels deep" in describe_catalogue(tmp_path, read_catalogue(tmp_path))
 
 
+def test_each_photo_is_an_item_in_a_folder_without_sub_folders(tmp_path: Path) -> None:
+    put(tmp_path, "kiwi.png", "lime.jpg")
+    (tmp_path / "empty").mkdir()
+    photos = read_catalogue(tmp_path)
+    assert [(photo.photo_id, photo.item_id, photo.metadata) for photo in photos] == [
+        ("kiwi.png", "kiwi.png", {"name": "kiwi"}),
+        ("lime.jpg", "lime.jpg", {"name": "lime"}),
+    ]
+    assert describe_catalogue(tmp_path, photos) == "2 photos of 2 items, from a folder with one photo per item"
+
+
 @pytest.mark.parametrize(
     ("names", "told"),
     [
