@@ -39,17 +39,19 @@ class EmbeddingModel(nn.Module):
 
 
 class PretrainedModel(nn.Module):
-    """Embeds normalised pixels (n, 3, h, w) as the mean features (n, c) of a pretrained backbone."""
+    """Embeds normalised pixels (n, 3, h, w) as the mean features (n, c) of a pretrained backbone, or projects them."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, *, projection: nn.Module | None = None) -> None:
         super().__init__()
         self.backbone = backbone
+        self.projection = projection
         self.dim = backbone.width
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return raw embeddings (n, c)."""
         features: Tensor = self.backbone(pixels)
-        return features.mean(dim=(2, 3))
+        means = features.mean(dim=(2, 3))
+        return means if self.projection is None else self.projection(means)
 
 
 class ExportModel(nn.Module):

@@ -163,8 +163,7 @@ def write_bundle(
         records no provider.
     """
     path = Path(path)
-    if path.exists():
-        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_new(path)
     for name in files or {}:
         if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, SIGNATURE):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
@@ -200,6 +199,12 @@ def write_bundle(
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return Bundle.open(path)
+
+
+def check_new(path: Path) -> None:
+    """Raise BundleError if a path exists."""
+    if path.exists():
+        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

@@ -16,6 +16,12 @@ from .lazy import Entry, LazyGroup
 
 PACKAGES = ("index", "research", "retrieval", "serving", "training")
 SECTIONS = {
+    "Start here": {
+        "quickstart": Entry(
+            "retrieval.cli.quickstart", "quickstart", "Make a search of a folder of photos, and serve it."
+        ),
+        "demo": Entry("training.demo", "demo", "Draw a catalogue, then train, export and index it."),
+    },
     "Make a bundle": {
         "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
         "losses": Entry("training.cli", "losses", "List the losses that `train` accepts."),
@@ -44,7 +50,6 @@ SECTIONS = {
         "research": Entry(
             "research.papers.cli", "research", "Reproduce the papers' tables and figures (checkout only)."
         ),
-        "demo": Entry("training.demo", "demo", "Draw a catalogue, then train, export and index it."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -58,7 +63,9 @@ def group(context: click.Context, debug: bool) -> None:
     """Image search that can tell when an item is not in the catalogue.
 
     \b
-    Example, from labelled photos to an answer:
+    Examples, without training and with it:
+      retrieval quickstart photos/
+
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop
       retrieval export runs/shop -o bundles/shop --allow-estimate
       retrieval index bundles/shop photos.csv -o galleries/shop

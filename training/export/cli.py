@@ -39,7 +39,7 @@ class ExportCommand(GroupedCommand):
             *("gallery_size", "reject_uncertain", "protocol", "far_range"),
         ],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "size"],
+        MODEL: ["pretrained", "fit", "size"],
         OUTPUT: ["output", "sign", "gallery", "gallery_output"],
     }
 
@@ -59,6 +59,11 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     "--pretrained",
     metavar="MODEL",
     help="Instead of RUN: a pretrained model. Its bundle has no threshold until a gallery sets one.",
+)
+@_of_context(
+    "--fit",
+    type=click.Path(path_type=Path),
+    help="Fit the pretrained model to a part of these photos (folder, CSV or parquet), if that finds more items.",
 )
 @_of_context(
     "--size", type=int, help="Side of a pretrained model's square input, in pixels.  [default: the model's own]"
@@ -147,8 +152,10 @@ def export(
         from training.export.export import export as export_run
         from training.export.variants import Variant
 
-        if run is None or meta["size"] is not None:
-            raise InvalidParameter("RUN", "be given, or a model with --pretrained, which alone takes a --size", run)
+        if run is None or meta["size"] is not None or meta["fit"] is not None:
+            raise InvalidParameter(
+                "RUN", "be given, or a model with --pretrained, which alone takes --size and --fit", run
+            )
         bundle = export_run(
             open_run(run),
             output,
@@ -175,6 +182,7 @@ def export(
 
 def _export_pretrained(context: click.Context, output: Path, target: Target | None, photos: Sequence[Photo]) -> Bundle:
     """Write a pretrained model as a bundle; refuse options for the threshold, which the bundle does not have."""
+    from retrieval.bundle.bundle import check_new
     from training.export.pretrained import Pretrained, export_pretrained
     from training.export.variants import Variant
 
@@ -190,9 +198,17 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
             remedy="A gallery sets the threshold: leave them out",
         )
     meta = context.meta
+    catalogue = read_catalogue(meta["fit"]) if meta["fit"] else None
+    check_new(output)  # before the model is loaded and fitted
     pretrained = Pretrained.load(named_backbone(meta["pretrained"]), size=meta["size"])
+    if catalogue is not None:
+        from training.export.fit import fit_to_catalogue
+
+        pretrained, told = fit_to_catalogue(pretrained, catalogue)
+        click.echo(told)
     variant = Variant(meta["precision"], meta["provider"])
     fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
+    photos = photos or catalogue or ()
     return export_pretrained(pretrained, output, photos=photos, variant=variant, target_fpir=fpir)
 
 

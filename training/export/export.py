@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, REPORT, Bundle, write_bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, REPORT, Bundle, check_new, write_bundle
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.errors import BundleError, InvalidParameter, RunError
+from retrieval.errors import InvalidParameter, RunError
 from retrieval.files import check_place
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.calibrate import calibrate
@@ -102,8 +102,7 @@ def export(
 
 
 def _check_ready(run: Run, path: Path) -> None:
-    if path.exists():
-        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_new(path)
     check_place(path)
     if not run.splits.calibration:
         raise RunError(

@@ -1,13 +1,13 @@
 """Export of a pretrained model as a bundle without a run: it has no threshold until a gallery sets one.
 
-Nothing is fitted, so every item of a gallery shows how close an unknown item comes.
+Unless it was fitted to a part of a catalogue, every item of a gallery shows how close an unknown item comes.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +15,17 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, write_bundle
+from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, check_new, write_bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.golden import golden_pixels, pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.providers import INT8
 from retrieval.catalogue.read import Photo
-from retrieval.errors import BundleError, ImageRefused, InvalidParameter
+from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.files import check_place
 from retrieval.images import Preprocessing, crop, open_image
 from training.backbones import load_backbone, published_preprocessing
 from training.data.reader import PhotoReader
-from training.evaluation.distance_selection import Whitening
 from training.evaluation.embedding import to_device
 from training.model import PretrainedModel
 
@@ -38,11 +37,13 @@ NOTHING_FITTED = Fitted.of((), ())
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A pretrained model with its preprocessing."""
+    """A pretrained model with its preprocessing, possibly fitted to a catalogue (`fit`)."""
 
     name: str
     model: PretrainedModel
     preprocessing: Preprocessing
+    fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
+    evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
 
     @classmethod
     def load(cls, name: str, *, size: int | None = None) -> Pretrained:
@@ -65,9 +66,6 @@ def export_pretrained(
     target_fpir: float = 0.05,
     variant: Variant = REFERENCE,
     photos: Sequence[Photo] = (),
-    whitening: Whitening | None = None,
-    fitted: Fitted = NOTHING_FITTED,
-    evidence: Mapping[str, object] | None = None,
 ) -> Bundle:
     """Write a bundle without a threshold to `path` and return it.
 
@@ -79,8 +77,6 @@ def export_pretrained(
         Precision and execution provider.
     photos:
         Photos to compare the ONNX model with torch on, besides synthetic images. They also decide the ranges of int8.
-    whitening, fitted, evidence:
-        A projection that ends the model, the items and photos that it was fitted on, and what to say of it.
 
     Raises
     ------
@@ -97,10 +93,9 @@ def export_pretrained(
     with tempfile.TemporaryDirectory() as folder:
         onnx = Path(folder) / "model.onnx"
         writer = VariantWriter(pretrained.model, pretrained.preprocessing, readable)
-        method = writer.write(onnx, variant, whitening=whitening)
+        method = writer.write(onnx, variant)
         embedder = variant.embedder(onnx, pretrained.preprocessing, threads=torch.get_num_threads())
         expected = pretrained.embed_pixels(compared)
-        expected = expected if whitening is None else whitening(expected)
         parity = check_parity(embedder.embed_pixels(compared).vectors, expected, variant)
         return write_bundle(
             path,
@@ -114,15 +109,14 @@ def export_pretrained(
                 "pretrained": pretrained.name,
                 "parity": {**parity, "photos": len(compared)},
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
-                **(evidence or {}),
+                **pretrained.evidence,
             },
-            files={FITTED: fitted.pack(), GOLDEN: pack_golden(embedder)},
+            files={FITTED: pretrained.fitted.pack(), GOLDEN: pack_golden(embedder)},
         )
 
 
 def _check_ready(path: Path, variant: Variant, photos: Sequence[Photo]) -> None:
-    if path.exists():
-        raise BundleError(f"{path} exists and bundles are immutable", remedy="Choose a new name")
+    check_new(path)
     check_place(path)
     if variant.precision == INT8 and not photos:
         raise InvalidParameter(

@@ -76,9 +76,9 @@ class ProjectionChoice:
     projection: Projection | None
     reason: str  # why there is none, else ""
     tried: Sequence[dict[str, float]] = ()  # power, shrinkage and cross-validated R@1
-    unfitted: float | None = None  # R@1 of the features alone
-    gain: float | None = None  # in R@1, by the best candidate
-    error: float | None = None  # standard error of the gain over items
+    unfitted: float = 0.0  # R@1 of the features alone
+    gain: float = 0.0  # in R@1, by the best candidate
+    error: float = 0.0  # standard error of the gain over items
 
 
 def choose_projection(

@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from index.contents import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import UNCALIBRATED
 from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import read_catalogue
@@ -24,7 +23,6 @@ from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from training.backbones.small import SmallConvNet
-from training.evaluation.distance_selection import Whitening
 from training.export import pretrained as module
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.variants import Variant
@@ -91,23 +89,6 @@ def test_a_gallery_of_enough_items_sets_the_threshold_for_the_target_of_the_bund
         found = retriever.search(catalogue[0].path)
         assert (found.decision, found.anchored, found.ranked) == ("match", True, ())
         assert found.matches[0].item_id == catalogue[0].item_id
-
-
-def test_a_projection_ends_the_model_and_its_items_are_named(
-    tiny: Pretrained, photos: Path, tmp_path: Path, bundle: Bundle
-) -> None:
-    catalogue = read_catalogue(photos)
-    vectors = bundle.embedder().embed([photo.path for photo in catalogue[:30]]).vectors
-    whitening = Whitening.fit(vectors)
-    fitted = Fitted.of({photo.item_id for photo in catalogue[:30]}, ())
-    made = export_pretrained(
-        tiny, tmp_path / "b", photos=catalogue, whitening=whitening, fitted=fitted, evidence={"projection": "zca"}
-    )
-    assert made.manifest["evidence"]["projection"] == "zca"
-    assert np.abs(made.embedder().embed([catalogue[3].path]).vectors - whitening(vectors[3:4])).max() < 1e-5
-    report = index_catalogue(made, catalogue, tmp_path / "gallery", progress=False)
-    assert report.point is None  # 15 items that nothing was fitted on
-    assert "15 items" in report.unanchored
 
 
 @pytest.mark.parametrize("precision", ["fp16", "int8"])

@@ -1,0 +1,108 @@
+"""The command `retrieval quickstart`: from photos to a served search, by the verbs that do each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from index.shell import command
+from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
+from retrieval.errors import InvalidParameter
+from retrieval.files import check_place
+
+Folder = click.Path(path_type=Path)
+CHECKED_WITH = 50  # labelled photos that are enough to measure a search on users' photos
+TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
+
+
+@click.command()
+@click.argument("photos", type=Folder)
+@click.option(
+    "-o",
+    "--output",
+    type=Folder,
+    default=Path("quickstart"),
+    show_default=True,
+    help="Directory for the bundle and the gallery.",
+)
+@click.option(
+    "--backbone",
+    default="auto",
+    show_default=True,
+    help="Pretrained model: efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.",
+)
+@click.option(
+    "--fit/--no-fit",
+    default=True,
+    show_default=True,
+    help="Fit the model's features to the catalogue where that finds more items. It takes 60 items with several "
+    "photos, and half of them no longer count for the threshold.",
+)
+@click.option("--target-fpir", type=float, default=0.05, show_default=True, help="Target FPIR of the threshold.")
+@click.option("--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them.")
+@click.option("--serve/--no-serve", default=True, show_default=True, help="Serve the search page at the end.")
+@click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port of the page.")
+def quickstart(
+    photos: Path,
+    *,
+    output: Path,
+    backbone: str,
+    fit: bool,
+    target_fpir: float,
+    queries: Path | None,
+    serve: bool,
+    port: int,
+) -> None:
+    """Make a search of a folder, CSV or parquet file of photos, without training, and serve it.
+
+    Each folder with photos is an item; in a folder without sub-folders, each photo is one. Each step is a command that
+    is printed before it runs, so it can be repeated or changed.
+
+    \b
+    Example:
+      retrieval quickstart photos/
+    """
+    if queries is not None and not queries.exists():
+        raise InvalidParameter("queries", "be an existing file", str(queries))
+    catalogue = read_catalogue(photos)
+    click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
+    bundle, gallery = output / "bundle", output / "gallery"
+    check_place(bundle)
+    if bundle.exists():
+        click.echo(f"Keeping the model in {bundle}. For another one, remove it or choose another directory with -o.")
+    else:
+        options = ["--fit", photos] if fit else []
+        _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
+    _run("index", bundle, photos, "-o", gallery)
+    if queries is not None:
+        _run("calibrate", bundle, gallery, "--queries", queries)
+    else:
+        click.echo(
+            f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
+            f"`item_id`: {command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
+        )
+    if _can_train(catalogue):
+        click.echo(
+            f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model: "
+            f"{command('train', photos, '--backbone', backbone, '--precompute', '8', '-o', output / 'run')}"
+        )
+    if serve:
+        _run("serve", bundle, gallery, "--port", port)
+    else:
+        click.echo(f"Next: {command('serve', bundle, gallery)}")
+
+
+def _run(verb: str, *arguments: object) -> None:
+    """Print a command and run it."""
+    root = click.get_current_context().find_root().command
+    click.secho(f"\n$ {command(verb, *arguments)}", bold=True)
+    root.main([verb, *map(str, arguments)], prog_name="retrieval", standalone_mode=False)
+
+
+def _can_train(photos: Sequence[Photo]) -> bool:
+    """Return whether enough items have enough photos to train on."""
+    counts = Counter(photo.item_id for photo in photos)
+    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM

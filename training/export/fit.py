@@ -1,0 +1,89 @@
+"""Fitting of a pretrained model to a catalogue: a projection of its features, fitted to a part of the items.
+
+The other items set the threshold of the gallery, because fitted items say nothing about unknown ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.catalogue.read import Photo
+from retrieval.errors import ImageRefused
+from retrieval.images import crop, open_image
+from training.data.folds import share_of_items
+from training.data.reader import PhotoReader, evaluation_batches
+from training.evaluation.embedding import to_device
+from training.model import PretrainedModel
+
+from .pretrained import Pretrained
+from .projection import LEAST_ITEMS, choose_projection
+
+SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
+MOST_PHOTOS = 12  # of an item
+
+
+def fit_to_catalogue(pretrained: Pretrained, photos: Sequence[Photo], *, seed: int = 0) -> tuple[Pretrained, str]:
+    """Return a pretrained model fitted to a part of a catalogue, if that finds more items, and a sentence about it.
+
+    At most half of the items are fitted to, and at most 1,000. Groups are not divided. Items with a single photo, and
+    photos that cannot be read, are left out.
+    """
+    counts = Counter(photo.item_id for photo in photos)
+    several = [item for item, count in counts.items() if count > 1]
+    if len(several) < 2 * LEAST_ITEMS:
+        return pretrained, (
+            f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
+            f"takes {2 * LEAST_ITEMS}, half of which then set the threshold."
+        )
+    share = min(SHARE, MOST_ITEMS / len(several))
+    chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed)))
+    choice = choose_projection(chosen, features_of(pretrained, chosen), seed=seed)
+    if choice.projection is None:
+        return pretrained, f"The model is used as it is: {choice.reason}."
+    fitted = Fitted.of(
+        {photo.item_id for photo in chosen}, (content_hash(photo.read(), photo.bbox) for photo in chosen)
+    )
+    items = len({photo.item_id for photo in chosen})
+    evidence = {"fit": {"items": items, "photos": len(chosen), "recall_at_1": choice.unfitted, "gain": choice.gain}}
+    model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()
+    return replace(pretrained, model=model, fitted=fitted, evidence=evidence), (
+        f"Fitted to {items} of the {len(counts)} items: in a cross-validation on items that were left out, "
+        f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without it."
+    )
+
+
+@torch.inference_mode()
+def features_of(pretrained: Pretrained, photos: Sequence[Photo]) -> NDArray[np.float32]:
+    """Return the features (n, c) of photos, before they are scaled to length one."""
+    reader = PhotoReader(photos, pretrained.preprocessing, cache_bytes=0)
+    blocks = []
+    with tqdm(total=len(photos), desc="fitting", unit="photo") as bar:
+        for pixels in evaluation_batches(reader, len(photos)):
+            raw = pretrained.model(to_device(pixels, pretrained.preprocessing, torch.device("cpu")))
+            blocks.append(raw.numpy())
+            bar.update(len(pixels))
+    return np.concatenate(blocks)
+
+
+def _readable(photos: Sequence[Photo], items: set[str]) -> list[Photo]:
+    """Return at most MOST_PHOTOS photos of each of the items, without those that cannot be read."""
+    readable: list[Photo] = []
+    counts: Counter[str] = Counter()
+    for photo in photos:
+        if photo.item_id not in items or counts[photo.item_id] == MOST_PHOTOS:
+            continue
+        try:
+            crop(open_image(photo.read()), photo.bbox)
+        except ImageRefused:  # indexing reports it
+            continue
+        counts[photo.item_id] += 1
+        readable.append(photo)
+    return readable
