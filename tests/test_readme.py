@@ -22,7 +22,10 @@ from .world import draw, encode, write_folder
 README = (ROOT / "README.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 ADDRESS = "http://127.0.0.1:7860"
-QUICK = ["--epochs", "1", "--size", "96", "--items-per-batch", "4", "--dim", "16"]  # so that training takes seconds
+MORE = {  # so that training takes seconds, and nothing is served
+    "train": ["--epochs", "1", "--size", "96", "--items-per-batch", "4", "--dim", "16"],
+    "quickstart": ["--no-serve"],
+}
 TINY = {"0.05": "0.3", "sku-1234": "item-03"}  # four calibration items cannot tell 5 %
 
 
@@ -39,13 +42,13 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     lines = [shlex.split(line) for line in README.splitlines() if line.startswith("retrieval ")]
     assert [line[1] for line in lines] == [
-        *("data", "train", "evaluate", "explain", "export", "index", "search", "serve", "doctor"),
-        *["gallery"] * 7,
+        *("quickstart", "data", "train", "evaluate", "explain", "export", "index", "search", "serve", "doctor"),
+        *["gallery"] * 6,
     ]
     for line in lines:
         if line[1] == "serve":
             continue  # tests/serving starts it
-        words = [TINY.get(word, word) for word in line] + (QUICK if line[1] == "train" else [])
+        words = [TINY.get(word, word) for word in line] + MORE.get(line[1], [])
         monkeypatch.setattr(sys, "argv", words)
         main()
     snippet = SNIPPETS[0]

@@ -1,0 +1,114 @@
+"""`retrieval quickstart`: from photos to a search, by the verbs that do each step."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+
+from retrieval.cli.main import group
+from retrieval.images import Preprocessing
+from retrieval.retriever import Retriever
+from training.backbones.small import SmallConvNet
+from training.export.pretrained import Pretrained, export_pretrained
+from training.model import PretrainedModel
+
+from ...world import draw, write_folder
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Pretrained:
+    torch.manual_seed(0)
+    return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_pretrained(tiny, tmp_path_factory.mktemp("bundles") / "tiny").path
+
+
+@pytest.fixture
+def output(bundle: Path, tmp_path: Path) -> Path:
+    """Return the directory of an earlier run, which has the model already: its export takes seconds."""
+    shutil.copytree(bundle, tmp_path / "q" / "bundle")
+    return tmp_path / "q"
+
+
+def run(photos: Path, output: Path, *options: str) -> Result:
+    words = ["quickstart", str(photos), "-o", str(output), "--backbone", "tiny", "--no-serve", *options]
+    return CliRunner().invoke(group, words)
+
+
+def commands(result: Result) -> list[str]:
+    return [line.split()[2] for line in result.output.splitlines() if line.startswith("$ retrieval")]
+
+
+def test_photos_become_a_search(tiny: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pretrained, "load", classmethod(lambda cls, name, size=None: tiny))
+    photos = write_folder(tmp_path / "photos", items=range(30), photos=range(2))
+    done = run(photos, tmp_path / "q", "--target-fpir", "0.1")
+    assert done.exit_code == 0, done.output
+    assert commands(done) == ["export", "index"]
+    assert "60 photos of 30 items" in done.output
+    assert "An unknown item returns a match" in done.output
+    assert f"Next: retrieval serve {tmp_path}/q/bundle {tmp_path}/q/gallery" in done.output
+    with Retriever.open(tmp_path / "q/bundle", tmp_path / "q/gallery") as retriever:
+        assert retriever.point.target_fpir == 0.1
+        answer = retriever.search(photos / "item-03" / next((photos / "item-03").iterdir()).name)
+    assert answer.matches[0].item_id == "item-03"
+
+
+def test_a_second_run_keeps_the_model_and_adds_photos(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(25), photos=range(2))
+    run(photos, output)
+    write_folder(photos, items=range(25, 27), photos=range(2))
+    done = run(photos, output)
+    assert done.exit_code == 0, done.output
+    assert commands(done) == ["index"]
+    assert "Keeping the model" in done.output
+    assert "4 photos added" in done.output
+
+
+def test_each_photo_of_a_flat_folder_is_an_item(output: Path, tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    for item in range(22):
+        draw(item, 0).save(tmp_path / "flat" / f"thing {item}.png")
+    done = run(tmp_path / "flat", output)
+    assert done.exit_code == 0, done.output
+    with Retriever.open(output / "bundle", output / "gallery") as retriever:
+        answer = retriever.search(tmp_path / "flat" / "thing 7.png")
+    assert answer.anchored
+    assert answer.matches[0].metadata["name"] == "thing 7"
+
+
+def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
+    done = run(photos, output)
+    assert done.exit_code == 0, done.output
+    assert "This gallery has no threshold, so searches rank items" in done.output
+    with Retriever.open(output / "bundle", output / "gallery") as retriever:
+        answer = retriever.search(next((photos / "item-03").iterdir()))
+    assert (answer.decision, answer.matches) == ("ranked", ())
+
+
+def test_labelled_photos_are_measured(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(30), photos=range(2))
+    users = write_folder(tmp_path / "users", items=range(30), photos=range(2, 3))
+    done = run(photos, output, "--queries", str(users))
+    assert done.exit_code == 0, done.output
+    assert commands(done) == ["index", "calibrate"]
+    assert "of labelled queries find their item" in done.output
+
+
+def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(3), photos=range(1))
+    done = run(photos, tmp_path / "q", "--queries", str(tmp_path / "none.csv"))
+    assert done.exit_code != 0
+    assert "none.csv" in str(done.exception)
+    assert not (tmp_path / "q").exists()
+    done = run(tmp_path / "nowhere", tmp_path / "q")
+    assert "does not exist" in str(done.exception)
+    assert not (tmp_path / "q").exists()
