@@ -154,13 +154,13 @@ UNTRIED = [
     "retrieval/metrics/item_distances.py",
     "retrieval/threshold/anchor.py",
     "retrieval/threshold/drawn_distances.py",
+    "retrieval/bundle/fitted.py",
     "index/draws.py",
     "index/ann/candidates.py",
     "index/snapshot.py",
     "index/database.py",
     "index/versions.py",
     "index/rebuild.py",
-    "retrieval/bundle/fitted.py",
 ]
 
 
