@@ -168,6 +168,11 @@ def test_lives(tmp_path: Path) -> None:
         gallery.remove(item_ids=[f"i{i}" for i in range(10)])
         gallery.rebuild()
         assert drawer(gallery)._lives(asked).tolist() == [False] * 6
+        nothing = drawer(gallery).own(None, excluded=NONE)
+    assert (len(nothing), nothing.until) == (0, 0)
+    assert {name: value.dtype.kind for name, value in nothing.arrays().items()} == {
+        name: value.dtype.kind for name, value in Draws.none().arrays().items()
+    }
 
 
 def test_rows_of_known_draws() -> None:
@@ -195,7 +200,8 @@ def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
         everything = sample(now, NONE, most=100)
         assert sorted(everything.tolist()) == [i for i in range(40) if i != 3]
         assert len(set(now.items[everything[:10]].tolist())) == 10
-        assert sample(now, NONE, most=7).tolist() == everything[:7].tolist()
+        for most in (1, 2, 3, 7, 39):
+            assert sample(now, NONE, most=most).tolist() == everything[:most].tolist()
         two = now.items[[1, 2]]
         assert sample(now, two, most=100).tolist() == [i for i in everything.tolist() if i % 10 not in (1, 2)]
         keys = draws_module._hashed(now.seqs[everything[:10]])
@@ -279,6 +285,23 @@ def test_only_new_photos_are_asked_whether_the_model_was_fitted_on_them(tmp_path
         assert (second.fitted, set(second.sources[OWN].items)) == ({"b"}, {"a", "c", "d", "e"})
         gallery.remove(item_ids=["b"])
         assert kept(gallery, second, is_fitted=is_fitted).fitted == set()
+
+
+def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process removes an item while its number is looked up."""
+    probes = {"probe": Probes(np.stack([at(11.0)]), ["q"], ["b"])}
+    with shop(tmp_path / "g", LINE) as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
+        numbers = reader._store.item_numbers
+
+        def removed_meanwhile(items: list[str]) -> dict[str, int]:
+            writer.remove(item_ids=["b"])
+            return numbers(items)
+
+        monkeypatch.setattr(reader._store, "item_numbers", removed_meanwhile)
+        made = kept(reader, probes=probes)
+        assert made.photos == 5
+        assert made.sources["probe"].nearest_items.tolist() == ["a"]  # its own item is left out
+        assert not made.covers(reader.snapshot())
 
 
 def test_what_every_source_has_searched() -> None:

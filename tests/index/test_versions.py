@@ -143,3 +143,33 @@ def test_removed_seqs_that_no_segment_holds_are_passed_over(tmp_path: Path) -> N
     connection.close()
     with Gallery.open(tmp_path / "g") as gallery:
         assert np.flatnonzero(~gallery.snapshot().live).tolist() == [3]
+
+
+@pytest.mark.parametrize("ending", [".faiss", ".npy"])
+def test_an_index_that_has_changed_or_is_gone_is_damage(tmp_path: Path, ending: str) -> None:
+    with filled(tmp_path / "g") as gallery:
+        gallery.rebuild(kind="fp16")
+        assert gallery.snapshot().base is not None
+    (file,) = (tmp_path / "g" / "indexes").glob(f"*{ending}")
+    data = file.read_bytes()
+    for left in (data[:-1], data[:-1] + bytes([data[-1] ^ 1])):
+        file.write_bytes(left)
+        with Gallery.open(tmp_path / "g") as gallery, pytest.raises(GalleryCorrupt, match="sha256 differs"):
+            gallery.search(unit(1), 1)
+    file.unlink()
+    with Gallery.open(tmp_path / "g") as gallery, pytest.raises(GalleryCorrupt, match=r"index \w+ cannot be read"):
+        gallery.search(unit(1), 1)
+
+
+def test_a_search_goes_on_with_the_open_index_while_its_photos_change(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        gallery.rebuild(kind="fp16")
+        first = gallery.snapshot()
+        gallery.add(["new"], ["new"], unit(1, 9))
+        second = gallery.snapshot()
+        assert second.base is first.base
+        assert (second.tail_start, len(second.tail)) == (40, 1)
+        gallery.rebuild(kind="flat")  # which keeps no file
+        third = gallery.snapshot()
+        assert third.base is None
+        assert (third.tail_start, len(third.tail)) == (0, 41)
