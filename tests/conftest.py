@@ -1,4 +1,4 @@
-"""Fixtures that every package's tests share."""
+"""Fixtures and settings that every package's tests share."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")  # no test passes or fails by the speed of the machine
 
 ROOT = Path(__file__).resolve().parent.parent
 

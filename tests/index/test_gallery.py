@@ -61,7 +61,9 @@ def test_an_item_with_very_many_photos_does_not_crowd_out_the_others(tmp_path: P
     assert {n.item_id for n in gallery.search(centre, 3)[0]} == {"crowd", "a", "b"}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["add", "add", "many", "remove", "item", "reopen", "rebuild"]), st.integers(0, 29)),

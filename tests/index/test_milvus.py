@@ -118,7 +118,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> MilvusGallery:
     return gallery
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(tree=trees)
 def test_filters_mean_what_the_tree_means(filled: MilvusGallery, tree: Where) -> None:
     found = {row["photo_id"] for row in filled._collection.query(to_milvus(tree), ["photo_id"])}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from fastapi.testclient import TestClient
 
 from retrieval.retriever import Retriever
 from serving.app import create_app
+from serving.http.guard import PROBES
 
 # the command itself, in a process of its own, with every address it looks up or connects to in its log
 PROGRAM = """
@@ -112,6 +114,18 @@ def stop(served: Served, how: signal.Signals = signal.SIGTERM) -> int:
     """Ask the server to end, and return its exit status."""
     served.process.send_signal(how)
     return served.process.wait(timeout=60)
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def operations(served: Served, key: str = "") -> list[tuple[str, str]]:
+    """Return method and path of every documented operation except the probes."""
+    document = httpx.get(f"{served.address}/openapi.json", headers=bearer(key) if key else {}).json()
+    found = [(method.upper(), path) for path, known in document["paths"].items() for method in known]
+    assert len(found) > 12
+    return [(method, re.sub(r"{.*?}", "x", path)) for method, path in found if path not in PROBES]
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,10 @@ class Case:
     kind: str = "image/jpeg"  # what the client says that it is
 
 
-def corpus() -> list[Case]:
+@cache
+def corpus() -> tuple[Case, ...]:
     """Return all cases; their names are unique."""
-    return [*_accepted(), *_oriented(), *_bombs(), *_lying(), *_damaged(), *_foreign(), *_shapes(), *_animated()]
+    return (*_accepted(), *_oriented(), *_bombs(), *_lying(), *_damaged(), *_foreign(), *_shapes(), *_animated())
 
 
 def picture(side: int = 160) -> Image.Image:

@@ -29,7 +29,7 @@ from serving.http.guard import PROBES
 from serving.http.keys import add_key, remove_keys
 
 from ..world import draw, encode, make_bundle
-from .conftest import Served, start, stop
+from .conftest import Served, bearer, operations, start, stop
 
 SECONDS = float(os.environ.get("RETRIEVAL_SECONDS", "5"))  # that the long tests run for, more or less
 PATIENCE = 60  # seconds for an answer on a busy machine: what takes longer hangs
@@ -436,18 +436,6 @@ def locked(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         yield served, keys, searching, admin
 
 
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
-def operations(served: Served, key: str = "") -> list[tuple[str, str]]:
-    """Return method and address of all operations of the document, but of the probes."""
-    document = httpx.get(f"{served.address}/openapi.json", headers=bearer(key) if key else {}).json()
-    found = [(method.upper(), path) for path, known in document["paths"].items() for method in known]
-    assert len(found) > 12
-    return [(method, re.sub(r"{.*?}", "x", path)) for method, path in found if path not in PROBES]
-
-
 def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     routes = [*operations(served, admin), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs")]
@@ -566,106 +554,6 @@ def test_beyond_this_machine_a_server_with_keys_asks_for_them(world: Path, tmp_p
         assert search(served).status_code == 401
         assert search_with(served, key).status_code == 200
         assert httpx.get(served.address, headers=bearer(key)).status_code == 404  # no page
-
-
-# what a browser is told
-
-
-@pytest.fixture(scope="module")
-def paged(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
-    """Return a server with its page, and the folder that it was started in, which holds secrets."""
-    folder = tmp_path_factory.mktemp("paged")
-    (folder / ".env").write_text("PASSWORD=hunter2")
-    (folder / "secret.jpg").write_text("hunter2")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        served = start(world, folder)
-    until(lambda: httpx.get(served.address, timeout=PATIENCE).status_code == 200)
-    yield served, folder
-    stop(served)
-
-
-def test_the_page_gives_no_file_away(paged: tuple[Served, Path], world: Path) -> None:
-    served, folder = paged
-    model = next((world / "bundle").glob("*.onnx"))
-    secrets = {
-        "/etc/passwd": "root:",
-        str(model): model.read_bytes().decode("latin-1")[:40],
-        str(world / "bundle" / "manifest.json"): "bundle_id",
-        str(folder / ".env"): "hunter2",
-        str(folder / "secret.jpg"): "hunter2",
-        ".env": "hunter2",
-        "secret.jpg": "hunter2",
-        str(next((world / "gallery").glob("*.*"))): "SQLite",
-    }
-    routes = ("/gradio_api/file=", "/file=", "/gradio_api/file/", "/gradio_api/stream/", "/static/", "/assets/")
-    with httpx.Client(base_url=served.address) as client:
-        for path, content in secrets.items():
-            for route in routes:
-                for told in (path, f"../../../../../..{path}", path.replace("/", "%2F"), f"%2e%2e%2f{path}"):
-                    response = client.get(route + told)
-                    assert response.status_code in (403, 404, 405, 422), (route, told, response.status_code)
-                    assert content not in response.text, (route, told)
-        bait = f"{served.address}/healthz"
-        for route in ("/gradio_api/proxy=", "/gradio_api/file=", "/proxy="):
-            assert client.get(route + bait).status_code in (403, 404), route
-        assert client.get("/").status_code == 200  # and not only because there is no page
-    assert served.strangers() == []
-
-
-def test_every_answer_says_what_a_browser_may_do(paged: tuple[Served, Path]) -> None:
-    served, _ = paged
-    origins = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", served.address]
-    asked = [*operations(served), ("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]
-    asked += [("GET", "/nothing"), ("GET", "/config"), ("GET", "/gradio_api/info"), ("OPTIONS", SEARCH)]
-    asked += [("OPTIONS", "/gradio_api/upload"), ("POST", "/gradio_api/upload"), ("GET", "/gradio_api/file=x")]
-    asked += [("GET", "/v1/thumbnails/item-00%2F0.png"), ("POST", f"{SEARCH}?top_k=0")]
-    statuses: Counter[int] = Counter()
-    with httpx.Client(base_url=served.address) as client:
-        for method, path in asked:
-            for origin in ("", *origins):
-                headers = {"origin": origin, "access-control-request-method": "POST"} if origin else {}
-                response = client.request(method, path, headers=headers)
-                statuses[response.status_code] += 1
-                told, where = response.headers, (method, path, origin, response.status_code)
-                assert [name for name in told if name.startswith("access-control-")] == [], where
-                assert told["x-content-type-options"] == "nosniff", where
-                assert told["x-frame-options"] == "DENY", where
-                assert told["referrer-policy"] == "no-referrer", where
-                assert "frame-ancestors 'none'" in told["content-security-policy"], where
-                assert re.fullmatch(r"[\w.-]+", told["x-request-id"]), where
-                assert "server" not in told, where
-                if path.startswith("/v1/") and "thumbnails" not in path:
-                    assert told["cache-control"] == "no-store", where
-    assert {200, 400, 403, 404, 422} <= set(statuses)
-
-
-def test_a_page_of_another_origin_may_change_nothing(paged: tuple[Served, Path]) -> None:
-    served, _ = paged
-    port = served.address.rpartition(":")[2]
-    foreign = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", f"http://127.0.0.1.x:{port}"]
-    changing = [(m, p) for m, p in operations(served) if m not in ("GET", "HEAD")]
-    changing += [
-        ("POST", "/gradio_api/upload"),
-        ("POST", "/gradio_api/queue/join"),
-        ("POST", "/gradio_api/run/predict"),
-    ]
-    with httpx.Client(base_url=served.address) as client:
-        for method, path in changing:
-            for origin in foreign:
-                refused = client.request(method, path, headers={"origin": origin}, content=QUERY)
-                assert (refused.status_code, refused.headers["content-type"]) == (403, MEDIA_TYPE), (path, origin)
-        answer = client.post(SEARCH, content=QUERY, headers={**JPEG, "origin": served.address})
-        assert answer.json()["matches"][0]["item_id"] == "item-03"
-
-
-def test_a_name_that_was_made_to_lead_here_is_not_answered(paged: tuple[Served, Path]) -> None:
-    served, _ = paged
-    port = served.address.rpartition(":")[2]
-    for host, status in ((f"evil.example:{port}", 403), (f"localhost:{port}", 200), (f"127.0.0.1:{port}", 200)):
-        headers = {"host": host, "origin": f"http://{host}"}
-        answer = httpx.post(f"{served.address}{SEARCH}", content=QUERY, headers={**JPEG, **headers})
-        assert answer.status_code == status, host
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from .settings import PROJECT, ROOT
 KILLED, SURVIVED, TIMEOUT, UNTESTED = "killed", "survived", "timeout", "untested"
 LOG = ".mutant.log"  # what the last tests said, in a copy
 OUTCOMES = {0: SURVIVED, -signal.SIGXCPU: TIMEOUT}  # by exit code; every other is a failure of the tests
+PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "pytest_timeout"}  # loading others takes seconds
 WAITING = 120  # seconds of the clock that a test may take
 PATIENCE, LEAST_SECONDS = 5, 15  # times what a test takes without a mutant, and at least
 WALL = 4  # seconds of the clock for each of the processor that the tests may take, before a mutant that waits is ended
@@ -56,7 +57,7 @@ def preload(names: Iterable[str]) -> None:
 
 def environment(tree: Path) -> dict[str, str]:
     """Return the environment in which the tests of a copy run."""
-    return {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **PLUGINS, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
 
 
 class Limits:

@@ -3,13 +3,28 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from index.ann.candidates import Candidates
+from index.ann.kinds import KINDS
+from index.errors import GalleryCorrupt, InvalidParameter
 
 from ..vectors import unit
+
+MANY = unit(600, 6, 16)
+
+
+def built(kind: str, threads: int = 1) -> Candidates:
+    """Return an index over all of `MANY`, which come in blocks."""
+
+    def blocks() -> Iterator[np.ndarray]:
+        yield from (MANY[start : start + 250] for start in range(0, 600, 250))
+
+    return Candidates.build(kind, blocks, 600, 16, threads=threads)
 
 
 def test_candidates_are_the_largest_cosines_and_never_padding() -> None:
@@ -68,3 +83,86 @@ def test_a_gpu_finds_what_the_cores_find() -> None:
         (rows,), cosines = there.search(query[None], 20)
         assert set(rows.tolist()) == set(want.tolist())
         assert np.abs(cosines - vectors[rows] @ query).max() < there.slack
+
+
+@pytest.mark.parametrize(
+    ("kind", "probes", "most", "slack"),
+    [
+        ("flat", 0, 0, 1.1e-5),
+        ("fp16", 0, 0, 5e-4),
+        ("ivf", 8, 15, 5e-4),
+        ("disk", 8, 15, 5e-4),
+        ("ivfpq", 8, 15, None),
+        ("hnsw", 64, 600, 1.1e-5),
+    ],
+)
+def test_an_index_of_each_kind(
+    kind: str, probes: int, most: int, slack: float | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It holds every photo once, searches as widely as its kind does, and tells how far its cosines may be off."""
+    index = built(kind)
+    assert (len(index), index.dim, index.probes, index.most_probes) == (600, 16, probes, most)
+    rows, cosines = index.with_probes(most).search(MANY[:40], 600)
+    assert [sorted(row) for row in rows.tolist()] == [list(range(600))] * 40
+    exact = np.take_along_axis(MANY[:40].astype(float) @ MANY.T.astype(float), rows, axis=1)
+    off = np.abs(cosines - exact)
+    assert np.quantile(off, 0.99) <= index.slack
+    if slack is None:
+        assert 0.01 < index.slack < 0.5
+    else:
+        assert off.max() <= index.slack == pytest.approx(slack, rel=0.1)
+    index.write(tmp_path / "index")
+    again = Candidates.read(tmp_path / "index", kind, {"slack": index.slack, "probes": probes}, count=600)
+    assert (again.slack, again.probes) == (index.slack, probes)
+    for one, other in zip(again.search(MANY[:5], 9), index.search(MANY[:5], 9), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert capfd.readouterr().err == ""  # faiss warns of small galleries: nobody can do anything about it
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_selection_restricts_a_search(kind: str) -> None:
+    index, allowed = built(kind), np.arange(600) % 7 == 3
+    wide = index.with_probes(index.most_probes)
+    rows, _ = wide.search(MANY[:10], 600, wide.selection(allowed))
+    for found in rows.tolist():
+        assert sorted(row for row in found if row >= 0) == np.flatnonzero(allowed).tolist()
+        assert found.count(-1) == 600 - allowed.sum()
+
+
+def test_few_lists_are_searched_at_first() -> None:
+    index = built("ivf")
+    narrow, wide = (index.with_probes(probes).search(MANY[:20], 600)[0] for probes in (1, 15))
+    assert 0 < (narrow >= 0).sum() < 20 * 200
+    assert (wide >= 0).all()
+    assert (index.with_probes(0).search(MANY[:20], 600)[0] == narrow).all()
+
+
+def test_a_build_takes_as_many_threads_as_it_may() -> None:
+    import faiss
+
+    seen: list[int] = []
+
+    def build(threads: int) -> None:
+        built("fp16", threads)
+        seen.append(faiss.omp_get_max_threads())
+
+    for threads in (2, 3):
+        thread = threading.Thread(target=build, args=(threads,))  # OpenMP keeps the number by thread
+        thread.start()
+        thread.join()
+    assert seen == [2, 3]
+
+
+def test_what_is_no_index_or_another_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match="kind must be one of flat"):
+        Candidates.build("round", lambda: iter([MANY]), 600, 16, threads=1)
+    built("fp16").write(tmp_path / "index")
+    settings = {"slack": 0.1, "probes": 0}
+    with pytest.raises(GalleryCorrupt, match="holds 600 vectors, not 599") as told:
+        Candidates.read(tmp_path / "index", "fp16", settings, count=599)
+    assert "gallery rebuild" in told.value.remedy
+    (tmp_path / "index").write_bytes(b"no index")
+    with pytest.raises(GalleryCorrupt, match="cannot be read"):
+        Candidates.read(tmp_path / "index", "fp16", settings, count=600)
+    with pytest.raises(OSError, match="could not be written"):
+        built("flat").write(tmp_path / "none" / "index")

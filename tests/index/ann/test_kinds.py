@@ -94,6 +94,7 @@ def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypat
     gallery.close()
 
 
+@pytest.mark.usefixtures("few_own_queries")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 2, 40, 300])
 def test_every_kind_holds_few_photos(kind: str, count: int, tmp_path: Path) -> None:
@@ -211,6 +212,7 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
     gallery.close()
 
 
+@pytest.mark.usefixtures("few_own_queries")
 def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT)
     started, release = threading.Event(), threading.Event()
@@ -259,6 +261,7 @@ def test_a_damaged_index_is_found(tmp_path: Path, ending: str) -> None:
             gallery.search(unit(1, 0, DIM), 1)
 
 
+@pytest.mark.usefixtures("few_own_queries")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != FLAT])
 def test_a_damaged_row_is_found_when_it_is_answered(tmp_path: Path, kind: str) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", kind, 400)

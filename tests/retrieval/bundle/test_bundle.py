@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,19 @@ def test_a_bundle_opens_as_it_was_written(bundle: Bundle) -> None:
     assert again.operating_point == OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05})
     made = again.embedder().embed_pixels(np.random.default_rng(0).integers(0, 255, (3, 32, 32, 3), dtype=np.uint8))
     assert made.vectors.shape == (3, DIM)
+
+
+def test_each_file_is_synced_with_all_that_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[str, int] = {}
+    fsync = os.fsync
+
+    def noted(handle: int) -> None:
+        synced[Path(f"/proc/self/fd/{handle}").resolve().name] = os.fstat(handle).st_size
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    bundle = make_bundle(tmp_path)
+    assert {file.name: file.stat().st_size for file in bundle.path.iterdir()}.items() <= synced.items()
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "notes.txt"])

@@ -105,8 +105,8 @@ def small_tiles() -> Iterator[None]:
     """Send small data the way of large data, in many tiles of odd sizes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairs, "EXACT", 0)
-        patch.setattr(pairs, "ROWS", 7)
-        patch.setattr(pairs, "COLUMNS", 19)
+        patch.setattr(pairs, "ROWS", 13)
+        patch.setattr(pairs, "COLUMNS", 31)
         yield
 
 

@@ -28,15 +28,7 @@ MINE = encode(draw(3, 5))
 ALWAYS = {"401", "403", "500"}
 
 
-@pytest.fixture
-def client(world: Path, tmp_path: Path) -> Iterator[TestClient]:
-    for name in ("bundle", "gallery"):
-        shutil.copytree(world / name, tmp_path / name)
-    with TestClient(create_app(Retriever.open(tmp_path / "bundle", tmp_path / "gallery"), page=False)) as client:
-        yield client
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def paths(client: TestClient) -> dict[str, dict[str, Any]]:
     return dict(client.get("/openapi.json").json()["paths"])
 

@@ -24,10 +24,12 @@ from serving.http.keys import add_key
 from serving.ui.uploads import PREFIX
 
 from ...world import draw, encode
-from ..conftest import WATCHED, Served, start, stop
+from ..conftest import WATCHED, Served, operations, start, stop
 from ..test_hostile import growing_less_than
 from .page_client import META, RUN, UPLOAD, ask, event, run, upload
 
+SEARCH = "/v1/search"
+JPEG = {"content-type": "image/jpeg"}
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
 MB = 2**20
 LEAK = re.compile(r"Traceback|File \"|site-packages|root:|/tmp/|/home/|/usr/")
@@ -44,8 +46,11 @@ ROUTES = {  # all that the page answers; each of Gradio's others is 404
 def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Return a server that nothing else asks, whose log says what it opens."""
     folder = tmp_path_factory.mktemp("hostile page")
+    (folder / ".env").write_text("PASSWORD=hunter2")
+    (folder / "secret.jpg").write_text("hunter2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(folder))
+        patch.chdir(folder)
         running = start(world, folder, "--feedback", str(folder / "feedback.jsonl"), program=WATCHED)
     with httpx.Client(base_url=running.address, timeout=20) as client:
         warm(client)
@@ -133,8 +138,11 @@ def forged(path: str) -> list[Any]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["each form of some", "every form of each"]
+)
 def test_no_path_that_a_client_names_is_opened(
-    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path
+    server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path, every: bool
 ) -> None:
     token = upload(page, encode(draw(1, 1)))
     up = "/".join([".."] * 10)
@@ -143,8 +151,9 @@ def test_no_path_that_a_client_names_is_opened(
     paths += ["http://example.com/a.jpg", "data:image/png;base64,iVBORw0KGgo=", f"{token}\0", token.upper(), "a" * 5000]
     change = event(page, "change")
     with opening_nothing_outside(server, folder):
-        for path in paths:
-            for value in forged(path):
+        for number, path in enumerate(paths):
+            forms = forged(path)
+            for value in forms if every else (forms[number % len(forms)], {"path": path}):
                 answer = run(page, change, value)
                 assert answer.status_code in (404, 422), (value, answer.text)
                 assert LEAK.search(answer.text) is None, value
@@ -157,18 +166,19 @@ def test_no_path_that_a_client_names_is_opened(
 def test_each_route_of_gradio_that_the_page_does_not_need_is_not_there(
     server: Served, page: httpx.Client, folder: Path
 ) -> None:
-    spec = find_spec("gradio.routes")
+    spec = find_spec("gradio")  # which imports nothing
     assert spec is not None
     assert spec.origin is not None
-    found = re.findall(r'@(app|router)\.(\w+)\(\s*f?"(/[^"]*)"', Path(spec.origin).read_text())
+    source = Path(spec.origin).with_name("routes.py").read_text()
+    found = re.findall(r'@(app|router)\.(\w+)\(\s*f?"(/[^"]*)"', source)
     prefixes = {"app": "", "router": "/gradio_api"}
     theirs = {(method.upper(), prefixes[place] + path.rstrip("/") or "/") for place, method, path in found}
     theirs = {(method, path) for method, path in theirs if method in ("GET", "POST", "PUT", "DELETE", "PATCH")}
     assert len(theirs) > 60
     with opening_nothing_outside(server, folder):
         for method, path in sorted(theirs - ROUTES):
-            for value in ("0", "../../etc/passwd", "http:%2F%2Fexample.com"):
-                where = re.sub(r"\{[^}]*\}", value, path)
+            values = ("0", "../../etc/passwd", "http:%2F%2Fexample.com")
+            for where in {re.sub(r"\{[^}]*\}", value, path) for value in values}:
                 answer = page.request(
                     method, where, json={"data": [], "session_hash": "a"} if method == "POST" else None
                 )
@@ -314,6 +324,86 @@ def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Serve
     searches = [line for line in running.log.read_text().splitlines() if '"page/search"' in line]
     logged = [(told["key"], told["status"]) for told in map(json.loads, searches)]
     assert logged == [("bob", 404), ("ann", 200), ("bob", 404), ("ann", 404), ("bob", 200), ("ann", 200)]
+
+
+# what a browser is told
+
+
+def test_the_page_gives_no_file_away(server: Served, page: httpx.Client, world: Path) -> None:
+    folder = server.log.parent
+    model = next((world / "bundle").glob("*.onnx"))
+    secrets = {
+        "/etc/passwd": "root:",
+        str(model): model.read_bytes().decode("latin-1")[:40],
+        str(world / "bundle" / "manifest.json"): "bundle_id",
+        str(folder / ".env"): "hunter2",
+        str(folder / "secret.jpg"): "hunter2",
+        ".env": "hunter2",
+        "secret.jpg": "hunter2",
+        str(next((world / "gallery").glob("*.*"))): "SQLite",
+    }
+    routes = ("/gradio_api/file=", "/file=", "/gradio_api/file/", "/gradio_api/stream/", "/static/", "/assets/")
+    for path, content in secrets.items():
+        for route in routes:
+            for told in (path, f"../../../../../..{path}", path.replace("/", "%2F"), f"%2e%2e%2f{path}"):
+                response = page.get(route + told)
+                assert response.status_code in (403, 404, 405, 422), (route, told, response.status_code)
+                assert content not in response.text, (route, told)
+    bait = f"{server.address}/healthz"
+    for route in ("/gradio_api/proxy=", "/gradio_api/file=", "/proxy="):
+        assert page.get(route + bait).status_code in (403, 404), route
+    assert page.get("/").status_code == 200  # and not only because there is no page
+    assert server.strangers() == []
+
+
+def test_every_answer_says_what_a_browser_may_do(server: Served, page: httpx.Client) -> None:
+    origins = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", server.address]
+    asked = [*operations(server), ("GET", "/"), ("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/openapi.json")]
+    asked += [("GET", "/nothing"), ("GET", "/config"), ("GET", "/gradio_api/info"), ("OPTIONS", SEARCH)]
+    asked += [("OPTIONS", "/gradio_api/upload"), ("POST", "/gradio_api/upload"), ("GET", "/gradio_api/file=x")]
+    asked += [("GET", "/v1/thumbnails/item-00%2F0.png"), ("POST", f"{SEARCH}?top_k=0")]
+    statuses: Counter[int] = Counter()
+    for method, path in asked:
+        for origin in ("", *origins):
+            headers = {"origin": origin, "access-control-request-method": "POST"} if origin else {}
+            response = page.request(method, path, headers=headers)
+            statuses[response.status_code] += 1
+            told, where = response.headers, (method, path, origin, response.status_code)
+            assert [name for name in told if name.startswith("access-control-")] == [], where
+            assert told["x-content-type-options"] == "nosniff", where
+            assert told["x-frame-options"] == "DENY", where
+            assert told["referrer-policy"] == "no-referrer", where
+            assert "frame-ancestors 'none'" in told["content-security-policy"], where
+            assert re.fullmatch(r"[\w.-]+", told["x-request-id"]), where
+            assert "server" not in told, where
+            if path.startswith("/v1/") and "thumbnails" not in path:
+                assert told["cache-control"] == "no-store", where
+    assert {200, 400, 403, 404, 422} <= set(statuses)
+
+
+def test_a_page_of_another_origin_may_change_nothing(server: Served, page: httpx.Client) -> None:
+    port = server.address.rpartition(":")[2]
+    foreign = ["http://shop.example", "null", "http://localhost:9", "http://127.0.0.1:9", f"http://127.0.0.1.x:{port}"]
+    changing = [(m, p) for m, p in operations(server) if m not in ("GET", "HEAD")]
+    changing += [
+        ("POST", "/gradio_api/upload"),
+        ("POST", "/gradio_api/queue/join"),
+        ("POST", "/gradio_api/run/predict"),
+    ]
+    for method, path in changing:
+        for origin in foreign:
+            refused = page.request(method, path, headers={"origin": origin}, content=encode(draw(3, 5)))
+            assert (refused.status_code, refused.headers["content-type"]) == (403, MEDIA_TYPE), (path, origin)
+    answer = page.post(SEARCH, content=encode(draw(3, 5)), headers={**JPEG, "origin": server.address})
+    assert answer.json()["matches"][0]["item_id"] == "item-03"
+
+
+def test_a_name_that_was_made_to_lead_here_is_not_answered(server: Served, page: httpx.Client) -> None:
+    port = server.address.rpartition(":")[2]
+    for host, status in ((f"evil.example:{port}", 403), (f"localhost:{port}", 200), (f"127.0.0.1:{port}", 200)):
+        headers = {"host": host, "origin": f"http://{host}"}
+        answer = httpx.post(f"{server.address}{SEARCH}", content=encode(draw(3, 5)), headers={**JPEG, **headers})
+        assert answer.status_code == status, host
 
 
 # fuzz

@@ -1,0 +1,139 @@
+"""What a rebuild combines, drops and writes, with segments and photos that can be counted by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import rebuild
+from index.ann.kinds import choose_kind
+from index.ann.recall import Probe
+from index.arrays import load_array
+from index.gallery import Gallery
+from index.segments import sha256
+from index.store import Segment
+
+from .vectors import DIM, filled, unit
+
+pytestmark = pytest.mark.usefixtures("few_own_queries")
+
+
+def segments(*rows: int) -> list[Segment]:
+    return [Segment(number, f"s{number}", count, 0, "") for number, count in enumerate(rows)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "combined"),
+    [
+        ([], 0),
+        ([1] * 15, 0),
+        ([1] * 16, 16),
+        ([255] * 16, 16),
+        ([256] + [255] * 15, 0),
+        ([1, 256] + [1] * 15, 0),  # only the newest, without a gap
+        ([300] * 14 + [1] * 16, 16),
+        ([300] * 15 + [1] * 16, 31),  # the sixteenth of the next size is the one that they make
+        ([4096] + [300] * 15 + [1] * 16, 31),
+        ([4096] * 14 + [300] * 15 + [1] * 16, 31),
+        ([4096] * 15 + [300] * 15 + [1] * 16, 46),
+        ([300] * 15 + [1] * 15, 0),
+    ],
+)
+def test_sixteen_newest_segments_of_a_size_are_combined(rows: list[int], combined: int) -> None:
+    everything = segments(*rows)
+    assert rebuild.segments_to_combine(everything) == everything[len(rows) - combined :]
+
+
+def three(path: Path) -> Gallery:
+    """Return a gallery with segments of 40, 20 and 10 photos."""
+    gallery, start = Gallery.create(path, dim=DIM, embedding_id="e"), 0
+    for count in (40, 20, 10):
+        names = [f"p{i}" for i in range(start, start + count)]
+        gallery.add(names, names, unit(70)[start : start + count])
+        start += count
+    return gallery
+
+
+@pytest.mark.parametrize(
+    ("removed", "purge", "rewritten"),
+    [
+        ([], True, set()),
+        ([65], True, {3}),  # the older ones are larger than all that follow
+        ([45], True, {2, 3}),
+        ([0], True, {1, 2, 3}),
+        ([0, 1, 2, 3], False, set()),  # a tenth
+        ([0, 1, 2, 3, 4], False, {1, 2, 3}),
+        ([40, 41], False, set()),
+        ([40, 41, 42], False, {2, 3}),
+    ],
+)
+def test_a_rebuild_starts_at_the_first_segment_that_is_worth_it(
+    tmp_path: Path, removed: list[int], purge: bool, rewritten: set[int]
+) -> None:
+    with three(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=[f"p{i}" for i in removed])
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=purge) == rewritten
+
+
+def test_segments_that_are_smaller_than_what_follows_are_rewritten(tmp_path: Path) -> None:
+    with three(tmp_path / "g") as gallery:
+        gallery.add([f"n{i}" for i in range(10)], ["n"] * 10, unit(10, 9))
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # 10, 20 and 40 follow as many
+        gallery.add(["last"], ["n"], unit(1, 10))
+        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == {1, 2, 3, 4, 5}
+
+
+def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "BLOCK", 7)
+    with three(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=[f"p{i}" for i in (*range(40, 60), 60, 63)])
+        now = gallery.snapshot()
+        done = rebuild.rewrite(now, {2, 3}, tmp_path / "g" / "segments", dim=DIM)
+        assert (done.replaced, done.dropped) == ([2, 3], [*range(40, 60), 60, 63])
+        assert done.segment is not None
+        name, rows, first, digest = done.segment
+        files = [tmp_path / "g" / "segments" / f"{name}{ending}" for ending in (".npy", ".rows")]
+        assert (rows, first, digest) == (8, 61, sha256(*files))
+        kept = [61, 62, 64, 65, 66, 67, 68, 69]
+        np.testing.assert_array_equal(np.load(files[0]), unit(70)[kept])
+        gone = rebuild.rewrite(now, {2}, tmp_path / "g" / "segments", dim=DIM)
+        assert (gone.replaced, gone.segment, gone.dropped) == ([2], None, list(range(40, 60)))
+
+
+def built(gallery: Gallery, kind: str, folder: Path) -> rebuild.IndexFile | None:
+    now = gallery.snapshot()
+    choice = choose_kind(now.photos, DIM, kind=kind)
+    index, recall = rebuild.build_index(
+        now, choice, folder, gallery._densities, probe=Probe(1.0), min_recall=0.9, threads=1
+    )
+    assert (recall is not None) == (kind == "ivf")
+    return index
+
+
+def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        gallery.remove(photo_ids=["p0", "p5"])
+        for kind in ("fp16", "ivf"):
+            index = built(gallery, kind, tmp_path / "indexes")
+            assert index is not None
+            files = [tmp_path / "indexes" / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
+            assert index.sha256 == sha256(*files)
+            assert index.kind == kind
+            assert load_array(files[1]).tolist() == [i for i in range(40) if i not in (0, 5)]
+            assert ("recall" in index.settings) == (kind == "ivf")
+        assert len(list((tmp_path / "indexes").iterdir())) == 4  # nothing is left over
+        rebuild.remove_unused_indexes(tmp_path / "indexes", index.name)
+        assert sorted((tmp_path / "indexes").iterdir()) == sorted(files)
+        rebuild.remove_unused_indexes(tmp_path / "indexes", None)
+        assert list((tmp_path / "indexes").iterdir()) == []
+
+
+def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
+    with filled(tmp_path / "g") as gallery:
+        assert built(gallery, "flat", tmp_path / "indexes") is None
+        gallery.remove(item_ids=[f"i{i}" for i in range(10)])
+        assert built(gallery, "fp16", tmp_path / "indexes") is None
+    assert not (tmp_path / "indexes").exists()
+    rebuild.remove_unused_indexes(tmp_path / "indexes", None)  # a folder that is not there holds none

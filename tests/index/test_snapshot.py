@@ -1,0 +1,131 @@
+"""A search against a loop over all photos: with and without a base, a tail, removed photos and filters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from index import snapshot
+from index.ann.recall import Probe
+from index.distance import PLAIN, plain_distance
+from index.gallery import Gallery
+from index.snapshot import Snapshot
+
+from .vectors import DIM, unit
+
+pytestmark = pytest.mark.usefixtures("few_own_queries")
+
+COUNT, ITEMS = 130, 30
+VECTORS = unit(COUNT, 21)
+REMOVED = (0, 3, 64, 119, 129)
+
+
+def numbered(path: Path, kind: str) -> Gallery:
+    """Return a gallery of 60 + 60 photos with an index and of 10 later ones, some of which are removed."""
+    gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"number": "number"})
+    for start, stop in ((0, 60), (60, 120), (120, 130)):
+        if start == 120:
+            gallery.rebuild(kind=kind, probe=Probe(1.0), purge=False)
+        rows = range(start, stop)
+        metadata = [{"number": i} for i in rows]
+        gallery.add([f"p{i}" for i in rows], [f"i{i % ITEMS}" for i in rows], VECTORS[start:stop], metadata=metadata)
+    gallery.remove(photo_ids=[f"p{i}" for i in REMOVED])
+    return gallery
+
+
+def nearest_items(query: np.ndarray, allowed: list[int], k: int) -> list[tuple[str, float]]:
+    """Return photo id and distance of the k nearest items."""
+    best: dict[int, tuple[float, int]] = {}
+    for photo in allowed:
+        distance = float(plain_distance(query, VECTORS[photo : photo + 1])[0])
+        best[photo % ITEMS] = min(best.get(photo % ITEMS, (9.0, 0)), (distance, photo))
+    return [(f"p{photo}", distance) for distance, photo in sorted(best.values())[:k]]
+
+
+@pytest.mark.parametrize("kind", ["flat", "fp16"])
+@pytest.mark.parametrize("scanned", [0, 20_000], ids=["through the index", "scanned"])
+@pytest.mark.parametrize("fetch", [1, 16])
+def test_answers_are_those_of_a_loop(
+    tmp_path: Path, kind: str, scanned: int, fetch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "SCANNED", scanned)
+    monkeypatch.setattr(snapshot, "BLOCK", 17)  # photos are read in several blocks
+    monkeypatch.setattr(snapshot, "PAIRS", 7)  # queries are compared in several groups
+    monkeypatch.setattr(snapshot, "FIRST_FETCH", fetch)
+    live = [i for i in range(COUNT) if i not in REMOVED]
+    with numbered(tmp_path / "g", kind) as gallery:
+        for where, allowed in (
+            (None, live),
+            ("number >= 50", [i for i in live if i >= 50]),
+            ("number >= 120", [i for i in live if i >= 120]),
+            ("number < 2", [1]),
+            ("number < 0", []),
+        ):
+            for k in (1, 4, ITEMS):
+                queries = np.concatenate([unit(5, 22), VECTORS[[0, 1, 50, 121]]])
+                for query, answer in zip(queries, gallery.search(queries, k, where=where), strict=True):
+                    expected = nearest_items(query, allowed, k)
+                    assert [found.photo_id for found in answer] == [photo for photo, _ in expected], (where, k)
+                    assert [found.distance for found in answer] == pytest.approx([d for _, d in expected], abs=1e-12)
+
+
+def test_what_lies_within_a_distance_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "FIRST_FETCH", 2)
+    live = [i for i in range(COUNT) if i not in REMOVED]
+    with numbered(tmp_path / "g", "ivf") as gallery:
+        for query in unit(20, 23):
+            everything = nearest_items(query, live, ITEMS)
+            within = everything[3][1]
+            answer = gallery.search(query[None], ITEMS, within=within)[0]
+            assert [found.photo_id for found in answer][:4] == [photo for photo, _ in everything[:4]]
+
+
+def read(gallery: Gallery, positions: list[int]) -> np.ndarray:
+    return gallery.snapshot().vectors(np.array(positions, np.int64))
+
+
+def test_vectors_and_photos_of_positions(tmp_path: Path) -> None:
+    with numbered(tmp_path / "g", "flat") as gallery:
+        now: Snapshot = gallery.snapshot()
+        assert len(now.segments) == 3
+        positions = [129, 0, 59, 60, 119, 120, 59]
+        np.testing.assert_array_equal(read(gallery, positions), VECTORS[positions])
+        assert [now.photo(position) for position in positions] == [
+            (f"p{i}", f"i{i % ITEMS}", {"number": i}) for i in positions
+        ]
+        blocks = list(now.blocks(np.arange(COUNT)))
+        np.testing.assert_array_equal(np.concatenate(blocks), VECTORS)
+
+
+@pytest.mark.parametrize("count", [16, 17, 34, 35])
+def test_blocks_are_of_one_size_but_the_last(tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "BLOCK", 17)
+    with numbered(tmp_path / "g", "flat") as gallery:
+        blocks = list(gallery.snapshot().blocks(np.arange(50, 50 + count)))
+    assert [len(block) for block in blocks] == [17] * (count // 17) + [count % 17] * bool(count % 17)
+    np.testing.assert_array_equal(np.concatenate(blocks), VECTORS[50 : 50 + count])
+
+
+def test_a_filter_holds_live_photos_only(tmp_path: Path) -> None:
+    with numbered(tmp_path / "g", "fp16") as gallery:
+        now = gallery.snapshot()
+        chosen = now.filter("some", np.array([2, 3, 64, 128, 129]), ("", []))
+        assert np.flatnonzero(chosen.mask).tolist() == [2, 128]
+        assert chosen.few is not None
+        assert chosen.few.tolist() == [2, 128]
+        assert now.known_filter("some") is chosen
+        assert now.known_filter("other") is None
+
+
+def test_a_skipped_photo_counts_for_nobody(tmp_path: Path) -> None:
+    with numbered(tmp_path / "g", "fp16") as gallery:
+        now = gallery.snapshot()
+        densities = now.densities(PLAIN, gallery._densities)
+        skip = np.array([5, -1])
+        first, second = now.nearest(VECTORS[[5, 5]], 1, PLAIN, densities, skip=skip)
+        assert second == [(5, 0.0)]
+        assert first[0][0] != 5
+        allowed = [i for i in range(COUNT) if i not in (*REMOVED, 5)]
+        assert first[0][1] == pytest.approx(nearest_items(VECTORS[5], allowed, 1)[0][1], abs=1e-12)

@@ -1,0 +1,37 @@
+"""The list of what a model was fitted on: what it contains, and its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from retrieval.bundle.fitted import Fitted, content_hash
+
+BOX = (0.0, 0.0, 5.0, 5.0)
+
+
+def test_a_photo_is_its_file_and_its_box() -> None:
+    hashes = {content_hash(data, box) for data in (b"one", b"two") for box in (None, BOX, (0.0, 0.0, 5.0, 6.0))}
+    assert len(hashes) == 6
+    assert content_hash(b"one", None) == hashlib.sha256(b"oneNone").hexdigest()  # galleries keep it
+
+
+def test_items_and_photos_are_told_apart_and_survive_packing() -> None:
+    photo = content_hash(b"one", BOX)
+    fitted = Fitted.of(["b", "a", "b"], [photo, photo])
+    for read in (fitted, Fitted.unpack(fitted.pack())):
+        assert (len(read.items), len(read.photos)) == (2, 1)
+        assert read.contains("a", None)
+        assert read.contains("new", photo)
+        assert read.contains("b", content_hash(b"two", BOX))
+        assert not read.contains("new", None)
+        assert not read.contains("new", content_hash(b"two", BOX))
+        assert not read.contains(photo, "a")  # an item id is no photo, a photo no item id
+
+
+def test_the_hashes_are_the_first_eight_bytes_of_sha256() -> None:
+    """Bundles that are there already hold them so."""
+    fitted = Fitted.of(["a"], [])
+    assert fitted.items.tolist() == [0xCA978112CA1BBDCA]  # sha256("a") begins so
+    assert (fitted.items.dtype, fitted.photos.dtype) == (np.uint64, np.uint64)
