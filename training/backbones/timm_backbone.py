@@ -51,7 +51,12 @@ class TimmBackbone(Backbone):
 
 def timm_preprocessing(name: str) -> Preprocessing:
     """Return the preprocessing that a model of `timm` was published with."""
-    values = _timm().data.resolve_data_config(_timm().get_pretrained_cfg(name).to_dict())
+    timm = _timm()
+    try:
+        published = timm.get_pretrained_cfg(name, allow_unregistered=False)
+    except RuntimeError as error:
+        raise InvalidParameter("backbone", f"be a model of timm ({error})", name) from error
+    values = timm.data.resolve_data_config({}, pretrained_cfg=published.to_dict())
     _, height, width = values["input_size"]
     if height != width:
         raise InvalidParameter("backbone", "have a square input", f"{name}: {height} × {width}")

@@ -30,7 +30,7 @@ def write_onnx(
     wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
     example = torch.zeros(2, 3, size, size)
     with naming(path), quiet("torch.onnx"), _plain_attention(wrapped):
-        program = torch.onnx.export(
+        program: Any = torch.onnx.export(
             wrapped,
             (example,),
             input_names=list(INPUTS),

@@ -45,9 +45,14 @@ def values(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         torch.manual_seed(0 if pretrained else 1)
         return Network()
 
-    data.resolve_data_config = dict  # type: ignore[attr-defined]
+    def get_pretrained_cfg(name: str, allow_unregistered: bool = True) -> SimpleNamespace:
+        if name != "tiny":
+            raise RuntimeError(f"Model architecture ({name}) has no pretrained cfg registered.")
+        return SimpleNamespace(to_dict=lambda: values)
+
+    data.resolve_data_config = lambda args, pretrained_cfg: dict(pretrained_cfg)  # type: ignore[attr-defined]
     timm.data, timm.create_model = data, create_model  # type: ignore[attr-defined]
-    timm.get_pretrained_cfg = lambda name: SimpleNamespace(to_dict=lambda: values)  # type: ignore[attr-defined]
+    timm.get_pretrained_cfg = get_pretrained_cfg  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "timm", timm)
     monkeypatch.setitem(sys.modules, "timm.data", data)
     return values
@@ -78,6 +83,8 @@ def test_its_preprocessing_is_the_published_one(values: dict[str, Any]) -> None:
 def test_an_unknown_model_is_refused() -> None:
     with pytest.raises(InvalidParameter, match="Unknown model"):
         load_backbone("timm/none")
+    with pytest.raises(InvalidParameter, match="no pretrained cfg"):
+        published_preprocessing("timm/none")
 
 
 def test_without_timm_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
