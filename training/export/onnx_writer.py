@@ -62,10 +62,10 @@ def _plain_attention(model: nn.Module) -> Iterator[None]:
 def _name_outputs(program: Any) -> None:
     """Give the outputs their names, which values of the network may have too (an `embedding` of positions)."""
     graph = program.model.graph
-    for node in graph:
-        for value in node.outputs:
-            if value.name in OUTPUTS:
-                value.name = f"{value.name}_within"
+    values = [value for node in graph for value in node.outputs]
+    for value in [*values, *graph.initializers.values()]:
+        if value.name in OUTPUTS:
+            value.name = f"{value.name}_within"
     for value, name in zip(graph.outputs, OUTPUTS, strict=True):
         value.name = name
 

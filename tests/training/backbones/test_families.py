@@ -85,7 +85,7 @@ FAMILIES: dict[str, tuple[Callable[[], Any], str, int]] = {  # model, readout, l
     "mobilenet v2": (lambda: t.MobileNetV2Model(t.MobileNetV2Config(depth_multiplier=0.35)), MAP, 1280),
     "efficientnet": (
         lambda: t.EfficientNetModel(
-            t.EfficientNetConfig(width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320)
+            t.EfficientNetConfig(width_coefficient=0.25, depth_coefficient=0.25, hidden_dim=320, initializer_range=0.3)
         ),
         MAP,
         320,
