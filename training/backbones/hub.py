@@ -34,10 +34,11 @@ def hub_is_reachable() -> bool:
 
 
 def is_cached(name: str) -> bool:
-    """Return whether the configuration of a model of the hub is in the local cache."""
+    """Return whether the configuration and the weights of a model of the hub are in the local cache."""
     from huggingface_hub import try_to_load_from_cache
 
-    return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    files = ("config.json", "model.safetensors")
+    return all(isinstance(try_to_load_from_cache(name, file), str) for file in files)
 
 
 def model_file(name: str, file: str) -> Path | None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
+from retrieval.errors import InvalidParameter
 from training.config import LITE0, SMALL
 
 from .base import Backbone
 from .choice import resolved
 from .lite0 import EfficientNetLite0
 from .small import SmallConvNet
+from .timm_backbone import TIMM, TimmBackbone
 from .transformers_backbone import TransformersBackbone
 
 FAMILY = "family"
@@ -22,16 +26,37 @@ def load_backbone(name: str) -> tuple[Backbone, dict[str, Any] | None]:
     Parameters
     ----------
     name:
-        "small" (random weights), "efficientnet-lite0", a local folder that `transformers` wrote, a model of the
-        Hugging Face hub, or "auto" (`choice`).
+        "small" (random weights), "efficientnet-lite0", "timm/NAME" for a model of `timm`, a local folder that
+        `transformers` wrote, a model of the Hugging Face hub, or "auto" (`choice`).
     """
     name = resolved(name)
     if name == SMALL:
         return SmallConvNet(), None
     if name == LITE0:
         return EfficientNetLite0.pretrained(), {FAMILY: LITE0}
+    if name.startswith(TIMM):
+        from_timm = TimmBackbone.pretrained(name.removeprefix(TIMM))
+        return from_timm, from_timm.record
     backbone = TransformersBackbone.pretrained(name)
     return backbone, backbone.record
+
+
+@torch.no_grad()
+def check_size(backbone: Backbone, name: str, size: int) -> None:
+    """Raise InvalidParameter if a backbone cannot read squares of this size."""
+    was_training = backbone.training
+    backbone.eval()
+    try:
+        features = backbone(torch.zeros(1, 3, size, size))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidParameter(
+            "size", f"suit the backbone {name} ({reason})", size, remedy="Use the size that it was trained with"
+        ) from error
+    finally:
+        backbone.train(was_training)
+    if not features.isfinite().all():
+        raise InvalidParameter("size", f"suit the backbone {name}, whose features are then not finite", size)
 
 
 def rebuild_backbone(record: Mapping[str, Any] | None) -> Backbone:
@@ -40,4 +65,6 @@ def rebuild_backbone(record: Mapping[str, Any] | None) -> Backbone:
         return SmallConvNet()
     if record.get(FAMILY) == LITE0:
         return EfficientNetLite0()
-    return TransformersBackbone.from_config(record)
+    if record.get(FAMILY) == TIMM:
+        return TimmBackbone.from_record(record)
+    return TransformersBackbone.from_record(record)

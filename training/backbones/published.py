@@ -19,6 +19,7 @@ from training.config import LITE0, SMALL
 from . import lite0
 from .choice import resolved
 from .processor import read_processor
+from .timm_backbone import TIMM, timm_preprocessing
 
 WARPED_FROM = 384  # ConvNeXt's processor squashes at this size and above, and crops by `crop_pct` below it
 
@@ -30,7 +31,12 @@ def published_preprocessing(name: str, *, size: int | None = None) -> Preprocess
     name = resolved(name)
     if name == SMALL:
         raise InvalidParameter("backbone", f"be pretrained, and {SMALL!r} is not", name, remedy=f"Use {LITE0}")
-    published = lite0.PREPROCESSING if name == LITE0 else translated(name, read_processor(name))
+    if name == LITE0:
+        published = lite0.PREPROCESSING
+    elif name.startswith(TIMM):
+        published = timm_preprocessing(name.removeprefix(TIMM))
+    else:
+        published = translated(name, read_processor(name))
     return published if size is None else replace(published, size=size)
 
 
@@ -84,7 +90,7 @@ def _square(name: str, size: Mapping[str, Any]) -> int:
 
 def _scaling(name: str, processor: Mapping[str, Any]) -> tuple[Channels, Channels]:
     """Return mean and std for values from 0 to 1; a processor may first multiply the values by a factor."""
-    factor = 255 * (float(processor["rescale_factor"]) if processor.get("do_rescale", True) else 1.0)
+    factor = 255 * (float(processor.get("rescale_factor", 1 / 255)) if processor.get("do_rescale", True) else 1.0)
     offset = 1.0 if processor.get("do_rescale", True) and processor.get("rescale_offset") else 0.0
     divisions = 0
     mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)

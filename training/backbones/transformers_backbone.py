@@ -1,8 +1,14 @@
-"""Image models of `transformers` as backbones."""
+"""Image models of `transformers` as backbones, of any family with one image as its input.
+
+Of a checkpoint with two towers (CLIP, SigLIP), the vision tower and its projection are used. Families that were trained
+for one vector per image (CLIP, SigLIP, DINO) give this vector; the others give their last feature map or their tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,64 +17,177 @@ from torch import Tensor, nn
 
 from retrieval.errors import InvalidParameter
 
+from . import naflex
 from .base import Backbone
+from .hub import WAY_OUT, hub_is_reachable, model_file, unavailable
+from .processor import CONFIG, read_processor
+
+MAP, VECTOR = READOUTS = ("map", "vector")
+TOWERS = {  # the vision towers of two-tower checkpoints
+    "clip": "CLIPVisionModelWithProjection",
+    "metaclip_2": "MetaClip2VisionModelWithProjection",
+    "siglip": "SiglipVisionModel",
+    "siglip2": "Siglip2VisionModel",
+}
+VECTOR_FAMILIES = ("clip", "metaclip_2", "siglip", "siglip2", "dinov2", "dinov2_with_registers", "dinov3_vit")
+PROJECTED = "VisionModelWithProjection"
+UNUSED = "pooler"  # weights that a checkpoint may lack, because feature maps do not need them
 
 
 class TransformersBackbone(Backbone):
-    """An image model of `transformers`: its last feature map (n, c, h, w), or its tokens as (n, c, tokens, 1)."""
+    """An image model of `transformers`.
 
-    def __init__(self, network: nn.Module) -> None:
+    Parameters
+    ----------
+    readout:
+        "map" for the last feature map (n, c, h, w), or the tokens as (n, c, tokens, 1); "vector" for the vector that
+        the model itself makes of an image, as (n, c, 1, 1).
+    bgr:
+        Whether the model was trained on channels in the order blue, green, red.
+    """
+
+    def __init__(self, network: nn.Module, *, readout: str = MAP, bgr: bool = False) -> None:
         super().__init__()
         self.network = network
-        self.width = _feature_width(network)
+        self.readout, self.bgr = readout, bgr
+        self.pooled = readout == VECTOR
+        config: Any = network.config
+        self.own_size = _side(config)
+        self._resizes = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
+        self.width = _width(self)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Return the last hidden state of normalised pixels (n, 3, h, w) as a feature map."""
-        features: Tensor = self.network(pixels).last_hidden_state
+        """Return the features of normalised pixels (n, 3, h, w)."""
+        pixels = pixels.flip(1) if self.bgr else pixels
+        features = _vector(self._outputs(pixels)) if self.pooled else self._outputs(pixels).last_hidden_state
+        if features.dim() == 2:
+            return features[:, :, None, None]
         if features.dim() == 3:  # (n, tokens, c) of a vision transformer
-            features = features.transpose(1, 2).unsqueeze(3)
+            return features.transpose(1, 2).unsqueeze(3)
         return features
+
+    def _outputs(self, pixels: Tensor) -> Any:
+        if naflex.applies(self.network):
+            return naflex.outputs(self.network, pixels)
+        if self._resizes and self.own_size is not None and tuple(pixels.shape[-2:]) != (self.own_size,) * 2:
+            return self.network(pixels, interpolate_pos_encoding=True)
+        return self.network(pixels)
 
     @property
     def record(self) -> dict[str, Any]:
-        """The configuration of the model, to rebuild it from."""
+        """What rebuilds the network with random weights."""
         config: Any = self.network.config
-        return dict(config.to_dict())
+        values = {"class": type(self.network).__name__, "readout": self.readout, "bgr": self.bgr}
+        return {"family": "transformers", **values, "config": dict(config.to_dict())}
 
     @classmethod
     def pretrained(cls, name: str) -> TransformersBackbone:
-        """Return a model with its weights, from a local folder or the hub."""
-        from transformers import AutoModel
+        """Return a model with its weights, from a local folder or the hub.
 
-        if not Path(name).exists() and Path(name).is_absolute():
-            raise InvalidParameter("backbone", "be 'small', a folder or a model of the hub", name)
+        Raises InvalidParameter if there is no such model, if weights of it are missing or if it is no image model.
+        """
+        if model_file(name, CONFIG) is None:
+            raise InvalidParameter("backbone", f"have a {CONFIG}", name, remedy=WAY_OUT)
+        processor = read_processor(name)
         try:
-            network = AutoModel.from_pretrained(name)
-        except (OSError, ValueError) as error:
+            network = _load(name)
+        except InvalidParameter:  # a ValueError too
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            if not _is_at_hand(name):
+                raise unavailable(name) from error
+            reason = str(error).splitlines()[0]
+            raise InvalidParameter("backbone", f"be an image model that can be read ({reason})", name) from error
+        config: Any = network.config
+        family = config.model_type.removesuffix("_vision_model")
+        readout = VECTOR if family in VECTOR_FAMILIES and getattr(config, "vision_use_head", True) else MAP
+        try:
+            return cls(network, readout=readout, bgr=bool(processor.get("do_flip_channel_order")))
+        except (AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidParameter(
                 "backbone",
-                "be 'small', a local folder with config.json and weights, or a model of the hub",
+                f"be a model of one image ({type(error).__name__}: {str(error).splitlines()[0]})",
                 name,
-                remedy=str(error).splitlines()[0],
+                remedy="Use a vision model such as facebook/dinov2-small, or its vision tower alone",
             ) from error
-        return cls(network)
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> TransformersBackbone:
-        """Return a model with random weights."""
-        from transformers import AutoConfig, AutoModel
+    def from_record(cls, record: Mapping[str, Any]) -> TransformersBackbone:
+        """Return a model with random weights. Older runs recorded the configuration alone."""
+        import transformers
 
-        values = dict(config)
-        return cls(AutoModel.from_config(AutoConfig.for_model(values.pop("model_type"), **values)))
+        values = dict(record.get("config", record))
+        config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+        if "class" not in record:
+            return cls(transformers.AutoModel.from_config(config))
+        return cls(getattr(transformers, record["class"])(config), readout=record["readout"], bgr=record["bgr"])
 
 
-def _feature_width(network: nn.Module) -> int:
+def _load(name: str) -> nn.Module:
+    """Return the network of a folder or of the hub; raise InvalidParameter if the checkpoint lacks some weights."""
+    import transformers
+
+    local = {"local_files_only": Path(name).is_dir() or not hub_is_reachable()}
+    config = transformers.AutoConfig.from_pretrained(name, **local)
+    architecture = (getattr(config, "architectures", None) or [""])[0]
+    chosen = architecture if architecture.endswith(PROJECTED) else TOWERS.get(config.model_type)
+    if chosen is None and hasattr(config, "vision_config"):
+        known = ", ".join(sorted(TOWERS))
+        raise InvalidParameter("backbone", f"be a vision model, or of the families {known}", config.model_type)
+    loader = transformers.AutoModel if chosen is None else getattr(transformers, chosen)
+    if hasattr(config, "vision_config"):
+        vision = config.vision_config
+        if hasattr(config, "projection_dim"):  # of both towers
+            vision.projection_dim = config.projection_dim
+        config = vision
+    with _errors_only():  # the weights of another tower are reported at length
+        network, loaded = loader.from_pretrained(name, config=config, output_loading_info=True, **local)
+    missing = sorted(key for key in loaded["missing_keys"] if UNUSED not in key)
+    if missing:
+        raise InvalidParameter(
+            "backbone", f"have all its weights; {len(missing)} are missing, such as {missing[0]}", name
+        )
+    return network  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Let `transformers` log nothing but errors."""
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+
+
+def _is_at_hand(name: str) -> bool:
+    return Path(name).is_dir() or hub_is_reachable()
+
+
+def _vector(outputs: Any) -> Tensor:
+    """Return the vector (n, c) of each image: its projection, if the model has one."""
+    projected: Tensor | None = getattr(outputs, "image_embeds", None)
+    vector: Tensor = outputs.pooler_output if projected is None else projected
+    return vector
+
+
+def _side(config: Any) -> int | None:
+    """Return the side of the input that a model was trained with, or None if its configuration does not say."""
+    side = getattr(config, "image_size", None)
+    if isinstance(side, list | tuple) and len(set(side)) == 1:
+        side = side[0]
+    return side if isinstance(side, int) else None
+
+
+@torch.no_grad()
+def _width(backbone: TransformersBackbone) -> int:
     """Return c from one forward pass, because configurations name it differently."""
-    was_training = network.training
-    network.eval()
-    side = getattr(network.config, "image_size", 224)
-    side = side if isinstance(side, int) else 224
-    with torch.no_grad():
-        features = network(torch.zeros(1, 3, side, side)).last_hidden_state
-    network.train(was_training)
-    return int(features.shape[1] if features.dim() == 4 else features.shape[2])
+    was_training = backbone.training
+    backbone.eval()
+    side = backbone.own_size or 224
+    features = backbone(torch.zeros(1, 3, side, side))
+    backbone.train(was_training)
+    return int(features.shape[1])

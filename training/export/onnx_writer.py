@@ -7,14 +7,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from retrieval.files import naming
 from training.evaluation.distance_selection import Whitening
 from training.model import EmbeddingModel, ExportModel, PretrainedModel
 
 OPSET = 18
+INPUTS, OUTPUTS = ("pixels",), ("embedding", "certainty")
 
 
 def write_onnx(
@@ -26,19 +29,45 @@ def write_onnx(
         parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
     wrapped = ExportModel(model.cpu().float(), whitening=parts).eval()
     example = torch.zeros(2, 3, size, size)
-    with naming(path), quiet("torch.onnx"):
-        torch.onnx.export(
+    with naming(path), quiet("torch.onnx"), _plain_attention(wrapped):
+        program: Any = torch.onnx.export(
             wrapped,
             (example,),
-            str(path),
-            input_names=["pixels"],
-            output_names=["embedding", "certainty"],
+            input_names=list(INPUTS),
+            output_names=[f"_{name}" for name in OUTPUTS],
             opset_version=OPSET,
             dynamo=True,
             dynamic_shapes={"pixels": {0: torch.export.Dim("n", min=1, max=4096)}},
             external_data=False,
             verbose=False,
         )
+        _name_outputs(program)
+        program.save(str(path), external_data=False)
+
+
+@contextmanager
+def _plain_attention(model: nn.Module) -> Iterator[None]:
+    """Compute the attention of `transformers` by matrix products; the exporter fails on fused ones in some families."""
+    networks: list[Any] = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
+    used = [(network, network.config._attn_implementation) for network in networks]
+    try:
+        for module, _ in used:
+            module.set_attn_implementation("eager")
+        yield
+    finally:
+        for module, implementation in used:
+            module.set_attn_implementation(implementation)
+
+
+def _name_outputs(program: Any) -> None:
+    """Give the outputs their names, which values of the network may have too (an `embedding` of positions)."""
+    graph = program.model.graph
+    values = [value for node in graph for value in node.outputs]
+    for value in [*values, *graph.initializers.values()]:
+        if value.name in OUTPUTS:
+            value.name = f"{value.name}_within"
+    for value, name in zip(graph.outputs, OUTPUTS, strict=True):
+        value.name = name
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import ImageRefused, InvalidParameter
 from retrieval.files import check_place
 from retrieval.images import Preprocessing, crop, open_image
-from training.backbones import load_backbone, published_preprocessing
+from training.backbones import check_size, load_backbone, published_preprocessing
 from training.data.reader import PhotoReader
 from training.evaluation.embedding import to_device
 from training.model import PretrainedModel
@@ -49,7 +49,9 @@ class Pretrained:
     def load(cls, name: str, *, size: int | None = None) -> Pretrained:
         """Load a pretrained backbone by its name (`load_backbone`), with its own input size or another one."""
         preprocessing = published_preprocessing(name, size=size)
-        return cls(name, PretrainedModel(load_backbone(name)[0]).eval(), preprocessing)
+        backbone = load_backbone(name)[0]
+        check_size(backbone, name, preprocessing.size)
+        return cls(name, PretrainedModel(backbone).eval(), preprocessing)
 
     @torch.inference_mode()
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:

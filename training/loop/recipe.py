@@ -11,7 +11,7 @@ from torch import nn
 from index.shell import command
 from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
-from training.backbones import load_backbone
+from training.backbones import check_size, load_backbone
 from training.config import Settings
 from training.data.samplers import GroupItemSampler, HardItemSampler, ItemSampler, PhotoSampler, Sampler
 from training.data.splits import Splits
@@ -30,6 +30,7 @@ def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | 
     """Return the model before its first step and the backbone's configuration."""
     torch.manual_seed(settings.seed)
     backbone, config = load_backbone(settings.backbone)
+    check_size(backbone, settings.backbone, settings.size)
     return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling), config
 
 
