@@ -112,12 +112,6 @@ class Bundle:
         """What the model was fitted on, None in bundles of versions that did not record it."""
         return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
-    def require_calibration(self) -> CalibrationSet:
-        """Return the searches that the threshold was chosen on; raise BundleError if the bundle stores none."""
-        if self.calibration is None:
-            raise BundleError(f"{self.path} keeps no calibration searches", remedy="Export it again from its run")
-        return self.calibration
-
     @property
     def further_files(self) -> list[str]:
         """The names of all files except the manifest, model and cohort."""

@@ -24,6 +24,7 @@ from retrieval.indexing.worker import CONTENT
 
 from .anchor import Shift, anchor, gallery_shift
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .verdicts import FeedbackCap
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
@@ -77,7 +78,10 @@ class GalleryAnchor:
             certify=stored.status == CERTIFIED,
             shift=Shift.of(stored),
         ).point
-        return new if new is not None and new.threshold < stored.threshold else None
+        if new is None or new.threshold >= stored.threshold:
+            return None
+        limit = FeedbackCap.of(stored)
+        return new if limit is None else limit.kept_with(new)
 
     def follow(self, gallery: GalleryProtocol, *, unanchored: bool = False) -> bool:
         """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from index.contents import POINT
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws
-from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
 from retrieval.bundle.served_point import served_point, stored_point
@@ -23,10 +24,12 @@ from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
 from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor, read_queries
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
 
 from ...world import draw, encode, make_bundle, write_folder
 
@@ -274,6 +277,41 @@ def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> Non
     assert after is not None
     assert after.threshold < before.threshold
     assert after.target_fpir == 0.04
+
+
+def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
+    with Gallery.open(tmp_path / "g") as gallery:
+        draws = propose(bundle, gallery, photos=read_catalogue(queries)).anchored.draws
+        with Retriever(bundle, gallery) as retriever:
+            nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
+    old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
+    answers = ChangedAnswers.of(stored_searches(bundle, draws), old, new)
+    expected = {name: found.item_id for name, found in nearest.items() if new < found.distance <= old}
+    assert len(expected) == 12
+    assert {search.name: search.item_id for search in answers.changed} == expected
+    assert {search.answer(old) for search in answers.changed} == set(expected.values())
+    assert {search.answer(new) for search in answers.changed} == {NOTHING}
+    assert answers.summary() == "Answers that change: 12 of 30 labelled queries."
+
+
+def test_calibration_searches_too_uncertain_for_an_answer_never_change(tmp_path: Path) -> None:
+    vectors = np.eye(48, dtype=np.float32)[:4]
+    scores = SearchScores(np.arange(4).astype(str), np.full(4, 0.1), np.full(4, 0.5), 4, np.full((4, 1), 0.5))
+    certainties = np.array([0.5, 2, 2, 2], np.float32)
+    names = np.array(["a", "b", "c", "d"])
+    files = {
+        FITTED: Fitted.of([], []).pack(),
+        CALIBRATION: CalibrationSet(scores, None, names, certainties, vectors).pack(),
+    }
+    bundle = make_bundle(tmp_path, point=replace(TARGET, min_certainty=1.0), files=files)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        proposal = propose(bundle, gallery)
+        assert proposal.after.min_certainty == 1.0
+        assert {search.name for search in stored_searches(bundle, proposal.anchored.draws)} == {"b", "c", "d"}
 
 
 def test_a_damaged_point_is_found(tmp_path: Path) -> None:
