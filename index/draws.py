@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats, squared_distance
-from .snapshot import Filter, Rows, Snapshot
+from .drawable import Photos
+from .snapshot import Filter, Rows
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 SMALLEST = 8  # photos per draw that are sorted for the sample
@@ -76,7 +77,7 @@ class Probes:
 class Drawer:
     """Makes draws from one snapshot with one distance form."""
 
-    snapshot: Snapshot
+    snapshot: Photos
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
@@ -253,7 +254,7 @@ class Drawer:
         return np.asarray((self.snapshot.seqs[places] == seqs) & self.snapshot.live[places])
 
 
-def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:
+def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:
     """Return the positions of up to `most` live photos, with every item once before any item twice.
 
     The sample depends only on the seqs of the photos, not on the order of changes.

@@ -17,7 +17,6 @@ from index.contents import POINT
 from index.distance import accepts
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
-from index.reader import Reader
 from index.shell import command
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
@@ -268,7 +267,7 @@ class Retriever:
     def _rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of a version that is the newest or was searched before, else None."""
         gallery = self.gallery
-        if version not in self._rates and version == gallery.version and isinstance(gallery, Reader):
+        if version not in self._rates and version == gallery.version:
             rates = GalleryRates.read(gallery, point, self.bundle.bundle_id)
             if version == gallery.version:  # nothing changed meanwhile
                 self._rates = {version: rates}

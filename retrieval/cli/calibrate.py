@@ -13,6 +13,7 @@ from index.shell import command
 
 from .commands import show_lines
 from .feedback_options import feedback_options, show_tally
+from .options import Place
 
 if TYPE_CHECKING:
     from retrieval.threshold.gallery_calibration import Proposal
@@ -22,7 +23,7 @@ Folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Folder)
+@click.argument("gallery", type=Place())
 @click.option(
     "--target-fpir",
     type=float,
@@ -45,7 +46,7 @@ Folder = click.Path(path_type=Path)
 )
 def calibrate(
     bundle: Path,
-    gallery: Path,
+    gallery: Path | str,
     target_fpir: float | None,
     queries: Path | None,
     feedback: Path | None,
@@ -65,7 +66,7 @@ def calibrate(
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --dry-run
       retrieval calibrate bundles/shop galleries/shop --target-fpir 0.02
     """
-    from index.gallery import Gallery
+    from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.read import read_catalogue
     from retrieval.retriever import require_match
@@ -78,7 +79,7 @@ def calibrate(
     verdicts = () if feedback is None else read_feedback(feedback)
     if feedback is not None and not as_json:
         show_tally(len(verdicts), weigh(opened, verdicts, trusted=trust_key))
-    with Gallery.open(gallery, read_only=dry_run) as place:
+    with open_gallery(gallery, read_only=dry_run) as place:
         require_match(opened, place)
         if not dry_run:
             place.lock()  # nobody changes the gallery while it is measured

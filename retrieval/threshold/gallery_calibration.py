@@ -13,8 +13,8 @@ import numpy as np
 from index.contents import POINT
 from index.distance import accepts
 from index.draws import Probes
-from index.gallery import Gallery
 from index.kept_draws import OWN
+from index.protocol import GalleryProtocol
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
@@ -92,14 +92,14 @@ class Proposal:
             lines.append(f"{photos.capitalize()} that find their item: {shares[0]:.1%} before, {shares[1]:.1%} after.")
         return [*lines, *filter(None, [self.answers.summary()])]
 
-    def write(self, gallery: Gallery) -> None:
+    def write(self, gallery: GalleryProtocol) -> None:
         """Keep the new operating point in the gallery."""
         self.anchor.write(gallery, self.anchored, labelled=self.labelled, action="calibrate")
 
 
 def propose(
     bundle: Bundle,
-    gallery: Gallery,
+    gallery: GalleryProtocol,
     *,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
@@ -152,7 +152,7 @@ def propose(
     return Proposal(anchor, before, anchored, labelled, feedback, refused)
 
 
-def _check_items(gallery: Gallery, labelled: Probes) -> None:
+def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:
     """Raise DataError if most of the labelled photos show items that are not in the gallery."""
     missing = [item for item in labelled.items if not gallery.item(item)]
     if 2 * len(missing) > len(labelled.items):
