@@ -23,7 +23,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point
+from retrieval.bundle.served_point import served_point, threshold_status
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
@@ -219,7 +219,7 @@ class Retriever:
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
             ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
-            anchored=point is not self.bundle.operating_point,
+            threshold_status=threshold_status(point, self.bundle),
             explanation=self._explanation(made.vectors, where) if explain else None,
         )
 
@@ -253,6 +253,11 @@ class Retriever:
         """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
         return self._served(self.gallery.kept(POINT))
 
+    @property
+    def threshold_status(self) -> str:
+        """How the FPIR of the threshold is known in the gallery: certified, estimated or unanchored."""
+        return threshold_status(self.point, self.bundle)
+
     def _served(self, stored: bytes | None) -> OperatingPoint:
         """Return the operating point that serves, given the one that the gallery keeps."""
         last = self._last_point
@@ -268,7 +273,7 @@ class Retriever:
         """Return the rates of a version that is the newest or was searched before, else None."""
         gallery = self.gallery
         if version not in self._rates and version == gallery.version:
-            rates = GalleryRates.read(gallery, point, self.bundle.bundle_id)
+            rates = GalleryRates.read(gallery, point, self.bundle.draws_id)
             if version == gallery.version:  # nothing changed meanwhile
                 self._rates = {version: rates}
         return self._rates.get(version)

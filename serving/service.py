@@ -19,6 +19,7 @@ from PIL import Image
 
 from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
+from retrieval.bundle.served_point import threshold_status
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
@@ -164,7 +165,7 @@ class Service:
             "distance": bundle.manifest["distance"]["form"],
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
-            "anchored": point is not bundle.operating_point,
+            "threshold_status": threshold_status(point, bundle),
             "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
             "fpir_forecast": None if forecast is None else forecast.to_dict(),
             "gallery": {

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from index.database import RESTORE
 from index.errors import GalleryCorrupt
 
 from .collection import LONGEST_TEXT, Collection
@@ -45,7 +46,7 @@ class Contents:
                 self._read[name] = entry, content
                 return content
             facts = self.collection.facts()  # another process has replaced it
-        raise GalleryCorrupt(f"the {name} of the gallery cannot be read", remedy="Set it again: `retrieval calibrate`")
+        raise GalleryCorrupt(f"the {name} of the gallery cannot be read", remedy=RESTORE)
 
     def _joined(self, entry: Entry) -> bytes | None:
         """Return a content from its parts, None if they are not those that were written."""

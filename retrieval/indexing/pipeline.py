@@ -151,10 +151,10 @@ def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport
         point, report.unanchored = anchored.point, anchored.why_not
         if point is not None:
             anchor.write(gallery, anchored, action="calibrate")
-    elif GalleryRates.read(gallery, point, anchor.bundle.bundle_id) is None:
+    elif GalleryRates.read(gallery, point, anchor.bundle.draws_id) is None:
         gallery.keep(draws.pack(), "measure the threshold")
     report.point = point
-    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.bundle_id)
+    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
 
 
 def probe_of(bundle: Bundle) -> Probe:

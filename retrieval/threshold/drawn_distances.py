@@ -138,10 +138,13 @@ class GalleryRates:
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(cls, gallery: Drawable, point: OperatingPoint, bundle_id: str) -> GalleryRates | None:
-        """Return the rates of the newest version, None unless its point and up-to-date draws are of this bundle."""
+    def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+        """Return the rates of the newest version, None unless it has up-to-date draws and the point is from draws.
+
+        `draws_id` identifies what the draws depend on (`Bundle.draws_id`).
+        """
         kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
-        if kept is None or kept.model != bundle_id or not kept.covers(gallery):
+        if kept is None or kept.model != draws_id or not kept.covers(gallery):
             return None
         return cls.of(kept, point)
 

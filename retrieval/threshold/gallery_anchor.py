@@ -16,7 +16,7 @@ from index.draws import Probes
 from index.kept_draws import KeptDraws, update_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.bundle.served_point import pack_point, stored_point
+from retrieval.bundle.served_point import pack_points, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
@@ -53,7 +53,7 @@ class GalleryAnchor:
         contents = draws.pack()
         stricter = self._stricter(gallery, draws) if self.tighten else None
         if stricter is not None:
-            contents[POINT] = pack_point(stricter, self.bundle)
+            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, stricter)
         return contents
 
     def _stricter(self, gallery: Drawable, draws: KeptDraws) -> OperatingPoint | None:
@@ -103,7 +103,7 @@ class GalleryAnchor:
         draws = update_draws(
             gallery,
             KeptDraws.read(gallery) if labelled is None else None,
-            model=self.bundle.bundle_id,
+            model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted,
@@ -144,7 +144,7 @@ class GalleryAnchor:
     def write(self, gallery: Drawable, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
         """Keep the draws, the operating point and any new labelled queries as one change."""
         contents = anchored.draws.pack()
-        contents[POINT] = None if anchored.point is None else pack_point(anchored.point, self.bundle)
+        contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, anchored.point)
         if labelled is not None:
             contents[QUERIES] = _pack_probes(labelled)
         gallery.keep(contents, action)

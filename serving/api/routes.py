@@ -237,6 +237,7 @@ def _reload_json(outcome: ReloadOutcome) -> dict[str, Any]:
         "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
         "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
         "threshold": {"before": before.point.threshold_or_none, "after": after.point.threshold_or_none},
+        "threshold_status": {"before": before.threshold_status, "after": after.threshold_status},
         "asked": outcome.queries,
         "changed": [{"query": n, "before": old, "after": new} for n, old, new in outcome.changed],
     }

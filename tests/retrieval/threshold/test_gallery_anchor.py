@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,10 @@ from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
-from retrieval.bundle.served_point import served_point, stored_point
+from retrieval.bundle.served_point import MOST_POINTS, pack_points, served_point, stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import CalibrationError, DataError
+from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -54,7 +55,7 @@ def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: 
     assert report.rates.fpir(report.point.threshold) == report.point.evidence["fpir"] <= 0.2
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
-        assert (found.threshold, found.anchored) == (report.point.threshold, True)
+        assert (found.threshold, found.threshold_status) == (report.point.threshold, "estimated")
         assert found.matches[0].item_id == "item-03"
         assert found.matches[0].p_value == retriever.rates().p_value(found.matches[0].distance)  # type: ignore[union-attr]
         assert found.matches[0].p_value == pytest.approx(1 / 31)
@@ -76,7 +77,7 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         assert len(draws.fitted) == 15
     with Retriever.open(fitted.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
-        assert (found.threshold, found.anchored, found.nearest.p_value) == (0.5, False, None)  # type: ignore[union-attr]
+        assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
 
 
 def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
@@ -111,6 +112,38 @@ def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
         assert served_point(content, other) == other.operating_point
         assert served_point(content, first) != first.operating_point
         assert served_point(None, first) == first.operating_point
+
+
+def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
+    first, other = bundle_of(tmp_path), bundle_of(tmp_path, name="other", point=replace(TARGET, target_fpir=0.4))
+    assert first.bundle_id != other.bundle_id
+    assert first.draws_id == other.draws_id != bundle_of(tmp_path, "item-01", name="fitted").draws_id
+    fill(first, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = stored_point(gallery.kept(POINT), first)
+        propose(other, gallery).write(gallery)
+        assert stored_point(gallery.kept(POINT), first) == before
+        assert stored_point(gallery.kept(POINT), other).target_fpir == 0.4  # type: ignore[union-attr]
+        for bundle in (first, other):
+            assert GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle), bundle.draws_id) is not None
+
+
+def test_the_newest_points_are_kept_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    bundles = [
+        bundle_of(tmp_path, name=f"b{i}", point=replace(TARGET, threshold=i / 10)) for i in range(MOST_POINTS + 1)
+    ]
+    first = TARGET.to_dict()
+    content: bytes | None = json.dumps({"bundle_id": bundles[0].bundle_id, "operating_point": first}).encode()
+    assert stored_point(content, bundles[0]) == TARGET
+    assert stored_point(content, bundles[1]) is None
+    for bundle in bundles[1:]:
+        content = pack_points(content, bundle, TARGET)
+    assert [stored_point(content, bundle) is None for bundle in bundles] == [True, *[False] * MOST_POINTS]
+    for bundle in bundles[1:]:
+        content = pack_points(content, bundle, None)
+    assert content is None
+    with pytest.raises(GalleryCorrupt, match="cannot be read"):
+        stored_point(b"{}", bundles[0])
 
 
 def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Path) -> None:
@@ -252,7 +285,7 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         again = propose(bundle, gallery).anchored.point
         assert again is not None
         assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
-        rates = GalleryRates.read(gallery, point, bundle.bundle_id)
+        rates = GalleryRates.read(gallery, point, bundle.draws_id)
         assert rates is not None
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
 
@@ -331,7 +364,7 @@ def test_a_photo_that_no_draw_has_seen_leaves_the_rates_unknown(tmp_path: Path) 
             gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # by a process without the bundle
         assert retriever.rates() is None
         answer = retriever.search(encode(draw(3, 9)))
-        assert (answer.anchored, answer.matches[0].p_value) == (True, None)
+        assert (answer.threshold_status, answer.matches[0].p_value) == ("estimated", None)
         with Gallery.open(tmp_path / "g") as gallery:
             GalleryAnchor(bundle).write(gallery, propose(bundle, gallery).anchored, action="calibrate")
         assert retriever.rates() is not None
@@ -367,7 +400,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
         gallery.keep(GalleryAnchor(other).draws(gallery).pack(), "measure")
-        assert GalleryRates.read(gallery, point, bundle.bundle_id) is None
+        assert GalleryRates.read(gallery, point, bundle.draws_id) is None
 
 
 def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
