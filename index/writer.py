@@ -43,6 +43,11 @@ class Writer(Reader):
         with self._guard, self._store.transaction("DEFERRED"):
             yield
 
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        with self._guard:
+            return self._store.kept_names()
+
     def fingerprint(self) -> tuple[int, int]:
         """Return the number of live photos and the sum of their seqs, which identify them."""
         return self._current().fingerprint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,25 @@ def test_the_newest_points_are_kept_and_one_of_an_earlier_version_is_read(tmp_pa
     assert content is None
     with pytest.raises(GalleryCorrupt, match="cannot be read"):
         stored_point(b"{}", bundles[0])
+
+
+def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    point = fill(bundle, tmp_path, range(30)).point
+    run = partial(CliRunner().invoke, group, catch_exceptions=False)
+    assert run(["gallery", "export", str(tmp_path / "g"), str(tmp_path / "g.parquet")]).exit_code == 0
+    told = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    assert "90 photos, with their threshold" in told
+    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
+        found = retriever.search(encode(draw(3, 9)))
+        assert (found.threshold, found.threshold_status) == (point.threshold, "estimated")  # type: ignore[union-attr]
+        assert found.matches[0].p_value is None
+    assert told.splitlines()[-1].endswith(f"retrieval calibrate BUNDLE {tmp_path / 'copy'}")
+    assert run(["calibrate", str(bundle.path), str(tmp_path / "copy")]).exit_code == 0
+    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
+        assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
+    again = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    assert "No threshold was imported" in again
 
 
 def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Path) -> None:
