@@ -12,7 +12,7 @@ Shapes: n draws, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -25,6 +25,7 @@ from .snapshot import Filter, Rows
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 SMALLEST = 8  # photos per draw that are sorted for the sample
+READ = 4096  # photos that are read at a time
 NOBODY = -1  # seq of a photo that does not exist
 
 Texts = NDArray[np.str_]
@@ -236,14 +237,16 @@ class Drawer:
             same = (rows >= 0) & (newest < known.until) & ((old == NOBODY) | self._lives(old))
             distances[same], seqs[same] = known.own[rows[same]], old[same]
         around = self.distance_form.densities(vectors)
-        for row in np.flatnonzero(~same).tolist():
-            others = order[starts[row] : stops[row]]
-            others = others[others != positions[row]]
-            if len(others):
-                squared = squared_distance(vectors[[row]], snapshot.vectors(others))
-                apart = self.distance_form.transform(squared, around[row], self.densities[0][others])
+        others = {row: order[starts[row] : stops[row]] for row in np.flatnonzero(~same).tolist()}
+        others = {row: found[found != positions[row]] for row, found in others.items()}
+        for group, together in _together({row: found for row, found in others.items() if len(found)}):
+            read = snapshot.vectors(together)
+            for row in group:
+                found, part, read = others[row], read[: len(others[row])], read[len(others[row]) :]
+                squared = squared_distance(vectors[[row]], part)
+                apart = self.distance_form.transform(squared, around[row], self.densities[0][found])
                 best = int(apart.argmin())
-                distances[row], seqs[row] = apart[best], snapshot.seqs[others[best]]
+                distances[row], seqs[row] = apart[best], snapshot.seqs[found[best]]
         return distances, seqs
 
     def _lives(self, seqs: Rows) -> NDArray[np.bool_]:
@@ -252,6 +255,19 @@ class Drawer:
             return np.zeros(len(seqs), dtype=bool)
         places = np.minimum(np.searchsorted(self.snapshot.seqs, seqs), len(self.snapshot.seqs) - 1)
         return np.asarray((self.snapshot.seqs[places] == seqs) & self.snapshot.live[places])
+
+
+def _together(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
+    """Yield groups of rows with their positions in one array, of at least READ positions except in the last group."""
+    rows: list[int] = []
+    count = 0
+    for row, found in positions.items():
+        rows, count = [*rows, row], count + len(found)
+        if count >= READ:
+            yield rows, np.concatenate([positions[r] for r in rows])
+            rows, count = [], 0
+    if rows:
+        yield rows, np.concatenate([positions[r] for r in rows])
 
 
 def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:

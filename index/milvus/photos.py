@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats
+from index.distance import PLAIN, DistanceForm, Floats, squared_distance
 from index.snapshot import Filter, Rows
 
 from .collection import Collection
 from .search import nearest_items
 
+SCANNED = 1000  # a filter that passes up to this many photos is searched exhaustively
 FACTS = ["seq", "photo_id", "item_id", "metadata"]
 
 
@@ -47,7 +48,7 @@ class MilvusPhotos:
         items = np.concatenate([self.items[stay], np.array(new, dtype=np.int32)])
         unknown = np.full(len(added), np.nan)
         densities = {key: np.concatenate([values[stay], unknown]) for key, values in self._densities.items()}
-        return MilvusPhotos(self.collection, version, seqs, items, numbers, {}, densities)
+        return MilvusPhotos(self.collection, version, seqs, items, numbers, self._facts, densities)
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
@@ -109,7 +110,10 @@ class MilvusPhotos:
         only: Filter | None = None,
     ) -> list[list[tuple[int, float]]]:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d)."""
-        condition = "" if only is None else _condition(self.seqs, only.mask)
+        chosen = None if only is None else np.flatnonzero(only.mask)
+        if chosen is not None and len(chosen) <= SCANNED:
+            return self._scanned(vectors, k, distance_form, chosen)
+        condition = "" if chosen is None else _condition(self.seqs, chosen)
         answers = []
         for found in nearest_items(self.collection, vectors, k, condition, distance_form):
             for row, _ in found:
@@ -120,13 +124,28 @@ class MilvusPhotos:
             answers.append([(int(places[i]), found[i][1]) for i in np.flatnonzero(there).tolist()])
         return answers
 
+    def _scanned(
+        self, vectors: NDArray[np.float32], k: int, distance_form: DistanceForm, chosen: Rows
+    ) -> list[list[tuple[int, float]]]:
+        """Return the result of `nearest` among some positions, from their vectors."""
+        if not len(chosen):
+            return [[] for _ in vectors]
+        read, own = self.vectors(chosen), distance_form.densities(vectors)
+        around, items = distance_form.densities(read), self.items[chosen]
+        answers = []
+        for vector, density in zip(vectors, own.tolist(), strict=True):
+            distances = distance_form.transform(squared_distance(vector[None], read), density, around)
+            order = np.argsort(distances, kind="stable")
+            best = np.sort(np.unique(items[order], return_index=True)[1])[:k]
+            answers.append([(int(chosen[i]), float(distances[i])) for i in order[best].tolist()])
+        return answers
+
     def _remember(self, row: dict[str, Any]) -> None:
         self._facts[row["seq"]] = row["photo_id"], row["item_id"], dict(row["metadata"])
 
 
-def _condition(seqs: Rows, mask: NDArray[np.bool_]) -> str:
-    """Return a filter for the photos in a mask (n,)."""
-    chosen = np.flatnonzero(mask)
-    if len(chosen) and len(chosen) == len(seqs) - chosen[0]:  # all newer photos
+def _condition(seqs: Rows, chosen: Rows) -> str:
+    """Return a filter for the photos at some positions."""
+    if len(chosen) == len(seqs) - chosen[0]:  # all newer photos
         return f"seq >= {int(seqs[chosen[0]])}"
     return f"seq in {seqs[chosen].tolist()}"

@@ -6,6 +6,7 @@ A gallery keeps the points of several bundles of its model, so that a rollback t
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 from index.errors import GalleryCorrupt
@@ -15,6 +16,16 @@ from .bundle import Bundle
 from .operating_point import UNANCHORED, OperatingPoint
 
 MOST_POINTS = 8  # bundles whose points a gallery keeps
+DRAWS_ID, POINT = "draws_id", "operating_point"  # keys of a kept point
+
+
+@dataclass(frozen=True)
+class KeptPoint:
+    """An operating point that a gallery keeps for a bundle."""
+
+    bundle_id: str
+    draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
+    point: OperatingPoint
 
 
 def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
@@ -22,16 +33,23 @@ def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | N
     points = _points(content)
     points.pop(bundle.bundle_id, None)
     if point is not None:
-        points[bundle.bundle_id] = point.to_dict()
+        points[bundle.bundle_id] = {DRAWS_ID: bundle.draws_id, POINT: point.to_dict()}
     newest = dict(list(points.items())[-MOST_POINTS:])
     return json.dumps({"points": newest}).encode() if newest else None
 
 
 def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
     """Return the operating point that a gallery keeps for this bundle, or None."""
-    values = _points(content).get(bundle.bundle_id)
+    return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
+
+
+def read_points(content: bytes | None) -> list[KeptPoint]:
+    """Return the operating points that a gallery keeps, the newest last."""
     try:
-        return None if values is None else OperatingPoint.from_dict(values)
+        return [
+            KeptPoint(bundle_id, values[DRAWS_ID], OperatingPoint.from_dict(values[POINT]))
+            for bundle_id, values in _points(content).items()
+        ]
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(error) from error
 
@@ -54,7 +72,8 @@ def _points(content: bytes | None) -> dict[str, Any]:
         values = json.loads(content)
         if "points" in values:
             return dict(values["points"])
-        return {values["bundle_id"]: values["operating_point"]}  # galleries of earlier versions keep one point
+        bundle_id = values["bundle_id"]  # galleries of earlier versions keep one point
+        return {bundle_id: {DRAWS_ID: bundle_id, POINT: values[POINT]}}
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged(error) from error
 

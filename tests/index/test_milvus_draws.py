@@ -20,7 +20,7 @@ from index.kept_draws import OWN, KeptDraws, update_draws
 from index.milvus import collection
 from index.milvus.contents import PART
 from index.milvus.gallery import MilvusGallery
-from index.milvus.photos import MilvusPhotos
+from index.milvus.photos import SCANNED, MilvusPhotos
 
 from .test_draws import CONTENT, NONE, additive
 from .vectors import DIM, unit
@@ -53,10 +53,12 @@ def facts(draws: Draws) -> list[tuple[object, ...]]:
     return sorted(zip(*(column.tolist() for column in columns), strict=True))
 
 
+@pytest.mark.parametrize("scanned", [SCANNED, 0])
 @pytest.mark.parametrize("form", [PLAIN, additive()], ids=["plain", "additive"])
 def test_draws_equal_those_of_a_local_gallery_through_any_history(
-    address: str, tmp_path: Path, form: DistanceForm
+    address: str, tmp_path: Path, form: DistanceForm, scanned: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("index.milvus.photos.SCANNED", scanned)
     milvus: MilvusGallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
     local = Gallery.create(tmp_path / "local", dim=DIM, embedding_id="e")
     generator, known = np.random.default_rng(0), (None, None)

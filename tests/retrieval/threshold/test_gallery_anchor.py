@@ -19,7 +19,7 @@ from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
-from retrieval.bundle.served_point import MOST_POINTS, pack_points, served_point, stored_point
+from retrieval.bundle.served_point import MOST_POINTS, pack_points, read_points, served_point, stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
@@ -125,6 +125,10 @@ def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
         propose(other, gallery).write(gallery)
         assert stored_point(gallery.kept(POINT), first) == before
         assert stored_point(gallery.kept(POINT), other).target_fpir == 0.4  # type: ignore[union-attr]
+        kept = read_points(gallery.kept(POINT))
+        assert [(each.bundle_id, each.draws_id) for each in kept] == [
+            (bundle.bundle_id, bundle.draws_id) for bundle in (first, other)
+        ]
         for bundle in (first, other):
             assert GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle), bundle.draws_id) is not None
 
