@@ -45,7 +45,7 @@ class SearchResult:
     bundle_id: str
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
-    threshold_status: str = UNANCHORED  # certified or estimated in this gallery, the bundle's, or uncalibrated
+    threshold_status: str = UNANCHORED  # certified, estimated, "unanchored" (the bundle's) or uncalibrated
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)

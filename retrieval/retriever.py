@@ -253,11 +253,6 @@ class Retriever:
         """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
         return self._served(self.gallery.kept(POINT))
 
-    @property
-    def threshold_status(self) -> str:
-        """How the FPIR of the threshold is known in the gallery: certified, estimated or unanchored."""
-        return threshold_status(self.point, self.bundle)
-
     def _served(self, stored: bytes | None) -> OperatingPoint:
         """Return the operating point that serves, given the one that the gallery keeps."""
         last = self._last_point

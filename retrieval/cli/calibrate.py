@@ -98,13 +98,10 @@ def calibrate(
             show_proposal(proposal)
         if not dry_run:
             proposal.write(place)
-    if as_json:
-        return
-    if dry_run:
-        click.echo("Nothing was written.")
-        return
-    click.echo(f"Wrote the threshold to {gallery}.")
-    click.echo(f"Next: {command('serve', bundle, gallery)}")
+    if not as_json:
+        click.echo("Nothing was written." if dry_run else f"Wrote the threshold to {gallery}.")
+    if not as_json and not dry_run:
+        click.echo(f"Next: {command('serve', bundle, gallery)}")
 
 
 def show_proposal(proposal: Proposal) -> None:

@@ -61,7 +61,7 @@ class Answer:
     bundle_id: str
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
-    threshold_status: str = UNANCHORED  # certified or estimated in this gallery, the bundle's, or uncalibrated
+    threshold_status: str = UNANCHORED  # certified, estimated, "unanchored" (the bundle's) or uncalibrated
     explanation: Explanation | None = None
 
     @property
