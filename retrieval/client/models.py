@@ -130,8 +130,8 @@ class Info:
 
     bundle_id: str
     embedding_id: str
-    threshold: float
-    status: str  # of the target: "certified" or "estimated"
+    threshold: float | None  # None if there is none
+    status: str  # of the target: "certified", "estimated" or "uncalibrated"
     target_fpir: float
     distance: str
     min_certainty: float
