@@ -79,18 +79,19 @@ def _decision_recall(value: float, lower: float) -> str:
 def describe_point(opened: Gallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.contents import POINT
-    from retrieval.bundle.served_point import read_point
+    from retrieval.bundle.served_point import read_points
     from retrieval.threshold.drawn_distances import GalleryRates
 
-    kept = read_point(opened.kept(POINT))
-    if kept is None:
+    points = read_points(opened.kept(POINT))
+    if not points:
         return []
-    bundle_id, point = kept
+    newest = points[-1]
+    point = newest.point
     lines = [
-        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {bundle_id[:12]} "
+        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {newest.bundle_id[:12]} "
         f"for an FPIR of at most {point.target_fpir:.1%} ({point.status})."
     ]
-    rates = GalleryRates.read(opened, point, bundle_id)
+    rates = GalleryRates.read(opened, point, newest.draws_id)
     if rates is None:
         again = command("calibrate", "BUNDLE", opened.path, "--dry-run")
         return [*lines, f"Its FPIR in this version was not measured; `{again}` does."]
