@@ -156,6 +156,7 @@ UNTRIED = [
     "retrieval/threshold/drawn_distances.py",
     "retrieval/threshold/forecast.py",
     "index/draws.py",
+    "index/sampling.py",
     "index/ann/candidates.py",
     "index/snapshot.py",
     "index/database.py",
