@@ -12,7 +12,7 @@ Shapes: n draws, d = embedding size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats, squared_distance
-from .snapshot import Filter, Rows, Snapshot
+from .drawable import Photos
+from .sampling import every_item_once, hashed, sample
+from .snapshot import Filter, Rows
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
-SMALLEST = 8  # photos per draw that are sorted for the sample
+READ = 4096  # photos that are read at a time
 NOBODY = -1  # seq of a photo that does not exist
 
 Texts = NDArray[np.str_]
@@ -76,7 +78,7 @@ class Probes:
 class Drawer:
     """Makes draws from one snapshot with one distance form."""
 
-    snapshot: Snapshot
+    snapshot: Photos
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
@@ -116,7 +118,7 @@ class Drawer:
         """
         known = Draws.none() if known is None else known
         labels = np.array(probes.items, dtype=str)
-        chosen = every_item_once(labels, _hashed(np.arange(len(labels))))[:most]
+        chosen = every_item_once(labels, hashed(np.arange(len(labels))))[:most]
         ids = np.array(probes.ids, dtype=str)[chosen]
         places = {name: row for row, name in enumerate(known.ids.tolist())}
         rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
@@ -235,14 +237,16 @@ class Drawer:
             same = (rows >= 0) & (newest < known.until) & ((old == NOBODY) | self._lives(old))
             distances[same], seqs[same] = known.own[rows[same]], old[same]
         around = self.distance_form.densities(vectors)
-        for row in np.flatnonzero(~same).tolist():
-            others = order[starts[row] : stops[row]]
-            others = others[others != positions[row]]
-            if len(others):
-                squared = squared_distance(vectors[[row]], snapshot.vectors(others))
-                apart = self.distance_form.transform(squared, around[row], self.densities[0][others])
+        others = {row: order[starts[row] : stops[row]] for row in np.flatnonzero(~same).tolist()}
+        others = {row: found[found != positions[row]] for row, found in others.items()}
+        for group, together in _together({row: found for row, found in others.items() if len(found)}):
+            read = snapshot.vectors(together)
+            for row in group:
+                found, part, read = others[row], read[: len(others[row])], read[len(others[row]) :]
+                squared = squared_distance(vectors[[row]], part)
+                apart = self.distance_form.transform(squared, around[row], self.densities[0][found])
                 best = int(apart.argmin())
-                distances[row], seqs[row] = apart[best], snapshot.seqs[others[best]]
+                distances[row], seqs[row] = apart[best], snapshot.seqs[found[best]]
         return distances, seqs
 
     def _lives(self, seqs: Rows) -> NDArray[np.bool_]:
@@ -253,30 +257,17 @@ class Drawer:
         return np.asarray((self.snapshot.seqs[places] == seqs) & self.snapshot.live[places])
 
 
-def sample(snapshot: Snapshot, excluded: NDArray[np.int32], *, most: int = MOST_DRAWS) -> Rows:
-    """Return the positions of up to `most` live photos, with every item once before any item twice.
-
-    The sample depends only on the seqs of the photos, not on the order of changes.
-    """
-    positions = np.flatnonzero(snapshot.live)
-    if len(excluded):
-        positions = positions[~np.isin(snapshot.items[positions], excluded)]
-    keys = _hashed(snapshot.seqs[positions])
-    if len(keys) > SMALLEST * most:  # sort only the smallest keys if they belong to enough items
-        smallest = np.argpartition(keys, SMALLEST * most)[: SMALLEST * most]
-        if len(np.unique(snapshot.items[positions[smallest]])) >= most:
-            positions, keys = positions[smallest], keys[smallest]
-    return np.asarray(positions[every_item_once(snapshot.items[positions], keys)[:most]])
-
-
-def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:
-    """Return an order of n photos, by `keys` (n,), with every item once before any item twice."""
-    order = np.lexsort((keys, items))
-    ordered = items[order]
-    first = np.r_[True, ordered[1:] != ordered[:-1]] if len(items) else np.zeros(0, bool)
-    starts = np.maximum.accumulate(np.where(first, np.arange(len(items)), 0))
-    turn = np.arange(len(items)) - starts  # number of photos of the same item before this one
-    return np.asarray(order[np.lexsort((keys[order], turn))])
+def _together(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
+    """Yield groups of rows with their positions in one array, of at least READ positions except in the last group."""
+    rows: list[int] = []
+    count = 0
+    for row, found in positions.items():
+        rows, count = [*rows, row], count + len(found)
+        if count >= READ:
+            yield rows, np.concatenate([positions[r] for r in rows])
+            rows, count = [], 0
+    if rows:
+        yield rows, np.concatenate([positions[r] for r in rows])
 
 
 def _rows_of(known: Rows, seqs: Rows) -> Rows:
@@ -287,11 +278,3 @@ def _rows_of(known: Rows, seqs: Rows) -> Rows:
         places = np.minimum(np.searchsorted(known[order], seqs), len(known) - 1)
         rows = np.where(known[order[places]] == seqs, order[places], -1)
     return np.asarray(rows)
-
-
-def _hashed(numbers: Rows) -> NDArray[np.uint64]:
-    """Return a pseudo-random hash of each integer (SplitMix64)."""
-    mixed = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from .arrays import load_arrays
 from .distance import DistanceForm
+from .drawable import Drawable
 from .draws import Drawer, Draws, Probes
 from .errors import GalleryCorrupt
-from .reader import Reader
-from .snapshot import Snapshot
 
 OWN = "own"  # the source of draws with gallery photos
 DRAWS = "draws"  # the name under which a gallery keeps draws
@@ -40,9 +39,9 @@ class KeptDraws:
         """One more than the seq of the newest photo that every source has searched."""
         return min((draws.until for draws in self.sources.values()), default=0)
 
-    def covers(self, snapshot: Snapshot) -> bool:
-        """Return whether the draws are those of exactly the photos of a snapshot."""
-        return (self.photos, self.seqs) == (snapshot.photos, _sum(snapshot))
+    def covers(self, gallery: Drawable) -> bool:
+        """Return whether the draws are those of exactly the photos of a gallery's newest version."""
+        return (self.photos, self.seqs) == gallery.fingerprint()
 
     def pack(self) -> dict[str, bytes | None]:
         """Return the draws as content for `Writer.keep`."""
@@ -55,7 +54,7 @@ class KeptDraws:
         return {DRAWS: file.getvalue()}
 
     @classmethod
-    def read(cls, gallery: Reader) -> KeptDraws | None:
+    def read(cls, gallery: Drawable) -> KeptDraws | None:
         """Return the draws that a gallery keeps, None if there are none or they are damaged: they can be made again."""
         try:
             content = gallery.kept(DRAWS)
@@ -75,7 +74,7 @@ class KeptDraws:
 
 
 def update_draws(
-    gallery: Reader,
+    gallery: Drawable,
     known: KeptDraws | None,
     *,
     model: str,
@@ -97,24 +96,20 @@ def update_draws(
     """
     if known is None or known.model != model:
         known = KeptDraws(model, {}, frozenset())
-    with gallery._guard, gallery._store.transaction("DEFERRED"):  # one version
-        now = gallery.snapshot()
+    with gallery.one_version():
+        now, densities = gallery.snapshot(), gallery.densities(distance_form)
         fitted = set(known.fitted)
         if is_fitted is not None:
-            for item, content in gallery._store.contents_since(known.until, content_key):
+            for item, content in gallery.contents_since(known.until, content_key):
                 if item not in fitted and is_fitted(item, content):
                     fitted.add(item)
         names = {item for source in probes.values() for item in source.items}
-        numbers = gallery._store.item_numbers(sorted(fitted | names))
+        numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, now.densities(distance_form, gallery._densities), content_key)
+    drawer = Drawer(now, distance_form, densities, content_key)
     sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]
         sources[name] = drawer.probes(known.sources.get(name), source, numbers=placed)
     present = frozenset(item for item in fitted if item in numbers)
-    return KeptDraws(model, sources, present, now.photos, _sum(now))
-
-
-def _sum(snapshot: Snapshot) -> int:
-    return int(snapshot.seqs[snapshot.live].sum())
+    return KeptDraws(model, sources, present, *now.fingerprint)

@@ -14,11 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from index.ann.recall import Probe
 
 from .distance import PLAIN, DistanceForm
+from .drawable import Drawable
 from .rebuild import Rebuilt
 from .snapshot import Neighbour, Within
 
 
-class GalleryProtocol(Protocol):
+class GalleryProtocol(Drawable, Protocol):
     """Photos of items with their vectors: search, list, add and remove."""
 
     dim: int
@@ -30,10 +31,6 @@ class GalleryProtocol(Protocol):
         """Return the directory or the address."""
 
     @property
-    def items(self) -> int:
-        """Return the number of items."""
-
-    @property
     def version(self) -> int:
         """Return the number of changes so far."""
 
@@ -43,6 +40,9 @@ class GalleryProtocol(Protocol):
 
     def close(self) -> None:
         """Release files, locks and connections."""
+
+    def lock(self) -> None:
+        """Take the write lock until `close`, if there is one."""
 
     def __len__(self) -> int:
         """Return the number of photos."""
@@ -73,9 +73,6 @@ class GalleryProtocol(Protocol):
 
     def thumbnail(self, photo_id: str) -> bytes | None:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
-
-    def kept(self, name: str) -> bytes | None:
-        """Return what is kept under a name with the newest version, None if there is nothing."""
 
     def add(
         self,

@@ -104,6 +104,11 @@ class Snapshot:
     _guard: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
+    def fingerprint(self) -> tuple[int, int]:
+        """The number of live photos and the sum of their seqs, which identify them."""
+        return self.photos, int(self.seqs[self.live].sum())
+
+    @cached_property
     def _starts(self) -> list[int]:
         """Return the first position of each segment, and the end."""
         return [0, *accumulate(len(segment.seqs) for segment in self.segments)]

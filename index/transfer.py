@@ -8,7 +8,7 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from .database import Change
 from .errors import DataError, GalleryError, InvalidParameter
 from .gallery import Gallery
+from .kept_draws import DRAWS
 from .reader import DATABASE
 from .segments import sync_folder, write_errors
 from .shell import command
@@ -27,14 +28,24 @@ BATCH = 5000  # photos written or read at a time
 PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
 CHANGES = b"retrieval.gallery.changes"  # key of the log: JSON, compressed, in base64
+KEPT = b"retrieval.gallery.kept"  # key of the named contents: JSON of base64, compressed, in base64
 NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writes one"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was imported."""
+
+    photos: int
+    kept: frozenset[str]  # names of the contents, such as the operating point
 
 
 def export_photos(gallery: Gallery, path: Path) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A .parquet file contains the photos and the change log, but no operating point. A .csv file is a table for
-    spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be imported.
+    A .parquet file contains the photos, the change log and what the gallery keeps (operating point, labelled queries),
+    but no draws. A .csv file is a table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot
+    be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))
@@ -67,7 +78,9 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    now = gallery.snapshot()
+    with gallery.one_version():
+        now = gallery.snapshot()
+        kept = {name: content for name in gallery.kept_names() if name != DRAWS and (content := gallery.kept(name))}
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
     log = [astuple(change) for change in reversed(gallery.changes(-1)) if change.version <= now.version]
     schema = pa.schema(
@@ -80,7 +93,8 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
         ],
         metadata={
             FACTS: json.dumps(facts).encode(),
-            CHANGES: base64.b64encode(zlib.compress(json.dumps(log).encode())),
+            CHANGES: _packed(log),
+            KEPT: _packed({name: base64.b64encode(content).decode() for name, content in kept.items()}),
         },
     )
     count = 0
@@ -100,12 +114,13 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     return count
 
 
-def import_photos(path: Path, gallery_path: Path) -> int:
-    """Add the photos of an exported file to a gallery, creating it if needed; return their number.
+def import_photos(path: Path, gallery_path: Path) -> Imported:
+    """Add the photos of an exported file to a gallery, creating it if needed.
 
-    A new gallery starts with the exported change log. An existing gallery keeps its own.
+    A new gallery starts with the exported change log and gets the exported operating point and labelled queries. An
+    existing gallery keeps its own.
     """
-    facts, log = _facts(path)
+    facts, log, kept = _facts(path)
     if (gallery_path / DATABASE).exists():
         gallery = Gallery.open(gallery_path)
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]):
@@ -113,7 +128,7 @@ def import_photos(path: Path, gallery_path: Path) -> int:
             raise GalleryError(
                 f"{gallery_path} holds vectors of another model than {path}", remedy="Import into a new gallery"
             )
-        log = []
+        log, kept = [], {}
     else:
         gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"])
     count = 0
@@ -131,11 +146,22 @@ def import_photos(path: Path, gallery_path: Path) -> int:
                 thumbnails=rows["thumbnail"].to_pylist(),
                 upsert=True,
             )
+        if kept:
+            gallery.keep(kept, f"import the {' and the '.join(sorted(kept))}")
         gallery.rebuild_if_due()
-    return count
+    return Imported(count, frozenset(kept))
 
 
-def _facts(path: Path) -> tuple[dict[str, Any], list[Change]]:
+def _packed(values: object) -> bytes:
+    return base64.b64encode(zlib.compress(json.dumps(values).encode()))
+
+
+def _unpacked(content: bytes) -> Any:
+    return json.loads(zlib.decompress(base64.b64decode(content)))
+
+
+def _facts(path: Path) -> tuple[dict[str, Any], list[Change], dict[str, bytes]]:
+    """Return the facts, the change log and the named contents of an exported file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -147,9 +173,10 @@ def _facts(path: Path) -> tuple[dict[str, Any], list[Change]]:
     try:
         written = pq.read_schema(path).metadata or {}
         facts = dict(json.loads(written[FACTS]))
-        log = json.loads(zlib.decompress(base64.b64decode(written[CHANGES]))) if CHANGES in written else []
-        return facts, _changes(log)
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, zlib.error) as error:
+        log = _unpacked(written[CHANGES]) if CHANGES in written else []
+        kept = _unpacked(written[KEPT]) if KEPT in written else {}
+        return facts, _changes(log), {str(name): base64.b64decode(text) for name, text in kept.items()}
+    except (pa.ArrowException, OSError, AttributeError, KeyError, TypeError, ValueError, zlib.error) as error:
         raise DataError(f"{path} is not an exported gallery", remedy=NOT_EXPORTED) from error
 
 

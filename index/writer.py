@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from .checks import check_actor
 from .creation import LOCK
+from .drawable import Drawable
 from .errors import GalleryError
 from .lock import take_lock
 from .reader import INDEXES, SEGMENTS, Reader
@@ -21,7 +22,7 @@ class Writer(Reader):
     same transaction.
     """
 
-    on_change: Callable[[Reader], Mapping[str, bytes | None]] | None = None
+    on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
 
     def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
         """Keep named contents, such as an operating point, as one change; None removes a content."""
@@ -31,6 +32,33 @@ class Writer(Reader):
             with self._store.transaction():
                 self._store.keep(contents)
                 self._store.log(action, 0, actor=actor)
+
+    def undrawable(self) -> str:
+        """Return "": draws can be made of every local gallery."""
+        return ""
+
+    @contextmanager
+    def one_version(self) -> Iterator[None]:
+        """Return a context in which all reads are of one version."""
+        with self._guard, self._store.transaction("DEFERRED"):
+            yield
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        with self._guard:
+            return self._store.kept_names()
+
+    def fingerprint(self) -> tuple[int, int]:
+        """Return the number of live photos and the sum of their seqs, which identify them."""
+        return self._current().fingerprint
+
+    def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for the live photos from a seq on."""
+        return self._store.contents_since(seq, key)
+
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+        return self._store.item_numbers(item_ids)
 
     def lock(self) -> None:
         """Take the write lock until `close`, so that no other process changes the gallery meanwhile."""

@@ -17,14 +17,13 @@ from index.contents import POINT
 from index.distance import accepts
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
-from index.reader import Reader
 from index.shell import command
 from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point
+from retrieval.bundle.served_point import served_point, threshold_status
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
@@ -220,7 +219,7 @@ class Retriever:
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
             ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
-            anchored=point is not self.bundle.operating_point,
+            threshold_status=threshold_status(point, self.bundle),
             explanation=self._explanation(made.vectors, where) if explain else None,
         )
 
@@ -268,8 +267,8 @@ class Retriever:
     def _rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of a version that is the newest or was searched before, else None."""
         gallery = self.gallery
-        if version not in self._rates and version == gallery.version and isinstance(gallery, Reader):
-            rates = GalleryRates.read(gallery, point, self.bundle.bundle_id)
+        if version not in self._rates and version == gallery.version:
+            rates = GalleryRates.read(gallery, point, self.bundle.draws_id)
             if version == gallery.version:  # nothing changed meanwhile
                 self._rates = {version: rates}
         return self._rates.get(version)

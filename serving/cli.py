@@ -104,7 +104,7 @@ def serve(
         click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")
     forecast = retriever.fpir_forecast()
     if forecast is not None and forecast.outgrown:
-        click.echo(f"Warning: {forecast.warning(bundle)}.")
+        click.echo(f"Warning: {forecast.warning(bundle, gallery)}.")
     page = is_loopback(host) if page is None else page
     app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
     listeners = bind(host, port)

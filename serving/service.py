@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 
 from PIL import Image
 
-from index.location import open_gallery
+from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
+from retrieval.bundle.served_point import threshold_status
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
@@ -164,7 +165,7 @@ class Service:
             "distance": bundle.manifest["distance"]["form"],
             "min_certainty": point.min_certainty,
             "evidence": dict(point.evidence),
-            "anchored": point is not bundle.operating_point,
+            "threshold_status": threshold_status(point, bundle),
             "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
             "fpir_forecast": None if forecast is None else forecast.to_dict(),
             "gallery": {
@@ -191,8 +192,9 @@ class Service:
         if not self._writing.acquire(timeout=self.settings.deadline_s / 2):
             raise GalleryLocked("another request is writing to the gallery", remedy="Try again in a second")
         try:
-            location = self.retriever.gallery.path
-            with open_gallery(location) as gallery:
+            served = self.retriever.gallery
+            shared = is_address(served.path)  # Milvus has no write lock, and an open gallery knows its photos
+            with nullcontext(served) if shared else open_gallery(served.path) as gallery:
                 anchor = GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN)
                 anchor.follow(gallery, unanchored=True)
                 yield gallery

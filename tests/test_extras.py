@@ -40,7 +40,6 @@ VERBS = {
     "index": ("serve", "BUNDLE PHOTOS -o NEW"),
     "search": ("serve", "BUNDLE GALLERY PHOTO"),
     "serve": ("serve", "BUNDLE GALLERY --port 0"),
-    "recalibrate": ("sign", "BUNDLE -o NEW --sign FILE"),
     "keys new-signing": ("sign", "NEW"),
     "keys sign": ("sign", "BUNDLE --key FILE"),
 }

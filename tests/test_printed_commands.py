@@ -78,7 +78,6 @@ PLAIN = {
     "NAME": "somebody",
     "NAME:KIND": "colour:text",
     "entry.name": "vmf-figure-2",
-    "2 * self.items": "600",
     "SEARCH": "learning_rate=1e-5..1e-3:log",
     "f'runs/{catalogue.stem}'": f"runs/{PLACE}",
     "f'runs/{output.stem}'": f"runs/{PLACE}",
@@ -102,7 +101,6 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("retrieval/cli/gallery.py", "path"): "gallery",
     ("retrieval/bundle/signing.py", "path"): "bundle",
     ("retrieval/bundle/bundle.py", "path"): "NEW",
-    ("retrieval/cli/recalibrate.py", "output"): "bundle",
     ("training/loop/run.py", "path"): "NEW",
     ("training/tune/study.py", "path"): "NEW",
 }
@@ -336,23 +334,15 @@ def test_what_is_printed_is_run_as_it_stands(
     assert run_line(line, monkeypatch) == 0
 
 
-def test_the_remedy_of_an_outgrown_gallery_runs_for_an_estimated_bundle(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_the_remedy_of_an_outgrown_gallery_runs(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the demo's: too few items to certify anything."""
-    vectors, labels = simulated(20, 4, seed=0)
-    scores = searches(vectors, labels, np.arange(20), 4)
-    names = np.arange(len(scores.own)).astype(str)
-    packed = CalibrationSet(scores, None, names, np.ones(len(names), np.float32)).pack()
-    point = calibrate(scores, allow_estimate=True)
-    assert point.status == "estimated"
-    bundle = make_bundle(tmp_path / PLACE, point=point, files={CALIBRATION: packed})
-    view = fpir_forecast(bundle, 150)
+    bundle = Bundle.open(shop / "bundle")
+    view = fpir_forecast(bundle, 3000)
     assert view is not None
-    (line,) = re.findall("`(.*)`", view.warning(bundle.path))
+    (line,) = re.findall("`(.*)`", view.warning(bundle.path, shop / "gallery"))
     assert run_line(line, monkeypatch) == 0, capsys.readouterr().err
-    assert Bundle.open(f"{bundle.path}-300").operating_point.evidence["gallery_size"] == 300
-    assert "BUNDLE -o NEW" in view.warning()  # where clients see it, no path of the server
+    assert "calibrate BUNDLE GALLERY" in view.warning()  # where clients see it, no path of the server
 
 
 def test_the_first_key_of_a_file_is_made_as_the_server_says(

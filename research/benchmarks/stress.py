@@ -17,10 +17,10 @@ import numpy as np
 import uvloop
 
 from index.gallery import Gallery
-from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.errors import BundleError
 from retrieval.retriever import Retriever
-from retrieval.threshold.recalibrate import recalibrate
-from retrieval.threshold.targets import Target
+from retrieval.threshold.calibrate import calibrate
 
 from .load import Answer, Connections, closed_loop, poisson
 from .peers import INSIDE, OURS, Served
@@ -154,7 +154,7 @@ def swap(
     images = images[:MOST_PHOTOS]
     first = Bundle.open(bundle)
     for fpir in OTHER_FPIRS:
-        other = recalibrate(first, folder / f"fpir-{fpir}", target=Target(fpir=fpir), allow_estimate=True)
+        other = with_target(first, folder / f"fpir-{fpir}", fpir)
         if other.threshold != first.threshold:
             break
     candidates = [candidate(path, gallery, images) for path in (bundle.resolve(), other.path)]
@@ -174,6 +174,27 @@ def swap(
     answers, reloads = uvloop.run(ask())
     server.stop()
     return swap_rows(answers, reloads, candidates)
+
+
+def with_target(bundle: Bundle, path: Path, fpir: float) -> Bundle:
+    """Write a bundle with the same model and the threshold for another target."""
+    if bundle.calibration is None:
+        raise BundleError(f"{bundle.path} has no calibration searches", remedy="Export it again from its run")
+    point = calibrate(
+        bundle.calibration.scores, target_fpir=fpir, allow_estimate=True, groups=bundle.calibration.groups
+    )
+    return write_bundle(
+        path,
+        model=bundle.path / "model.onnx",
+        preprocessing=bundle.preprocessing,
+        dim=bundle.dim,
+        operating_point=point,
+        distance_form=bundle.distance_form,
+        precision=bundle.precision,
+        provider=bundle.provider,
+        evidence=bundle.manifest["evidence"],
+        files={name: bundle.read(name) for name in bundle.further_files},
+    )
 
 
 def candidate(path: Path, gallery: Path, images: Sequence[bytes]) -> Candidate:

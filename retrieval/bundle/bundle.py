@@ -112,11 +112,11 @@ class Bundle:
         """What the model was fitted on, None in bundles of versions that did not record it."""
         return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
-    def require_calibration(self) -> CalibrationSet:
-        """Return the searches that the threshold was chosen on; raise BundleError if the bundle stores none."""
-        if self.calibration is None:
-            raise BundleError(f"{self.path} keeps no calibration searches", remedy="Export it again from its run")
-        return self.calibration
+    @cached_property
+    def draws_id(self) -> str:
+        """An identifier of all that draws depend on: bundles that differ in the threshold alone share their draws."""
+        files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
+        return _hash(json.dumps([self.embedding_id, self.distance_form.key, *files]).encode())
 
     @property
     def further_files(self) -> list[str]:

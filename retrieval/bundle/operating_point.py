@@ -12,6 +12,7 @@ from retrieval.errors import InvalidParameter
 CERTIFIED, ESTIMATED = "certified", "estimated"
 UNCALIBRATED = "uncalibrated"  # there is no threshold: searches rank items and decide nothing
 NOTHING = -math.inf  # a threshold that accepts nothing
+UNANCHORED = "unanchored"  # said of a bundle's threshold where it serves: it was not set in the gallery searched
 PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 

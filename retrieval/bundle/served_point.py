@@ -1,41 +1,85 @@
-"""Choose the operating point that serves: the gallery's if it was set with this bundle, else the bundle's."""
+"""Operating points that a gallery keeps, one per bundle, and the choice of the one that serves.
+
+A gallery keeps the points of several bundles of its model, so that a rollback to an earlier bundle finds its point.
+"""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
+from typing import Any
 
 from index.errors import GalleryCorrupt
 from index.shell import command
 
 from .bundle import Bundle
-from .operating_point import OperatingPoint
+from .operating_point import UNANCHORED, OperatingPoint
+
+MOST_POINTS = 8  # bundles whose points a gallery keeps
+DRAWS_ID, POINT = "draws_id", "operating_point"  # keys of a kept point
 
 
-def pack_point(point: OperatingPoint, bundle: Bundle) -> bytes:
-    """Serialize an operating point with the id of the bundle it was set with."""
-    return json.dumps({"bundle_id": bundle.bundle_id, "operating_point": point.to_dict()}).encode()
+@dataclass(frozen=True)
+class KeptPoint:
+    """An operating point that a gallery keeps for a bundle."""
+
+    bundle_id: str
+    draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
+    point: OperatingPoint
+
+
+def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
+    """Return the points that a gallery keeps with the one of this bundle replaced, or removed if it is None."""
+    points = _points(content)
+    points.pop(bundle.bundle_id, None)
+    if point is not None:
+        points[bundle.bundle_id] = {DRAWS_ID: bundle.draws_id, POINT: point.to_dict()}
+    newest = dict(list(points.items())[-MOST_POINTS:])
+    return json.dumps({"points": newest}).encode() if newest else None
 
 
 def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None:
     """Return the operating point that a gallery keeps for this bundle, or None."""
-    kept = read_point(content)
-    return kept[1] if kept is not None and kept[0] == bundle.bundle_id else None
+    return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
 
 
-def read_point(content: bytes | None) -> tuple[str, OperatingPoint] | None:
-    """Return the operating point that a gallery keeps and the id of the bundle it was set with, or None."""
-    if content is None:
-        return None
+def read_points(content: bytes | None) -> list[KeptPoint]:
+    """Return the operating points that a gallery keeps, the newest last."""
     try:
-        values = json.loads(content)
-        return str(values["bundle_id"]), OperatingPoint.from_dict(values["operating_point"])
+        return [
+            KeptPoint(bundle_id, values[DRAWS_ID], OperatingPoint.from_dict(values[POINT]))
+            for bundle_id, values in _points(content).items()
+        ]
     except (ValueError, KeyError, TypeError) as error:
-        raise GalleryCorrupt(
-            f"the gallery's operating point cannot be read: {error!r}",
-            remedy=f"Set it again: `{command('calibrate', 'BUNDLE', 'GALLERY')}`",
-        ) from error
+        raise _damaged(error) from error
 
 
 def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
-    """Return the operating point that serves, given the one that the gallery keeps."""
+    """Return the operating point that serves, given the points that the gallery keeps."""
     return stored_point(content, bundle) or bundle.operating_point
+
+
+def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
+    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle."""
+    return UNANCHORED if point.decides and point is bundle.operating_point else point.status
+
+
+def _points(content: bytes | None) -> dict[str, Any]:
+    """Return the points by bundle id, oldest first."""
+    if content is None:
+        return {}
+    try:
+        values = json.loads(content)
+        if "points" in values:
+            return dict(values["points"])
+        bundle_id = values["bundle_id"]  # galleries of earlier versions keep one point
+        return {bundle_id: {DRAWS_ID: bundle_id, POINT: values[POINT]}}
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> GalleryCorrupt:
+    return GalleryCorrupt(
+        f"the gallery's operating points cannot be read: {error!r}",
+        remedy=f"Index its photos again: `{command('index', 'BUNDLE', 'PHOTOS', '-o', 'NEW')}`",
+    )

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from index.shell import command
 
+from .commands import show_lines
 from .feedback_options import feedback_options, show_tally
+from .options import Place
+
+if TYPE_CHECKING:
+    from retrieval.threshold.gallery_calibration import Proposal
 
 Folder = click.Path(path_type=Path)
 
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Folder)
+@click.argument("gallery", type=Place())
 @click.option(
     "--target-fpir",
     type=float,
@@ -34,15 +41,19 @@ Folder = click.Path(path_type=Path)
     help="Certify the target even with fewer than 300 items, or fail; the threshold is then much stricter.",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the old and the new operating point and the changes as JSON."
+)
 def calibrate(
     bundle: Path,
-    gallery: Path,
+    gallery: Path | str,
     target_fpir: float | None,
     queries: Path | None,
     feedback: Path | None,
     trust_key: Sequence[str],
     certify: bool,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.
 
@@ -55,19 +66,20 @@ def calibrate(
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --dry-run
       retrieval calibrate bundles/shop galleries/shop --target-fpir 0.02
     """
-    from index.gallery import Gallery
+    from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.read import read_catalogue
-    from retrieval.errors import CalibrationError
     from retrieval.retriever import require_match
     from retrieval.threshold.feedback import read_feedback
-    from retrieval.threshold.gallery_anchor import describe
     from retrieval.threshold.gallery_calibration import propose
+    from retrieval.threshold.verdicts import weigh
 
     opened = Bundle.open(bundle)
     photos = None if queries is None else read_catalogue(queries)
     verdicts = () if feedback is None else read_feedback(feedback)
-    with Gallery.open(gallery, read_only=dry_run) as place:
+    if feedback is not None and not as_json:
+        show_tally(len(verdicts), weigh(opened, verdicts, trusted=trust_key))
+    with open_gallery(gallery, read_only=dry_run) as place:
         require_match(opened, place)
         if not dry_run:
             place.lock()  # nobody changes the gallery while it is measured
@@ -80,17 +92,23 @@ def calibrate(
             trusted=tuple(trust_key),
             certify=certify,
         )
-        if proposal.tally is not None:
-            show_tally(len(verdicts), proposal.tally)
-        for photo_id, reason in proposal.refused:
-            click.echo(f"refused {photo_id}: {reason}")
-        if proposal.anchored.point is None:
-            raise CalibrationError(proposal.anchored.why_not)
-        for line in [*proposal.changes(), *describe(proposal.anchored.point)]:
-            click.echo(line)
-        if dry_run:
-            click.echo("Nothing was written.")
-            return
-        proposal.write(place)
-    click.echo(f"Wrote the threshold to {gallery}.")
-    click.echo(f"Next: {command('serve', bundle, gallery)}")
+        if as_json:
+            click.echo(json.dumps(proposal.to_dict(), indent=2))
+        else:
+            show_proposal(proposal)
+        if not dry_run:
+            proposal.write(place)
+    if not as_json:
+        click.echo("Nothing was written." if dry_run else f"Wrote the threshold to {gallery}.")
+    if not as_json and not dry_run:
+        click.echo(f"Next: {command('serve', bundle, gallery)}")
+
+
+def show_proposal(proposal: Proposal) -> None:
+    """Print what would change, and what to expect of the new threshold."""
+    from retrieval.threshold.gallery_anchor import describe
+
+    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
+    for line in [*proposal.changes(), *describe(proposal.after)]:
+        click.echo(line)
+    show_lines("stored searches change", proposal.answers.lines())

@@ -125,7 +125,7 @@ def index(
         view = fpir_forecast(opened, gallery.items) if done.point is None else None
     show_expectations(done, bundle, output, bundle_decides=opened.operating_point.decides)
     if view is not None and view.outgrown:
-        click.echo(f"Warning: {view.warning(bundle)}.")
+        click.echo(f"Warning: {view.warning(bundle, output)}.")
     click.echo(f"Next: {command('serve', bundle, output)}")
 
 

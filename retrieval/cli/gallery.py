@@ -79,18 +79,19 @@ def _decision_recall(value: float, lower: float) -> str:
 def describe_point(opened: Gallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.contents import POINT
-    from retrieval.bundle.served_point import read_point
+    from retrieval.bundle.served_point import read_points
     from retrieval.threshold.drawn_distances import GalleryRates
 
-    kept = read_point(opened.kept(POINT))
-    if kept is None:
+    points = read_points(opened.kept(POINT))
+    if not points:
         return []
-    bundle_id, point = kept
+    newest = points[-1]
+    point = newest.point
     lines = [
-        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {bundle_id[:12]} "
+        f"Threshold {point.threshold:.4f}, set in this gallery with the bundle {newest.bundle_id[:12]} "
         f"for an FPIR of at most {point.target_fpir:.1%} ({point.status})."
     ]
-    rates = GalleryRates.read(opened, point, bundle_id)
+    rates = GalleryRates.read(opened, point, newest.draws_id)
     if rates is None:
         again = command("calibrate", "BUNDLE", opened.path, "--dry-run")
         return [*lines, f"Its FPIR in this version was not measured; `{again}` does."]
@@ -245,8 +246,9 @@ def verify(path: Path) -> None:
 def export(path: Path, output: Path) -> None:
     """Export all photos to a .parquet or .csv file.
 
-    A .parquet file holds everything (ids, vectors, metadata, thumbnails and the change log) and can be imported with
-    `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets and cannot be imported.
+    A .parquet file holds everything but the draws: ids, vectors, metadata, thumbnails, the change log, thresholds and
+    labelled queries. It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for
+    spreadsheets and cannot be imported.
 
     \b
     Example:
@@ -265,13 +267,20 @@ def export(path: Path, output: Path) -> None:
 def import_(source: Path, path: Path) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
-    A new gallery starts with the change log of the exported one; an existing gallery keeps its own.
+    A new gallery starts with the change log, the thresholds and the labelled queries of the exported one; an existing
+    gallery keeps its own.
 
     \b
     Example:
       retrieval gallery import shop.parquet galleries/copy
     """
+    from index.contents import POINT
     from index.transfer import import_photos
 
-    click.echo(f"Wrote {path}: {import_photos(source, path):,} photos.")
-    click.echo(f"An export has no threshold: {command('calibrate', 'BUNDLE', path)}")
+    done = import_photos(source, path)
+    with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
+    click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
+    if with_threshold:
+        click.echo(f"Draws are not exported, so the FPIR and p-values are unknown until they are made again: {again}")
+    else:
+        click.echo(f"No threshold was imported; to set one: {again}")

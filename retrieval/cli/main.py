@@ -40,7 +40,6 @@ SECTIONS = {
     "Judge": {
         "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),
         "explain": Entry("training.explain.cli", "explain", "Show the errors of a run on one page with photos."),
-        "recalibrate": Entry("retrieval.cli.recalibrate", "recalibrate", "Change the threshold of a bundle."),
         "audit": Entry("retrieval.cli.commands", "audit", "Find the items and photos of a gallery that cause errors."),
         "doctor": Entry("retrieval.cli.commands", "doctor", "Check the installation, a bundle and a gallery."),
     },

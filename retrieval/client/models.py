@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from retrieval.bundle.operating_point import UNANCHORED
 from retrieval.errors import RetrievalError
 from retrieval.result import MATCH, Match
 
@@ -60,7 +61,7 @@ class Answer:
     bundle_id: str
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
-    anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
+    threshold_status: str = UNANCHORED  # certified, estimated, "unanchored" (the bundle's) or uncalibrated
     explanation: Explanation | None = None
 
     @property
@@ -129,13 +130,13 @@ class Info:
 
     bundle_id: str
     embedding_id: str
-    threshold: float
-    status: str  # of the target: "certified" or "estimated"
+    threshold: float | None  # None if there is none
+    status: str  # of the target: "certified", "estimated" or "uncalibrated"
     target_fpir: float
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    anchored: bool  # whether the threshold was set in this gallery, else in that of the bundle
+    threshold_status: str  # as in `Answer`
     in_gallery: dict[str, Any] | None  # what the threshold does in the gallery as it is now, if it was measured
     fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
@@ -158,7 +159,8 @@ class Reloaded:
     swapped: bool
     bundle_id: dict[str, str]
     gallery_version: dict[str, int]
-    threshold: dict[str, float]
+    threshold: dict[str, float | None]
+    threshold_status: dict[str, str]  # of each threshold, as in `Answer`
     asked: int  # number of replayed queries
     changed: tuple[Change, ...]
 

@@ -23,7 +23,6 @@ from tqdm import tqdm
 from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
-from index.gallery import Gallery
 from index.location import is_address, open_or_create
 from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
@@ -91,7 +90,7 @@ def index_catalogue(
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
-    A local gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
+    A gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
     measures the existing one, and with `tighten` also tightens it if the new photos require it.
 
     Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
@@ -124,7 +123,7 @@ def index_catalogue(
             bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
-        if isinstance(gallery, Gallery) and not bundle.operating_point.of_pairs:
+        if not bundle.operating_point.of_pairs:
             _anchor(anchor, gallery, report)
         is_empty = not len(gallery)
     if is_new and is_empty and report.refused:
@@ -141,18 +140,21 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], report: IndexRe
     return [photo for photo in photos if photo.photo_id not in refused]
 
 
-def _anchor(anchor: GalleryAnchor, gallery: Gallery, report: IndexReport) -> None:
+def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport) -> None:
     """Update the draws of a gallery, and set its operating point if it has none."""
+    report.unanchored = gallery.undrawable()
+    if report.unanchored:
+        return
     point, draws = stored_point(gallery.kept(POINT), anchor.bundle), anchor.draws(gallery)
     if point is None:
         anchored = anchor.anchored(gallery, draws)
         point, report.unanchored = anchored.point, anchored.why_not
         if point is not None:
             anchor.write(gallery, anchored, action="calibrate")
-    elif GalleryRates.read(gallery, point, anchor.bundle.bundle_id) is None:
+    elif GalleryRates.read(gallery, point, anchor.bundle.draws_id) is None:
         gallery.keep(draws.pack(), "measure the threshold")
     report.point = point
-    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.bundle_id)
+    report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
 
 
 def probe_of(bundle: Bundle) -> Probe:

@@ -47,8 +47,6 @@ def calibrate(
     groups: ArrayLike | None = None,
     seen_labels: Iterable[object] = (),
     gallery_size: int | None = None,
-    cap: float = math.inf,
-    biased: float | None = None,
 ) -> OperatingPoint:
     """Choose a threshold on searches of items that were used for nothing else.
 
@@ -64,10 +62,6 @@ def calibrate(
         Items used in training. Calibrating on any of them is an error.
     gallery_size:
         Number of gallery items that the target applies to. Defaults to the number of items searched here.
-    cap:
-        Upper limit of the threshold, even if a larger one meets the target.
-    biased:
-        Upper limit from biased data, used instead of the limit set by the target. The status is then `estimated`.
 
     Raises
     ------
@@ -82,14 +76,14 @@ def calibrate(
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
     clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
     promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
-    limit = None if promise.far_out or biased is not None else promise.limit(certified=True)
-    point = None if limit is None else choose_threshold(scores, min(limit, cap))
+    limit = None if promise.far_out else promise.limit(certified=True)
+    point = None if limit is None else choose_threshold(scores, limit)
     status = CERTIFIED
     if point is None:
-        if not allow_estimate and biased is None:
+        if not allow_estimate:
             raise CalibrationError(promise.why_not(), remedy=REMEDY)
-        limit = promise.limit(certified=False) if biased is None else biased
-        point, status = None if limit is None else choose_threshold(scores, min(limit, cap)), ESTIMATED
+        limit = promise.limit(certified=False)
+        point, status = None if limit is None else choose_threshold(scores, limit), ESTIMATED
     if point is None:
         raise CalibrationError(
             f"no threshold with FPIR <= {target_fpir:g} finds a single item (TPIR 0)",

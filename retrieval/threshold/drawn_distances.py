@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.drawable import Drawable
 from index.draws import Draws
 from index.kept_draws import OWN, KeptDraws
-from index.reader import Reader
 from index.shell import command
 from retrieval.bundle.operating_point import OperatingPoint
 
@@ -138,10 +138,13 @@ class GalleryRates:
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(cls, gallery: Reader, point: OperatingPoint, bundle_id: str) -> GalleryRates | None:
-        """Return the rates of the newest version, None unless its point and up-to-date draws are of this bundle."""
+    def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
+        """Return the rates of the newest version, None unless it has up-to-date draws and the point is from draws.
+
+        `draws_id` identifies what the draws depend on (`Bundle.draws_id`).
+        """
         kept = KeptDraws.read(gallery) if point.evidence.get("anchored") else None
-        if kept is None or kept.model != bundle_id or not kept.covers(gallery.snapshot()):
+        if kept is None or kept.model != draws_id or not kept.covers(gallery):
             return None
         return cls.of(kept, point)
 

@@ -32,17 +32,19 @@ class FpirForecast:
         """Return the forecast as plain JSON values."""
         return {**vars(self), "outgrown": self.outgrown}
 
-    def warning(self, bundle: Path | None = None) -> str:
+    def warning(self, bundle: Path | None = None, gallery: Path | str = "GALLERY") -> str:
         """Return a warning with the command to run if the gallery is outgrown, else an empty string."""
         if not self.outgrown:
             return ""
-        old, new = ("BUNDLE", "NEW") if bundle is None else (bundle, f"{bundle}-{2 * self.items}")
-        larger = command("recalibrate", old, "-o", new, "--gallery-size", 2 * self.items, "--allow-estimate")
+        anchored = (
+            command("calibrate", "BUNDLE", "GALLERY") if bundle is None else command("calibrate", bundle, gallery)
+        )
         guess = "" if self.known else ", a guess so far out"
         return (
             f"The gallery has {self.items} items and the threshold was set for {self.promised_items}: about "
             f"{self.fpir:.1%} of photos of unknown items now return something{guess}, where {self.target_fpir:.1%} was "
-            f"promised. `{larger}` moves the threshold"
+            f"promised. `{anchored}` sets a threshold in this gallery. If the model was trained on too many of its "
+            f"items, export the run again with --gallery-size {2 * self.items}"
         )
 
 

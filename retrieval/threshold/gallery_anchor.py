@@ -11,19 +11,18 @@ import numpy as np
 
 from index.arrays import load_arrays
 from index.contents import POINT
+from index.drawable import Drawable
 from index.draws import Probes
-from index.gallery import Gallery
 from index.kept_draws import KeptDraws, update_draws
-from index.protocol import GalleryProtocol
-from index.reader import Reader
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.bundle.served_point import pack_point, stored_point
+from retrieval.bundle.served_point import pack_points, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
 from .anchor import Shift, anchor, gallery_shift
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .verdicts import FeedbackCap
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
@@ -48,16 +47,16 @@ class GalleryAnchor:
         self.bundle = bundle
         self.tighten = tighten
 
-    def __call__(self, gallery: Reader) -> Mapping[str, bytes | None]:
+    def __call__(self, gallery: Drawable) -> Mapping[str, bytes | None]:
         """Return the contents to keep with a change of photos."""
         draws = self.draws(gallery)
         contents = draws.pack()
         stricter = self._stricter(gallery, draws) if self.tighten else None
         if stricter is not None:
-            contents[POINT] = pack_point(stricter, self.bundle)
+            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, stricter)
         return contents
 
-    def _stricter(self, gallery: Reader, draws: KeptDraws) -> OperatingPoint | None:
+    def _stricter(self, gallery: Drawable, draws: KeptDraws) -> OperatingPoint | None:
         """Return an operating point to replace one that misses its target, None if there is none or no need for it.
 
         A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
@@ -77,22 +76,25 @@ class GalleryAnchor:
             certify=stored.status == CERTIFIED,
             shift=Shift.of(stored),
         ).point
-        return new if new is not None and new.threshold < stored.threshold else None
+        if new is None or new.threshold >= stored.threshold:
+            return None
+        limit = FeedbackCap.of(stored)
+        return new if limit is None else limit.kept_with(new)
 
-    def follow(self, gallery: GalleryProtocol, *, unanchored: bool = False) -> bool:
+    def follow(self, gallery: Drawable, *, unanchored: bool = False) -> bool:
         """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
 
         With `unanchored` and `tighten`, galleries without a point are followed, too, so that they get one. Returns
         whether the gallery is followed.
         """
-        if not isinstance(gallery, Gallery) or self.bundle.operating_point.of_pairs:
+        if gallery.undrawable() or self.bundle.operating_point.of_pairs:
             return False
         if not (unanchored and self.tighten) and stored_point(gallery.kept(POINT), self.bundle) is None:
             return False
         gallery.on_change = self
         return True
 
-    def draws(self, gallery: Reader, *, labelled: Probes | None = None) -> KeptDraws:
+    def draws(self, gallery: Drawable, *, labelled: Probes | None = None) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
         queries = read_queries(gallery) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
@@ -101,7 +103,7 @@ class GalleryAnchor:
         draws = update_draws(
             gallery,
             KeptDraws.read(gallery) if labelled is None else None,
-            model=self.bundle.bundle_id,
+            model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted,
@@ -112,7 +114,7 @@ class GalleryAnchor:
 
     def anchored(
         self,
-        gallery: Reader,
+        gallery: Drawable,
         draws: KeptDraws,
         *,
         target_fpir: float | None = None,
@@ -139,10 +141,10 @@ class GalleryAnchor:
             return Anchored(draws, None, str(error))
         return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
 
-    def write(self, gallery: Gallery, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
+    def write(self, gallery: Drawable, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
         """Keep the draws, the operating point and any new labelled queries as one change."""
         contents = anchored.draws.pack()
-        contents[POINT] = None if anchored.point is None else pack_point(anchored.point, self.bundle)
+        contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, anchored.point)
         if labelled is not None:
             contents[QUERIES] = _pack_probes(labelled)
         gallery.keep(contents, action)
@@ -171,7 +173,7 @@ def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
     )
 
 
-def read_queries(gallery: Reader) -> Probes | None:
+def read_queries(gallery: Drawable) -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none."""
     content = gallery.kept(QUERIES)
     if content is None:

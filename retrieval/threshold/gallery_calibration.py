@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from index.contents import POINT
 from index.distance import accepts
 from index.draws import Probes
-from index.gallery import Gallery
 from index.kept_draws import OWN
+from index.protocol import GalleryProtocol
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
@@ -24,7 +26,8 @@ from retrieval.indexing.worker import embed_batch
 from .drawn_distances import LABELLED, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor, read_queries
-from .verdicts import Tally, feedback_caps, weigh
+from .stored_searches import ChangedAnswers, stored_searches
+from .verdicts import strictest_cap, weigh
 
 BATCH = 64  # labelled photos per batch
 
@@ -37,18 +40,41 @@ class Proposal:
     before: OperatingPoint
     anchored: Anchored
     labelled: Probes | None
-    tally: Tally | None = None  # of the feedback
+    feedback: Sequence[Feedback] = ()
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id and reason, of labelled photos
+
+    @property
+    def after(self) -> OperatingPoint:
+        """The new operating point; raise CalibrationError if there is none."""
+        if self.anchored.point is None:
+            raise CalibrationError(self.anchored.why_not)
+        return self.anchored.point
+
+    @cached_property
+    def answers(self) -> ChangedAnswers:
+        """The stored searches whose answer changes, none if no threshold serves now."""
+        bundle, draws = self.anchor.bundle, self.anchored.draws
+        searches = stored_searches(bundle, draws, self.feedback) if self.before.decides else []
+        return ChangedAnswers.of(searches, self.before.threshold, self.after.threshold)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the proposal as plain JSON values."""
+        rates = GalleryRates.of(self.anchored.draws, self.after)
+        old = rates.fpir(self.before.threshold) if rates is not None and self.before.decides else None
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "fpir": {"before": old, "after": None if rates is None else rates.fpir(self.after.threshold)},
+            "answers": self.answers.to_dict(),
+            "refused": [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused],
+        }
 
     def changes(self) -> list[str]:
         """Return lines that compare the new threshold with the one that serves now."""
-        after = self.anchored.point
-        if after is None:
-            return []
         if not self.before.decides:
-            return [f"The gallery gets its first threshold, {after.threshold:.4f}."]
-        rates = GalleryRates.of(self.anchored.draws, after)
-        old, new = self.before.threshold, after.threshold
+            return [f"The gallery gets its first threshold, {self.after.threshold:.4f}."]
+        rates = GalleryRates.of(self.anchored.draws, self.after)
+        old, new = self.before.threshold, self.after.threshold
         moved = f"goes {'down' if new < old else 'up'} from {old:.4f} to {new:.4f}"
         lines = [f"The threshold {f'stays at {old:.4f}' if new == old else moved}."]
         if rates is not None:
@@ -62,22 +88,18 @@ class Proposal:
         if mated.any():
             right = draws.own < draws.distances
             shares = [float((accepts(draws.own, t) & right)[mated].mean()) for t in (old, new)]
-            flipped = int((accepts(draws.own, old) != accepts(draws.own, new))[mated].sum())
             photos = "labelled queries" if source == LABELLED else "catalogue photos"
-            lines.append(
-                f"{photos.capitalize()} that find their item: {shares[0]:.1%} before, {shares[1]:.1%} after; "
-                f"{flipped} of {int(mated.sum())} answers change."
-            )
-        return lines
+            lines.append(f"{photos.capitalize()} that find their item: {shares[0]:.1%} before, {shares[1]:.1%} after.")
+        return [*lines, *filter(None, [self.answers.summary()])]
 
-    def write(self, gallery: Gallery) -> None:
+    def write(self, gallery: GalleryProtocol) -> None:
         """Keep the new operating point in the gallery."""
         self.anchor.write(gallery, self.anchored, labelled=self.labelled, action="calibrate")
 
 
 def propose(
     bundle: Bundle,
-    gallery: Gallery,
+    gallery: GalleryProtocol,
     *,
     target_fpir: float | None = None,
     photos: Sequence[Photo] | None = None,
@@ -94,7 +116,8 @@ def propose(
     photos:
         Users' photos with item ids of the gallery. They replace the labelled queries that the gallery keeps.
     feedback:
-        Verdicts on answers, which can lower the threshold but not raise it (`verdicts`).
+        Verdicts on answers, which can lower the threshold but not raise it (`verdicts`). The gallery keeps the limit
+        that they set, and later calibrations obey it unless they ask for a larger target.
     trusted:
         Names of API keys whose verdicts count without a limit.
     certify:
@@ -118,14 +141,18 @@ def propose(
     if labelled is not None:
         _check_items(gallery, labelled)
     tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
-    cap = math.inf if tally is None else feedback_caps(tally, target)[1]
+    cap = strictest_cap(tally, before, target)
     anchor = GalleryAnchor(bundle)
     draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
-    anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=cap, certify=certify)
-    return Proposal(anchor, before, anchored, labelled, tally, refused)
+    anchored = anchor.anchored(
+        gallery, draws, target_fpir=target, cap=math.inf if cap is None else cap.threshold, certify=certify
+    )
+    if anchored.point is not None and cap is not None:
+        anchored = replace(anchored, point=cap.kept_with(anchored.point))
+    return Proposal(anchor, before, anchored, labelled, feedback, refused)
 
 
-def _check_items(gallery: Gallery, labelled: Probes) -> None:
+def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:
     """Raise DataError if most of the labelled photos show items that are not in the gallery."""
     missing = [item for item in labelled.items if not gallery.item(item)]
     if 2 * len(missing) > len(labelled.items):

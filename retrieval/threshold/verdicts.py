@@ -1,9 +1,9 @@
 """Rules for the feedback that may change a threshold.
 
 A search counts as one of an unknown item if its answer was judged "unknown", or if a no-match was judged "right".
-Feedback caps the bundle's threshold at the largest value that returns something for at most the target share of these
-searches. Feedback is biased, because people report what they notice: it can tighten a threshold, but never certifies
-or loosens one.
+Feedback caps the threshold at the largest value that returns something for at most the target share of these searches.
+Feedback is biased, because people report what they notice: it can tighten a threshold, but never certifies or loosens
+one. The gallery's operating point keeps the cap, so later calibrations for the same or a stricter target obey it.
 
 Verdicts may also be false, and a key may be stolen. The influence of each key that the operator does not trust by name
 is therefore limited in two ways:
@@ -22,12 +22,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import DataError
 
 from .feedback import Feedback
@@ -39,6 +40,7 @@ CHANGED = "given again later"
 SAME_PHOTO = "of a photo that the key judged again"
 NOT_UNKNOWN = "not about an unknown item"
 BEYOND_SHARE = "more than those of all other keys"
+CAP = "feedback_cap"  # key in the evidence of an operating point
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,33 @@ class Tally:
         return counted + dropped
 
 
+@dataclass(frozen=True)
+class FeedbackCap:
+    """The largest threshold that verdicts allow, for a target FPIR and stricter ones."""
+
+    threshold: float
+    target_fpir: float
+
+    @classmethod
+    def of(cls, point: OperatingPoint) -> FeedbackCap | None:
+        """Return the cap that an operating point keeps, None if there is none."""
+        values = point.evidence.get(CAP)
+        return None if values is None else cls(**values)
+
+    def kept_with(self, point: OperatingPoint) -> OperatingPoint:
+        """Return an operating point that keeps the cap."""
+        return replace(point, evidence={**point.evidence, CAP: asdict(self)})
+
+
+def strictest_cap(tally: Tally | None, point: OperatingPoint, target_fpir: float) -> FeedbackCap | None:
+    """Return the cap by new verdicts or by those behind an operating point, the smaller one, None if there is none."""
+    kept = FeedbackCap.of(point)
+    caps = [] if kept is None or target_fpir > kept.target_fpir else [kept]
+    if tally is not None:
+        caps.append(FeedbackCap(feedback_cap(tally, target_fpir), target_fpir))
+    return min(caps, key=lambda cap: cap.threshold, default=None)
+
+
 def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[str] = ()) -> Tally:
     """Select the verdicts that count: the last one per answer and photo, within each key's share.
 
@@ -75,8 +104,7 @@ def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[s
         dropped.update((f.key, why) for f, kept in zip(those, which, strict=True) if not kept)
         return [f for f, kept in zip(those, which, strict=True) if kept]
 
-    own = (bundle.embedding_id, bundle.distance_form.key)
-    found = keep(list(feedback), [(f.embedding_id, f.distance_form) == own for f in feedback], OTHER_MODEL)
+    found = keep(list(feedback), [_of_model(f, bundle) for f in feedback], OTHER_MODEL)
     found = keep(found, _last([_answer(f) for f in found]), CHANGED)
     found = keep(found, _last([(f.key, f.item_id, f.distance) for f in found]), SAME_PHOTO)
     found = keep(found, [f.of_unknown_item for f in found], NOT_UNKNOWN)
@@ -84,8 +112,8 @@ def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[s
     return Tally(tuple(found), dropped, frozenset(trusted))
 
 
-def feedback_caps(tally: Tally, target_fpir: float) -> tuple[float, float]:
-    """Return the smallest and the largest cap on the threshold, over leaving out each untrusted key in turn.
+def feedback_cap(tally: Tally, target_fpir: float) -> float:
+    """Return the largest cap on the threshold, over leaving out each untrusted key in turn.
 
     Raises DataError if, without one key, so few verdicts remain that the target would allow fewer than five errors.
     """
@@ -111,7 +139,12 @@ def feedback_caps(tally: Tally, target_fpir: float) -> tuple[float, float]:
                 + ("" if left_out is None else f"; or trust the key: {option(left_out)}"),
             )
         caps.append(_cap(rest, target_fpir))
-    return min(caps), max(caps)
+    return max(caps)
+
+
+def judged_answers(bundle: Bundle, feedback: Sequence[Feedback]) -> list[Feedback]:
+    """Return the last verdict on each answer that was given with a bundle's model and distance form."""
+    return list({_answer(f): f for f in feedback if _of_model(f, bundle)}.values())
 
 
 def named(key: str) -> str:
@@ -127,6 +160,10 @@ def option(key: str) -> str:
 def _cap(distances: NDArray[np.float64], target_fpir: float) -> float:
     """Return the largest threshold that accepts at most the target share of the distances (n,)."""
     return float(np.nextafter(np.sort(distances)[int(target_fpir * len(distances) + 1e-9)], -np.inf))
+
+
+def _of_model(feedback: Feedback, bundle: Bundle) -> bool:
+    return (feedback.embedding_id, feedback.distance_form) == (bundle.embedding_id, bundle.distance_form.key)
 
 
 def _answer(feedback: Feedback) -> tuple[str, str, str, float]:

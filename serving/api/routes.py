@@ -14,6 +14,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from retrieval.bundle.bundle import REPORT
+from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
 from serving.http.guard import DOCS_PATH, REPORT_PATH
 from serving.service import ReloadOutcome, Service
@@ -232,11 +233,13 @@ def docs_routes(app: FastAPI) -> APIRouter:
 
 def _reload_json(outcome: ReloadOutcome) -> dict[str, Any]:
     before, after = outcome.before, outcome.after
+    status = {name: threshold_status(r.point, r.bundle) for name, r in (("before", before), ("after", after))}
     return {
         "swapped": outcome.swapped,
         "bundle_id": {"before": before.bundle.bundle_id, "after": after.bundle.bundle_id},
         "gallery_version": {"before": before.gallery.version, "after": after.gallery.version},
         "threshold": {"before": before.point.threshold_or_none, "after": after.point.threshold_or_none},
+        "threshold_status": status,
         "asked": outcome.queries,
         "changed": [{"query": n, "before": old, "after": new} for n, old, new in outcome.changed],
     }

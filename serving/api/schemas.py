@@ -16,6 +16,13 @@ Fields = Annotated[
     list[Annotated[str, Field(max_length=200)]] | None,
     Field(max_length=64, description="Metadata keys to return with each match; all by default."),
 ]
+ThresholdStatus = Annotated[
+    Literal["certified", "estimated", "unanchored", "uncalibrated"],
+    Field(
+        description="How the FPIR is known in this gallery; unanchored: the bundle's threshold, set elsewhere; "
+        "uncalibrated: there is no threshold."
+    ),
+]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
 MOST_IMAGES = 64  # per batch
 
@@ -122,7 +129,7 @@ class Answer(BaseModel):
                     "timings_ms": {"queue": 0.1, "decode": 2.3, "embed": 7.9, "search": 0.4},
                     "bundle_id": "9f0a…",
                     "gallery_version": 12,
-                    "anchored": True,
+                    "threshold_status": "certified",
                     "explanation": None,
                 }
             ]
@@ -152,7 +159,7 @@ class Answer(BaseModel):
     timings_ms: dict[str, float] = Field(description="queue, decode, embed, search.")
     bundle_id: str
     gallery_version: int
-    anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
+    threshold_status: ThresholdStatus
     explanation: Explanation | None = None
 
 
@@ -233,7 +240,7 @@ class Info(BaseModel):
     distance: str
     min_certainty: float
     evidence: dict[str, Any]
-    anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
+    threshold_status: ThresholdStatus
     in_gallery: dict[str, Any] | None = Field(
         description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured, "
         "and a warning if it misses the target."
@@ -259,7 +266,8 @@ class Reloaded(BaseModel):
     swapped: bool
     bundle_id: dict[str, str] = Field(description="before, after.")
     gallery_version: dict[str, int]
-    threshold: dict[str, float]
+    threshold: dict[str, float | None]
+    threshold_status: dict[str, ThresholdStatus]
     asked: int = Field(description="Queries that were replayed.")
     changed: list[Change]
 

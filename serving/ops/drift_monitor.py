@@ -97,7 +97,7 @@ class DriftMonitor:
             return ""
         return (
             f"The newest photos differ in {', '.join(names)} from those that the threshold was set on, so its error "
-            "rate may not hold. Look at some of them, and recalibrate with similar photos"
+            "rate may not hold. Look at some of them, and calibrate with such photos (--queries)"
         )
 
 

@@ -96,7 +96,7 @@ def threshold_preview_html(threshold: float, served: float, curves: ThresholdCur
     return (
         table(columns, rows, kind="r-table")
         + f"<p class='r-small'>On the calibration's photos, {curves.items:,} items. This "
-        "preview does not change the threshold; <code>retrieval recalibrate</code> makes a bundle with another one.</p>"
+        "preview does not change the threshold; <code>retrieval calibrate</code> sets the gallery's.</p>"
     )
 
 

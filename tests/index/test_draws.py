@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import index.draws
+import index.sampling
 from index.ann.kinds import FLAT, FP16, HNSW, IVF
 from index.ann.recall import Probe
 from index.distance import PLAIN, DistanceForm, squared_distance
-from index.draws import NOBODY, Drawer, Draws, Probes, every_item_once, sample
+from index.draws import NOBODY, Drawer, Draws, Probes
 from index.gallery import Gallery
+from index.sampling import every_item_once, sample
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 
 from .vectors import DIM, filled, unit
@@ -85,7 +86,7 @@ def test_a_sample_of_a_large_gallery_is_that_of_all_photos(tmp_path: Path, monke
     with filled(tmp_path / "g", count=400, items=40) as gallery:
         now, excluded = gallery.snapshot(), np.arange(3, dtype=np.int32)
         short = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
-        monkeypatch.setattr(index.draws, "SMALLEST", 400)  # sorts all photos
+        monkeypatch.setattr(index.sampling, "SMALLEST", 400)  # sorts all photos
         full = [sample(now, chosen, most=most).tolist() for chosen in (NONE, excluded) for most in (5, 20, 39)]
     assert short == full
 

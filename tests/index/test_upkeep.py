@@ -12,9 +12,11 @@ import pytest
 from index import densities, rebuild, snapshot, versions
 from index import gallery as gallery_module
 from index.ann.recall import Recall
+from index.contents import POINT
 from index.distance import PLAIN, Floats, plain_distance
 from index.errors import GalleryCorrupt, GalleryError
 from index.gallery import Gallery
+from index.kept_draws import DRAWS
 from index.segments import sha256
 from index.transfer import export_photos, import_photos
 
@@ -217,6 +219,23 @@ def test_an_export_is_of_one_version(tmp_path: Path) -> None:
     with Gallery.open(tmp_path / "copy") as copy:
         assert [(change.version, change.action) for change in copy.changes()] == [(2, "add"), (1, "add")]
         assert copy.changes()[-1] == gallery.changes()[-1]
+
+
+def test_what_a_gallery_keeps_is_exported_except_draws_and_replaces_nothing(tmp_path: Path) -> None:
+    gallery, other = filled(tmp_path / "g"), filled(tmp_path / "other")
+    gallery.keep({POINT: b"point", "labelled queries": bytes(range(256)), DRAWS: b"draws"}, "calibrate")
+    other.keep({POINT: b"own"}, "calibrate")
+    other.close()
+    export_photos(gallery, tmp_path / "g.parquet")
+    done = import_photos(tmp_path / "g.parquet", tmp_path / "copy")
+    assert (done.photos, done.kept) == (40, {POINT, "labelled queries"})
+    with Gallery.open(tmp_path / "copy") as copy:
+        assert [copy.kept(name) for name in (POINT, "labelled queries", DRAWS)] == [b"point", bytes(range(256)), None]
+        assert copy.changes(1)[0].action == "import the labelled queries and the operating point"
+        assert copy.verify() == []
+    assert import_photos(tmp_path / "g.parquet", tmp_path / "other").kept == set()
+    with Gallery.open(tmp_path / "other") as kept:
+        assert (kept.kept(POINT), kept.kept("labelled queries")) == (b"own", None)
 
 
 def test_photos_of_another_model_are_not_imported(tmp_path: Path) -> None:

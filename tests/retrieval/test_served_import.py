@@ -14,7 +14,6 @@ NOT_NEEDED = (
     "retrieval.threshold.anchor",
     "retrieval.threshold.calibrate",
     "retrieval.threshold.feedback",
-    "retrieval.threshold.recalibrate",
     "retrieval.threshold.report",
     "retrieval.threshold.verdicts",
 )

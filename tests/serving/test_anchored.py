@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from fastapi.testclient import TestClient
 
 from index.contents import POINT
-from retrieval.bundle.bundle import FITTED
+from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
@@ -49,9 +50,10 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
         metrics = client.get("/metrics").text
     point = retriever.point
     assert point.threshold != retriever.bundle.threshold
-    assert (answer["threshold"], answer["anchored"]) == (point.threshold, True)
+    assert (answer["threshold"], answer["threshold_status"]) == (point.threshold, "estimated")
     assert answer["nearest"]["p_value"] == pytest.approx(1 / 25)
-    assert (info["threshold"], info["anchored"], info["fpir_forecast"]) == (point.threshold, True, None)
+    assert (info["threshold"], info["threshold_status"]) == (point.threshold, "estimated")
+    assert info["fpir_forecast"] is None
     assert info["in_gallery"]["fpir"] == pytest.approx(point.evidence["fpir"])
     assert info["in_gallery"]["broken"] is False
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
@@ -112,6 +114,72 @@ def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Pa
             path = f"/v1/photos/new-{item}?item_id=item-{item}"
             client.put(path, content=encode(draw(item, 0)), headers=JPEG)
             info = client.get("/v1/info").json()
-            assert info["anchored"] == (item >= 19)
+            assert info["threshold_status"] == ("estimated" if item >= 19 else "unanchored")
         assert info["threshold"] < 1.9
         assert info["in_gallery"]["items"] == {"own": 24}
+
+
+def test_bundle_and_threshold_move_together_in_a_reload_and_a_rollback(retriever: Retriever, tmp_path: Path) -> None:
+    """The gallery is calibrated with the new bundle first; the running server keeps the threshold of its own."""
+    files = {FITTED: Fitted.of([], []).pack()}
+    make_bundle(tmp_path, name="looser", point=OperatingPoint(0.6, "estimated", 0.4), files=files)
+    make_bundle(tmp_path, name="new", point=OperatingPoint(0.001, "estimated", 0.4), files=files)
+    link, gallery = tmp_path / "current", tmp_path / "gallery"
+    served = retriever.bundle.path
+
+    def lead(to: Path) -> None:
+        link.unlink(missing_ok=True)
+        link.symlink_to(to)
+
+    def state(client: TestClient) -> tuple[str, float, str]:
+        answer = client.post("/v1/search", content=encode(draw(3, 5)), headers=JPEG).json()
+        info = client.get("/v1/info").json()
+        assert [info[name] for name in ("bundle_id", "threshold", "threshold_status")] == [
+            answer[name] for name in ("bundle_id", "threshold", "threshold_status")
+        ]
+        return answer["bundle_id"], answer["threshold"], answer["threshold_status"]
+
+    lead(served)
+    app = create_app(Retriever.open(link, gallery), page=False, reopen=lambda: Retriever.open(link, gallery))
+    with TestClient(app) as client:
+        before = state(client)
+        assert before[1:] == (retriever.point.threshold, "estimated")
+        words = ["calibrate", str(tmp_path / "looser"), str(gallery)]
+        assert CliRunner().invoke(group, words, catch_exceptions=False).exit_code == 0
+        assert state(client) == before
+        lead(tmp_path / "looser")
+        tried = client.post("/v1/admin/reload?dry_run=true", files=[("images", ("a", encode(draw(3, 5))))]).json()
+        looser = Retriever.open(link, gallery).point
+        assert tried["threshold"] == {"before": before[1], "after": looser.threshold}
+        assert tried["threshold_status"] == {"before": "estimated", "after": "estimated"}
+        assert looser.threshold > before[1]
+        assert state(client) == before
+        client.post("/v1/admin/reload")
+        assert state(client) == (Bundle.open(link).bundle_id, looser.threshold, "estimated")
+        lead(tmp_path / "new")  # the gallery is not calibrated with it
+        after = client.post("/v1/admin/reload", files=[("images", ("a", encode(draw(3, 5))))]).json()
+        assert after["threshold_status"] == {"before": "estimated", "after": "unanchored"}
+        assert after["threshold"] == {"before": looser.threshold, "after": 0.001}
+        assert after["changed"] == [{"query": 0, "before": [*after["changed"][0]["before"]], "after": []}]
+        assert state(client)[1:] == (0.001, "unanchored")
+        lead(served)
+        client.post("/v1/admin/reload")
+        assert state(client) == before
+
+
+def test_a_reload_to_another_gallery_takes_its_threshold(retriever: Retriever, tmp_path: Path) -> None:
+    photos = read_catalogue(write_folder(tmp_path / "more", items=range(40), photos=range(2)))
+    index_catalogue(retriever.bundle, photos, tmp_path / "larger", progress=False)
+    link = tmp_path / "galleries"
+    link.symlink_to(tmp_path / "gallery")
+    reopen = partial(Retriever.open, retriever.bundle.path, link)
+    with TestClient(create_app(reopen(), page=False, reopen=reopen)) as client:
+        link.unlink()
+        link.symlink_to(tmp_path / "larger")
+        told = client.post("/v1/admin/reload").json()
+        info = client.get("/v1/info").json()
+    larger = Retriever.open(retriever.bundle.path, tmp_path / "larger")
+    assert told["threshold"] == {"before": retriever.point.threshold, "after": larger.point.threshold}
+    assert told["gallery_version"] == {"before": retriever.gallery.version, "after": larger.gallery.version}
+    assert (info["threshold"], info["gallery"]["version"]) == (larger.point.threshold, larger.gallery.version)
+    assert larger.point.threshold != retriever.point.threshold

@@ -164,7 +164,7 @@ def test_a_filter_and_an_explanation(client: TestClient, shop: Path) -> None:
     assert search(client)["explanation"] is None
 
 
-def test_feedback_is_kept_for_recalibrate(client: TestClient, shop: Path) -> None:
+def test_feedback_is_kept_for_calibrate(client: TestClient, shop: Path) -> None:
     request_id = search(client)["request_id"]
     assert client.post("/v1/feedback", json={"request_id": request_id, "verdict": "wrong"}).json() == {"recorded": True}
     assert client.post("/v1/feedback", json={"request_id": "other", "verdict": "wrong"}).status_code == 404

@@ -50,7 +50,7 @@ def test_even_a_photo_of_the_gallery_is_no_match(retriever: Retriever, tmp_path:
     (result,) = retriever.search_batch([draw(2, 0)], top_k=4)
     assert not isinstance(result, Exception)
     assert (result.decision, result.reason, result.matches) == ("ranked", "uncalibrated", ())
-    assert (result.threshold, result.margin, result.anchored) == (None, None, False)
+    assert (result.threshold, result.margin, result.threshold_status) == (None, None, "uncalibrated")
     assert result.ranked[0].item_id == "item-02"
     assert len(result.ranked) == 4
     assert [m.distance for m in result.ranked] == sorted(m.distance for m in result.ranked)

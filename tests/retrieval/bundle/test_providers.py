@@ -7,19 +7,15 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from retrieval.bundle.bundle import CALIBRATION, Bundle, write_bundle
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.golden import check_golden, golden_pixels, pack_golden
 from retrieval.bundle.providers import LARGEST_BATCH, PROVIDERS, engines_of, find_provider
 from retrieval.errors import BundleError, InvalidParameter, MissingDependency
 from retrieval.images import Preprocessing
 from retrieval.inspect.doctor import examine
-from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import recalibrate
 
 from ...world import DIM, SIZE, make_bundle, write_model
-from ..threshold.test_gallery_size import searches, simulated
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
@@ -59,20 +55,6 @@ def test_a_bundle_that_names_no_provider_keeps_its_embedding_and_runs(bundle: Bu
     assert old.embedding_id == bundle.embedding_id == hashlib.sha256(text.encode()).hexdigest()
     assert old.provider is None
     assert old.embedder().embed_pixels(golden_pixels(SIZE)).vectors.shape == (1, DIM)
-
-
-def test_recalibration_keeps_precision_and_provider(tmp_path: Path) -> None:
-    vectors, labels = simulated(60, 4, seed=0)
-    scores = searches(vectors, labels, np.arange(60), 4)
-    asked = len(scores.own)
-    packed = CalibrationSet(scores, None, np.arange(asked).astype(str), np.ones(asked, np.float32)).pack()
-    point = calibrate(scores, target_fpir=0.1, allow_estimate=True)
-    plain = make_bundle(tmp_path, point=point, files={CALIBRATION: packed})
-    for number, form in enumerate(({"precision": "int8", "provider": "openvino"}, {"provider": None})):
-        made = remade(plain, tmp_path / f"made-{number}", files={CALIBRATION: packed}, **form)
-        again = recalibrate(made, tmp_path / f"again-{number}", allow_estimate=True)
-        told = (again.precision, again.provider, again.embedding_id, again.threshold)
-        assert told == (made.precision, made.provider, made.embedding_id, made.threshold)
 
 
 @pytest.mark.skipif(not ABSENT, reason="every provider is installed")

@@ -10,23 +10,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
-from retrieval.bundle.bundle import CALIBRATION, MANIFEST, Bundle
-from retrieval.bundle.calibration_set import CalibrationSet
+from retrieval.bundle.bundle import MANIFEST, Bundle
 from retrieval.bundle.signing import SIGNATURE, PublicKey, SigningKey, new_signing_key, sign_bundle
 from retrieval.cli.main import group
 from retrieval.errors import BundleCorrupt, BundleUntrusted, InvalidParameter, MissingDependency
 from retrieval.retriever import Retriever
-from retrieval.threshold.calibrate import calibrate
-from retrieval.threshold.recalibrate import recalibrate
 
 from ...world import make_bundle
-from ..threshold.test_gallery_size import searches, simulated
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
@@ -185,21 +180,6 @@ def test_a_gallery_is_intact_too(world: Path) -> None:
     output = run("doctor", world / "bundle", world / "gallery").output
     assert "intact, 30 photos of 10 items" in output
     assert "verified" not in output
-
-
-def test_a_recalibrated_bundle_needs_a_signature_of_its_own(tmp_path: Path, key: Path, public: Path) -> None:
-    vectors, labels = simulated(300, 4, seed=0)
-    scores = searches(vectors, labels, np.arange(300), 4)
-    names = [str(number) for number in range(len(scores.own))]
-    packed = CalibrationSet(scores, None, np.array(names), np.ones(len(names), np.float32)).pack()
-    bundle = make_bundle(tmp_path, point=calibrate(scores), files={CALIBRATION: packed})
-    sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(key))
-    made = recalibrate(bundle, tmp_path / "unsigned", allow_estimate=True)
-    assert not (made.path / SIGNATURE).exists()
-    words = ("recalibrate", bundle.path, "-o", tmp_path / "signed", "--allow-estimate", "--sign", key)
-    done = run(*words)
-    assert done.exit_code == 0, done.output
-    assert Bundle.open(tmp_path / "signed", trust=[public]).signed_by
 
 
 def test_the_commands_make_keys_and_sign(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ INFO = {
     "distance": "plain",
     "min_certainty": 1.5,
     "evidence": {"errors": 0},
-    "anchored": False,
+    "threshold_status": "unanchored",
     "in_gallery": None,
     "fpir_forecast": None,
     "gallery": GALLERY,
@@ -72,6 +72,7 @@ RELOADED = {
     "bundle_id": {"before": "a", "after": "b"},
     "gallery_version": {"before": 1, "after": 2},
     "threshold": {"before": 0.5, "after": 0.4},
+    "threshold_status": {"before": "unanchored", "after": "certified"},
     "asked": 2,
     "changed": [{"query": 1, "before": ["mug", "cup"], "after": []}],
 }
@@ -365,6 +366,7 @@ def test_a_reload_may_replay_images(ask: Ask, server: Server) -> None:
     assert "content-type" not in only(server).headers
     assert made.changed == (client_answers.Change(1, ("mug", "cup"), ()),)
     assert (made.swapped, made.asked, made.threshold["after"]) == (False, 2, 0.4)
+    assert made.threshold_status == {"before": "unanchored", "after": "certified"}
     server.will(RELOADED)
     ask("reload", images=[JPEG, PNG], dry_run=True)
     assert only(server).url.raw_path == b"/v1/admin/reload?dry_run=true"

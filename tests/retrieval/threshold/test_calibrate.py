@@ -10,7 +10,7 @@ from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.consistency import UtilityCurves, search_curves, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, search_scores
 from retrieval.threshold.bounds import bound_p_value, items_needed, upper_bound
-from retrieval.threshold.calibrate import best_threshold, calibrate, most_useful_threshold
+from retrieval.threshold.calibrate import best_threshold, calibrate, choose_threshold, most_useful_threshold
 from retrieval.threshold.gallery_size import size_model
 
 
@@ -130,16 +130,6 @@ def test_few_answers_are_told() -> None:
     found, lost = calibrate(scores, allow_estimate=True), calibrate(missing, allow_estimate=True)
     assert len(found.caveats()) == 1
     assert f"Only {lost.evidence['tpir']:.0%}" in lost.caveats()[1]
-
-
-def test_a_cap_holds_and_biased_data_certify_nothing() -> None:
-    scores = searches(300)
-    free = calibrate(scores)
-    capped = calibrate(scores, cap=free.threshold - 0.01)
-    loose = calibrate(scores, biased=free.threshold + 0.01)
-    assert capped.threshold <= free.threshold - 0.01
-    assert capped.status == free.status == "certified"
-    assert loose.status == "estimated"
 
 
 def rising(items: int, allowed: int, *, seed: int = 0) -> SearchScores:
@@ -308,7 +298,7 @@ def test_ten_times_as_many_items_can_be_certified_and_no_more() -> None:
 
 def test_for_a_smaller_gallery_the_rate_is_that_of_its_subsets() -> None:
     scores = sized(100)
-    point = calibrate(scores, target_fpir=0.1, gallery_size=20, biased=0.6)
+    point = calibrate(scores, target_fpir=0.1, gallery_size=20, allow_estimate=True)
     assert point.evidence["gallery_size"] == 20
     expected = 1 - stats.hypergeom(99, (scores.near <= point.threshold).sum(axis=1), 20).pmf(0)
     assert point.evidence["fpir"] == pytest.approx(expected.mean())
@@ -330,15 +320,14 @@ def test_the_spread_over_halves_by_hand() -> None:
 def test_few_candidates_hold_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is among them however many there are."""
     scores = rising(150, 7)
-    whole = calibrate(scores, target_fpir=0.05, biased=1.5)
+    whole = choose_threshold(scores, 1.5)
     monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
-    assert calibrate(scores, target_fpir=0.05, biased=1.5).threshold == 1.5
+    assert choose_threshold(scores, 1.5) == 1.5
     monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 151)
-    assert calibrate(scores, target_fpir=0.05, biased=1.5) == whole
+    assert choose_threshold(scores, 1.5) == whole
     early = SearchScores(np.arange(150), np.full(150, 0.01), scores.impostor, 150)
     monkeypatch.setattr("retrieval.threshold.calibrate.CANDIDATES", 2)
-    first = float(np.nextafter(scores.impostor.min(), 0))
-    assert calibrate(early, target_fpir=0.5, biased=1.9).threshold == first
+    assert choose_threshold(early, 1.9) == float(np.nextafter(scores.impostor.min(), 0))
 
 
 def test_where_no_stranger_comes_near_any_distance_is_kept() -> None:
@@ -370,17 +359,6 @@ def test_the_size_model_is_of_the_other_items(items: int) -> None:
     assert size.items == items - 1
     assert size.near.shape == (items, min(32, items - 1))
     assert np.isfinite(size.near).all()
-
-
-def test_a_cap_holds_whatever_the_status() -> None:
-    few, many = searches(15), searches(300)
-    for scores, status in ((few, "estimated"), (many, "certified")):
-        free = calibrate(scores, allow_estimate=True)
-        assert free.status == status
-        capped = calibrate(scores, allow_estimate=True, cap=0.5)
-        assert capped.threshold == 0.5 < free.threshold
-        assert capped.status == status
-    assert calibrate(many, biased=0.8, cap=0.5).threshold == 0.5
 
 
 def test_searches_that_cannot_calibrate_are_refused() -> None:

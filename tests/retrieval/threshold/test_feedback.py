@@ -1,44 +1,76 @@
+from __future__ import annotations
+
 import json
 import os
+import shutil
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from retrieval.bundle.bundle import CALIBRATION, Bundle
-from retrieval.bundle.calibration_set import CalibrationSet
+from index.contents import POINT
+from index.gallery import Gallery
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import stored_point
 from retrieval.cli.main import group
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.result import Match, SearchResult
-from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.feedback import MAX_BYTES, Feedback, append_feedback, feedback_on, read_feedback
-from retrieval.threshold.recalibrate import recalibrate
-from retrieval.threshold.verdicts import feedback_caps, weigh
+from retrieval.threshold.gallery_anchor import GalleryAnchor
+from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.verdicts import feedback_cap, weigh
 
 from ...world import make_bundle
-from .test_gallery_size import searches, simulated
+from .test_gallery_size import simulated
 
 pytestmark = pytest.mark.usefixtures("empty_pictures")
 
 
+class Shop(NamedTuple):
+    bundle: Bundle  # whose threshold is the one that its gallery gets
+    gallery: Path
+
+    def point(self, feedback: Sequence[Feedback] = (), trusted: Sequence[str] = (), **options: float) -> OperatingPoint:
+        """Return the operating point that calibration would set."""
+        with Gallery.open(self.gallery, read_only=True) as gallery:
+            return propose(self.bundle, gallery, feedback=feedback, trusted=trusted, **options).after
+
+    def copy(self, folder: Path) -> Shop:
+        shutil.copytree(self.gallery, folder / "gallery")
+        return Shop(self.bundle, folder / "gallery")
+
+    def calibrate(self, feedback: Sequence[Feedback] = (), **options: float) -> OperatingPoint:
+        """Set the threshold of the gallery and return its operating point."""
+        with Gallery.open(self.gallery) as gallery:
+            proposal = propose(self.bundle, gallery, feedback=feedback, trusted=["shop"], **options)
+            proposal.write(gallery)
+            return proposal.after
+
+
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    vectors, labels = simulated(300, 4, seed=0)
-    scores = searches(vectors, labels, np.arange(300), 4)
-    count = len(scores.own)
-    packed = CalibrationSet(scores, None, np.arange(count).astype(str), np.ones(count, np.float32)).pack()
-    return make_bundle(
-        tmp_path_factory.mktemp("feedback") / "bundle", point=calibrate(scores), files={CALIBRATION: packed}
-    )
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    folder = tmp_path_factory.mktemp("feedback")
+    vectors, labels = simulated(300, 2, seed=0)
+    files = {FITTED: Fitted.of([], []).pack()}
+    bundle = make_bundle(folder / "first", files=files)
+    with Gallery.create(folder / "gallery", dim=vectors.shape[1], embedding_id=bundle.embedding_id) as gallery:
+        gallery.add([f"p{i}" for i in range(len(labels))], [f"item-{label}" for label in labels], vectors)
+        point = propose(bundle, gallery, target_fpir=0.05).after
+        bundle = make_bundle(folder / "second", point=replace(point, evidence={}), files=files)
+        propose(bundle, gallery).write(gallery)
+    return Shop(bundle, folder / "gallery")
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the report's pictures out, which take seconds."""
-    monkeypatch.setattr("retrieval.threshold.recalibrate.render_report", lambda data: "")
+@pytest.fixture(scope="module")
+def bundle(shop: Shop) -> Bundle:
+    return shop.bundle
 
 
 def told(bundle: Bundle, distances: np.ndarray, verdict: str = "unknown", key: str = "shop") -> list[Feedback]:
@@ -58,49 +90,64 @@ def strangers(bundle: Bundle, shift: float, key: str = "shop") -> list[Feedback]
     return told(bundle, bundle.threshold + shift + np.linspace(-0.05, 0.95, 200), key=key)
 
 
-def caps(bundle: Bundle, feedback: list[Feedback], *trusted: str) -> tuple[float, float]:
-    return feedback_caps(weigh(bundle, feedback, trusted=trusted), 0.05)
+def cap(bundle: Bundle, feedback: list[Feedback], *trusted: str) -> float:
+    return feedback_cap(weigh(bundle, feedback, trusted=trusted), 0.05)
 
 
-def test_too_many_answers_to_strangers_tighten(bundle: Bundle, tmp_path: Path) -> None:
-    tighter = recalibrate(bundle, tmp_path / "tighter", feedback=strangers(bundle, -0.2), trusted=["shop"])
-    assert tighter.threshold == pytest.approx(bundle.threshold - 0.2, abs=0.02)
-    assert tighter.threshold < bundle.threshold - 0.19
-    assert tighter.operating_point.status == "certified"  # what held at a larger threshold holds here
-    later = recalibrate(tighter, tmp_path / "later", gallery_size=100)
-    assert later.threshold == tighter.threshold  # and it is not forgotten
+def test_too_many_answers_to_strangers_tighten_and_are_not_forgotten(shop: Shop, tmp_path: Path) -> None:
+    bundle, own = shop.bundle, shop.copy(tmp_path)
+    tighter = own.calibrate(strangers(bundle, -0.2))
+    assert bundle.threshold - 0.22 < tighter.threshold < bundle.threshold - 0.19
+    assert tighter.status == "certified"  # what held at a larger threshold holds here
+    assert own.calibrate() == tighter
+    assert own.calibrate(target_fpir=0.02) == own.calibrate(target_fpir=0.02)
+    assert own.calibrate(target_fpir=0.02).threshold <= tighter.threshold
+    looser = own.calibrate(target_fpir=0.1)
+    assert looser.threshold > bundle.threshold  # asked for by name
+    assert "feedback_cap" not in looser.evidence
 
 
-def test_later_feedback_loosens_no_cap(bundle: Bundle, tmp_path: Path) -> None:
+def test_growth_that_tightens_keeps_the_cap(shop: Shop, tmp_path: Path) -> None:
+    own = shop.copy(tmp_path)
+    tight = own.calibrate(strangers(shop.bundle, -0.1))
+    vectors, _ = simulated(300, 2, seed=0)
+    with Gallery.open(own.gallery) as gallery:
+        gallery.on_change = GalleryAnchor(shop.bundle, tighten=True)
+        names = [f"near-{i}" for i in range(60)]
+        near = vectors[::10] + 0.06 * np.random.default_rng(1).normal(size=(60, vectors.shape[1]))
+        gallery.add(names, names, near / np.linalg.norm(near, axis=1, keepdims=True))
+        after = stored_point(gallery.kept(POINT), shop.bundle)
+    assert after is not None
+    assert after.threshold < tight.threshold
+    assert after.evidence["feedback_cap"] == tight.evidence["feedback_cap"]
+
+
+def test_later_feedback_loosens_no_cap(shop: Shop, tmp_path: Path) -> None:
     """The first verdicts tighten by 0.2; later ones that would allow 0.1 more, or anything at all, change nothing."""
-    tight = recalibrate(bundle, tmp_path / "tight", feedback=strangers(bundle, -0.2), trusted=["shop"])
-    for name, shift in (("later", -0.1), ("lenient", 0.3)):
-        later = recalibrate(tight, tmp_path / name, feedback=strangers(bundle, shift), trusted=["shop"])
+    bundle, own = shop.bundle, shop.copy(tmp_path)
+    tight = own.calibrate(strangers(bundle, -0.2))
+    for shift in (-0.1, 0.3):
+        later = own.calibrate(strangers(bundle, shift))
         assert later.threshold == tight.threshold
-        assert later.operating_point.evidence["feedback_cap"] == tight.operating_point.evidence["feedback_cap"]
-    tighter = recalibrate(tight, tmp_path / "tighter", feedback=strangers(bundle, -0.3), trusted=["shop"])
-    assert tighter.threshold < tight.threshold - 0.09
+        assert later.evidence["feedback_cap"] == tight.evidence["feedback_cap"]
+    assert own.calibrate(strangers(bundle, -0.3)).threshold < tight.threshold - 0.09
 
 
-def test_few_answers_to_strangers_loosen_nothing_unless_asked(bundle: Bundle, tmp_path: Path) -> None:
-    kept = recalibrate(bundle, tmp_path / "kept", feedback=strangers(bundle, 0.2), trusted=["shop"])
-    assert kept.threshold == bundle.threshold
-    feedback = strangers(bundle, 0.05)
-    loose = recalibrate(bundle, tmp_path / "loose", feedback=feedback, trusted=["shop"], accept_biased=True)
-    assert bundle.threshold < loose.threshold <= bundle.threshold + 0.06
-    assert loose.operating_point.status == "estimated"
+def test_few_answers_to_strangers_loosen_nothing(shop: Shop) -> None:
+    for shift in (0.05, 0.2):
+        assert shop.point(strangers(shop.bundle, shift), ["shop"]).threshold == shop.bundle.threshold
 
 
 def test_right_no_matches_count_and_other_models_do_not(bundle: Bundle) -> None:
     unknown = strangers(bundle, 0.0)
     quiet = [replace(f, verdict="right", decision="no_match") for f in unknown[50:]] + unknown[:50]
-    expected = caps(bundle, unknown, "shop")
-    assert caps(bundle, quiet, "shop") == expected
+    expected = cap(bundle, unknown, "shop")
+    assert cap(bundle, quiet, "shop") == expected
     noise = [replace(f, embedding_id="other") for f in unknown] + told(bundle, np.linspace(0.01, 0.02, 500), "wrong")
     noise = [replace(f, request_id=f"{f.request_id}-noise") for f in noise]
-    assert caps(bundle, [*noise, *unknown], "shop") == expected
+    assert cap(bundle, [*noise, *unknown], "shop") == expected
     with pytest.raises(DataError, match=r"99 searches of unknown items.* takes 100"):
-        caps(bundle, [*noise, *unknown[:99]], "shop")
+        cap(bundle, [*noise, *unknown[:99]], "shop")
 
 
 def test_a_verdict_survives_its_file(bundle: Bundle, tmp_path: Path) -> None:
@@ -187,11 +234,22 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: py
         append_feedback(file, Feedback(**LINE))
 
 
-def test_the_command_says_what_the_feedback_did(bundle: Bundle, tmp_path: Path) -> None:
-    file = tmp_path / "feedback.jsonl"
-    for feedback in strangers(bundle, -0.2):
+def test_the_command_says_what_the_feedback_did(shop: Shop, tmp_path: Path) -> None:
+    file, own = tmp_path / "feedback.jsonl", shop.copy(tmp_path)
+    for feedback in strangers(shop.bundle, -0.2):
         append_feedback(file, feedback)
-    arguments = ["recalibrate", str(bundle.path), "-o", str(tmp_path / "new")]
-    result = CliRunner().invoke(group, [*arguments, "--feedback", str(file), "--trust-key", "shop"])
-    assert result.exit_code == 0, result.output
-    assert f"The feedback tightens the threshold, from {bundle.threshold:.4f} to" in result.output
+    words = ["calibrate", str(shop.bundle.path), str(own.gallery), "--feedback", str(file), "--trust-key", "shop"]
+    listed = CliRunner().invoke(group, [*words, "--dry-run", "--json"], catch_exceptions=False)
+    report = json.loads(listed.output)
+    changed = report["answers"]["changed"]
+    assert report["answers"]["searched"] == {"judged answer": 200}
+    after = report["after"]["threshold"]
+    assert {entry["name"] for entry in changed} == {
+        f.request_id for f in strangers(shop.bundle, -0.2) if after < f.distance <= shop.bundle.threshold
+    }
+    assert {(entry["before"], entry["after"]) for entry in changed} == {("item-1", "no match")}
+    result = CliRunner().invoke(group, words, catch_exceptions=False)
+    assert f"The threshold goes down from {shop.bundle.threshold:.4f} to {after:.4f}." in result.output
+    assert f"Answers that change: {len(changed)} of 200 judged answers." in result.output
+    assert f"judged answer {changed[0]['name']}: item-1 -> no match" in result.output
+    assert own.point().threshold == after

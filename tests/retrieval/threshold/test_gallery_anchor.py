@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +15,23 @@ from click.testing import CliRunner
 from index.contents import POINT
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws
-from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
+from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
-from retrieval.bundle.served_point import served_point, stored_point
+from retrieval.bundle.served_point import MOST_POINTS, pack_points, read_points, served_point, stored_point
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import CalibrationError, DataError
+from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
 from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor, read_queries
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
 
 from ...world import draw, encode, make_bundle, write_folder
 
@@ -51,7 +56,7 @@ def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: 
     assert report.rates.fpir(report.point.threshold) == report.point.evidence["fpir"] <= 0.2
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
-        assert (found.threshold, found.anchored) == (report.point.threshold, True)
+        assert (found.threshold, found.threshold_status) == (report.point.threshold, "estimated")
         assert found.matches[0].item_id == "item-03"
         assert found.matches[0].p_value == retriever.rates().p_value(found.matches[0].distance)  # type: ignore[union-attr]
         assert found.matches[0].p_value == pytest.approx(1 / 31)
@@ -73,7 +78,7 @@ def test_items_that_the_model_was_fitted_on_set_no_threshold(tmp_path: Path) -> 
         assert len(draws.fitted) == 15
     with Retriever.open(fitted.path, tmp_path / "g") as retriever:
         found = retriever.search(encode(draw(3, 9)))
-        assert (found.threshold, found.anchored, found.nearest.p_value) == (0.5, False, None)  # type: ignore[union-attr]
+        assert (found.threshold, found.threshold_status, found.nearest.p_value) == (0.5, "unanchored", None)  # type: ignore[union-attr]
 
 
 def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Path) -> None:
@@ -108,6 +113,61 @@ def test_the_point_of_another_bundle_does_not_serve(tmp_path: Path) -> None:
         assert served_point(content, other) == other.operating_point
         assert served_point(content, first) != first.operating_point
         assert served_point(None, first) == first.operating_point
+
+
+def test_a_gallery_keeps_the_points_of_several_bundles(tmp_path: Path) -> None:
+    first, other = bundle_of(tmp_path), bundle_of(tmp_path, name="other", point=replace(TARGET, target_fpir=0.4))
+    assert first.bundle_id != other.bundle_id
+    assert first.draws_id == other.draws_id != bundle_of(tmp_path, "item-01", name="fitted").draws_id
+    fill(first, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = stored_point(gallery.kept(POINT), first)
+        propose(other, gallery).write(gallery)
+        assert stored_point(gallery.kept(POINT), first) == before
+        assert stored_point(gallery.kept(POINT), other).target_fpir == 0.4  # type: ignore[union-attr]
+        kept = read_points(gallery.kept(POINT))
+        assert [(each.bundle_id, each.draws_id) for each in kept] == [
+            (bundle.bundle_id, bundle.draws_id) for bundle in (first, other)
+        ]
+        for bundle in (first, other):
+            assert GalleryRates.read(gallery, served_point(gallery.kept(POINT), bundle), bundle.draws_id) is not None
+
+
+def test_the_newest_points_are_kept_and_one_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    bundles = [
+        bundle_of(tmp_path, name=f"b{i}", point=replace(TARGET, threshold=i / 10)) for i in range(MOST_POINTS + 1)
+    ]
+    first = TARGET.to_dict()
+    content: bytes | None = json.dumps({"bundle_id": bundles[0].bundle_id, "operating_point": first}).encode()
+    assert stored_point(content, bundles[0]) == TARGET
+    assert stored_point(content, bundles[1]) is None
+    for bundle in bundles[1:]:
+        content = pack_points(content, bundle, TARGET)
+    assert [stored_point(content, bundle) is None for bundle in bundles] == [True, *[False] * MOST_POINTS]
+    for bundle in bundles[1:]:
+        content = pack_points(content, bundle, None)
+    assert content is None
+    with pytest.raises(GalleryCorrupt, match="cannot be read"):
+        stored_point(b"{}", bundles[0])
+
+
+def test_an_imported_gallery_serves_its_threshold_and_measures_it_again(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    point = fill(bundle, tmp_path, range(30)).point
+    run = partial(CliRunner().invoke, group, catch_exceptions=False)
+    assert run(["gallery", "export", str(tmp_path / "g"), str(tmp_path / "g.parquet")]).exit_code == 0
+    told = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    assert "90 photos, with their threshold" in told
+    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
+        found = retriever.search(encode(draw(3, 9)))
+        assert (found.threshold, found.threshold_status) == (point.threshold, "estimated")  # type: ignore[union-attr]
+        assert found.matches[0].p_value is None
+    assert told.splitlines()[-1].endswith(f"retrieval calibrate BUNDLE {tmp_path / 'copy'}")
+    assert run(["calibrate", str(bundle.path), str(tmp_path / "copy")]).exit_code == 0
+    with Retriever.open(bundle.path, tmp_path / "copy") as retriever:
+        assert retriever.search(encode(draw(3, 9))).matches[0].p_value is not None
+    again = run(["gallery", "import", str(tmp_path / "g.parquet"), str(tmp_path / "copy")]).output
+    assert "No threshold was imported" in again
 
 
 def test_added_photos_leave_the_threshold_and_tell_what_it_does_now(tmp_path: Path) -> None:
@@ -249,7 +309,7 @@ def test_labelled_queries_are_measured_kept_and_used_again(tmp_path: Path) -> No
         again = propose(bundle, gallery).anchored.point
         assert again is not None
         assert (again.threshold, again.evidence["source"]) == (point.threshold, LABELLED)
-        rates = GalleryRates.read(gallery, point, bundle.bundle_id)
+        rates = GalleryRates.read(gallery, point, bundle.draws_id)
         assert rates is not None
         assert rates.fpir(point.threshold) == point.evidence["fpir"]
 
@@ -276,6 +336,41 @@ def test_the_command_says_what_would_change_and_writes_it(tmp_path: Path) -> Non
     assert after.target_fpir == 0.04
 
 
+def test_stored_searches_that_change_are_listed(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    queries = write_folder(tmp_path / "queries", items=range(30), photos=range(11, 12))
+    with Gallery.open(tmp_path / "g") as gallery:
+        draws = propose(bundle, gallery, photos=read_catalogue(queries)).anchored.draws
+        with Retriever(bundle, gallery) as retriever:
+            nearest = {photo.photo_id: retriever.search(photo.read()).nearest for photo in read_catalogue(queries)}
+    old, new = (float(np.quantile([found.distance for found in nearest.values()], share)) for share in (0.7, 0.3))
+    answers = ChangedAnswers.of(stored_searches(bundle, draws), old, new)
+    expected = {name: found.item_id for name, found in nearest.items() if new < found.distance <= old}
+    assert len(expected) == 12
+    assert {search.name: search.item_id for search in answers.changed} == expected
+    assert {search.answer(old) for search in answers.changed} == set(expected.values())
+    assert {search.answer(new) for search in answers.changed} == {NOTHING}
+    assert answers.summary() == "Answers that change: 12 of 30 labelled queries."
+
+
+def test_calibration_searches_too_uncertain_for_an_answer_never_change(tmp_path: Path) -> None:
+    vectors = np.eye(48, dtype=np.float32)[:4]
+    scores = SearchScores(np.arange(4).astype(str), np.full(4, 0.1), np.full(4, 0.5), 4, np.full((4, 1), 0.5))
+    certainties = np.array([0.5, 2, 2, 2], np.float32)
+    names = np.array(["a", "b", "c", "d"])
+    files = {
+        FITTED: Fitted.of([], []).pack(),
+        CALIBRATION: CalibrationSet(scores, None, names, certainties, vectors).pack(),
+    }
+    bundle = make_bundle(tmp_path, point=replace(TARGET, min_certainty=1.0), files=files)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        proposal = propose(bundle, gallery)
+        assert proposal.after.min_certainty == 1.0
+        assert {search.name for search in stored_searches(bundle, proposal.anchored.draws)} == {"b", "c", "d"}
+
+
 def test_a_damaged_point_is_found(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
@@ -293,7 +388,7 @@ def test_a_photo_that_no_draw_has_seen_leaves_the_rates_unknown(tmp_path: Path) 
             gallery.add(["new"], ["new"], np.eye(48, dtype=np.float32)[:1])  # by a process without the bundle
         assert retriever.rates() is None
         answer = retriever.search(encode(draw(3, 9)))
-        assert (answer.anchored, answer.matches[0].p_value) == (True, None)
+        assert (answer.threshold_status, answer.matches[0].p_value) == ("estimated", None)
         with Gallery.open(tmp_path / "g") as gallery:
             GalleryAnchor(bundle).write(gallery, propose(bundle, gallery).anchored, action="calibrate")
         assert retriever.rates() is not None
@@ -329,7 +424,7 @@ def test_draws_of_another_bundle_tell_nothing(tmp_path: Path) -> None:
         point = stored_point(gallery.kept(POINT), bundle)
         assert point is not None
         gallery.keep(GalleryAnchor(other).draws(gallery).pack(), "measure")
-        assert GalleryRates.read(gallery, point, bundle.bundle_id) is None
+        assert GalleryRates.read(gallery, point, bundle.draws_id) is None
 
 
 def test_damaged_draws_are_made_again(tmp_path: Path) -> None:

@@ -10,6 +10,19 @@ from retrieval.threshold.targets import Target
 from .test_calibrate import searches
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"precision": 0.9}, "mated_share"),
+        ({"fpir": 0.1, "far": 0.01}, "one of FPIR, FAR and precision"),
+        ({"fpir": 1.5}, "lie between 0 and 1"),
+    ],
+)
+def test_targets_that_make_no_sense_are_refused(values: dict[str, float], message: str) -> None:
+    with pytest.raises(InvalidParameter, match=message):
+        Target(**values)
+
+
 def test_a_precision_is_reached_on_the_searches_it_is_asked_of() -> None:
     scores = searches(300)
     for share in (0.2, 0.8):

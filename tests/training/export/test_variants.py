@@ -1,4 +1,4 @@
-"""A run in another precision, the whole way: export, index, search, recalibrate; and what is refused."""
+"""A run in another precision, the whole way: export, index, search; and what is refused."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,6 @@ from retrieval.images import to_tensor
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.metrics.identification import identification_rates
 from retrieval.retriever import Retriever
-from retrieval.threshold.recalibrate import recalibrate
 from training.data.reader import PhotoReader
 from training.export import variants
 from training.export.comparison import images_per_second, render_comparison
@@ -54,7 +53,7 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
     for row in (fp32, int8):
         assert row["images_per_second"] > 0
         assert row["fpir"] <= 0.2
-    scores = bundle.require_calibration().scores
+    scores = bundle.calibration.scores
     assert int8["fpir"] >= identification_rates(scores, bundle.threshold).fpir
     report = (bundle.path / "report.html").read_text()
     assert "This form of the model beside fp32" in report
@@ -64,7 +63,7 @@ def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) ->
 def test_the_threshold_and_all_searches_come_through_the_int8_model(
     bundle: Bundle, run: Run, shop: list[Photo]
 ) -> None:
-    kept = bundle.require_calibration()
+    kept = bundle.calibration
     by_id = {photo.photo_id: photo for photo in shop}
     asked = [by_id[photo_id].read() for photo_id in kept.photo_ids]
     again = bundle.embedder().embed(asked)
@@ -72,18 +71,14 @@ def test_the_threshold_and_all_searches_come_through_the_int8_model(
     assert np.allclose(again.certainties, kept.certainties, rtol=1e-5)
 
 
-def test_export_index_search_and_recalibrate_with_an_int8_bundle(
+def test_export_index_and_search_with_an_int8_bundle(
     bundle: Bundle, run: Run, shop: list[Photo], tmp_path: Path
 ) -> None:
     report = index_catalogue(bundle, shop, tmp_path / "gallery", progress=False)
     assert report.added == len(shop)
-    moved = recalibrate(bundle, tmp_path / "moved", gallery_size=20, allow_estimate=True)
-    assert (moved.precision, moved.provider, moved.embedding_id) == ("int8", "cpu", bundle.embedding_id)
-    assert "This form of the model beside fp32" in (moved.path / "report.html").read_text()
-    for opened in (bundle, moved):
-        found = Retriever.open(opened.path, tmp_path / "gallery").search(shop[0].read())
-        assert found.matches[0].photo_id == shop[0].photo_id
-        assert found.matches[0].distance < 1e-3
+    found = Retriever.open(bundle.path, tmp_path / "gallery").search(shop[0].read())
+    assert found.matches[0].photo_id == shop[0].photo_id
+    assert found.matches[0].distance < 1e-3
     told = CliRunner().invoke(group, ["doctor", str(bundle.path), str(tmp_path / "gallery")])
     assert told.exit_code == 0, told.output
     assert "16 values, int8, cpu" in told.output
