@@ -123,6 +123,11 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
     )
 
 
+def example_labels_html(labels: Sequence[str]) -> str:
+    """Return the labels of the example photos in their order, as a list that the page's script reads."""
+    return f"<ol id='example-labels'>{''.join(f'<li>{html.escape(label)}</li>' for label in labels)}</ol>"
+
+
 def banner(kind: str, title: str, text: str) -> str:
     """Return the decision banner; `kind` is match, none or refused."""
     return f'<div class="r-banner r-{kind}" role="status"><h2>{html.escape(title)}</h2><p>{html.escape(text)}</p></div>'
