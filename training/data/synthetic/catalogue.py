@@ -22,12 +22,13 @@ from .queries import KNOWN, OTHER_SHARE, Query, Shelf, other_queries, sibling_qu
 
 COLUMNS = ("path", "item_id", "group", "source", "partition", "role", "name", "family", "variation")
 QUALITY = 88
+CATALOGUE, QUERIES = "catalogue.csv", "queries.csv"  # in the directory
 
 
 def make_catalogue(
     directory: str | Path,
     *,
-    items: int = 450,
+    items: int = 420,
     photos: int = 8,
     size: int = 96,
     seed: int = 0,
@@ -86,8 +87,8 @@ def make_catalogue(
             queries.append(query)
             bar.update()
     order = np.random.default_rng((seed, 4)).permutation(len(queries)).tolist()
-    _write_rows(directory / "queries.csv", QUERY_COLUMNS, _write_queries([queries[i] for i in order], directory))
-    return _write_rows(directory / "catalogue.csv", COLUMNS, rows)
+    _write_rows(directory / QUERIES, QUERY_COLUMNS, _write_queries([queries[i] for i in order], directory))
+    return _write_rows(directory / CATALOGUE, COLUMNS, rows)
 
 
 def _write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Path:

@@ -1,0 +1,75 @@
+"""Run the demo with several seeds: rates of new photos under three thresholds, and the time it takes.
+
+    python -m research.benchmarks.demo --output runs/demo
+
+Each seed draws its own catalogue and trains its own model; finished seeds in the output folder are not run again. The
+rates are those of the table that `retrieval demo` ends with. An interval is the 95 % interval of the realised FPIR, by
+bootstrap over the unknown items.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from training.demo.queries import Rates
+from training.demo.run import TARGET_FPIR, measure_demo, run_demo
+from training.demo.thresholds import BY_HAND, kind_rates
+
+from .tables import NONE, Recorder, parser_of
+
+RATES = ("seed", "threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
+KINDS = ("seed", "kind of query", "queries", "return a match", "right item first")
+TIMES = ("seed", "wall clock", "processor")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="Number of seeds, from 0 on.")
+    parser.add_argument("--output", type=Path, default=Path("runs/demo"))
+    arguments = parser.parse_args()
+    demos = [arguments.output / str(seed) for seed in range(arguments.seeds)]
+    times = [_run(folder, seed) for seed, folder in enumerate(demos)]
+    results = [measure_demo(folder) for folder in demos]
+    with Recorder("demo", arguments) as record:
+        record.table("thresholds", RATES)
+        for seed, result in enumerate(results):
+            for name, rates in result.rates.items():
+                record.add(f"{seed}", name, *_cells(rates, promised=name != BY_HAND))
+        record.table("kinds", KINDS)
+        for seed, result in enumerate(results):
+            for name, (count, match, right) in kind_rates(result.answers).items():
+                record.add(f"{seed}", name, f"{count}", f"{match:.3f}", NONE if right is None else f"{right:.3f}")
+        record.table("times", TIMES)
+        for seed, (wall, processor) in enumerate(times):
+            record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
+
+
+def _run(folder: Path, seed: int) -> tuple[float, float]:
+    """Run the demo in a folder, unless it is finished; return its seconds of wall clock and of processor."""
+    times = folder.with_suffix(".json")
+    if not times.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        started, before = time.perf_counter(), _processor_seconds()
+        run_demo(folder, seed=seed)
+        times.write_text(json.dumps([time.perf_counter() - started, _processor_seconds() - before]))
+    wall, processor = json.loads(times.read_text())
+    return wall, processor
+
+
+def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
+    low, high = rates.interval
+    measured = (f"{rates.fpir:.3f}", f"{low:.3f} to {high:.3f}", f"{rates.tpir:.3f}", f"{rates.precision:.3f}")
+    return f"{TARGET_FPIR:.3f}" if promised else NONE, *measured
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+if __name__ == "__main__":
+    main()
