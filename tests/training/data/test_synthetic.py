@@ -70,7 +70,7 @@ def test_partitions_share_no_group(catalogue: Path) -> None:
         parts[photo.group].add(photo.partition)
     assert all(len(found) == 1 for found in parts.values())
     items = {(photo.partition, photo.item_id) for photo in photos}
-    assert Counter(part for part, _ in items) == {"train": 8, "calibration": 6, "test": 6}
+    assert Counter(part for part, _ in items) == {"train": 8, "calibration": 10, "test": 2}
 
 
 def variants(items: Sequence[SyntheticItem], gallery: set[str]) -> float:
@@ -80,14 +80,14 @@ def variants(items: Sequence[SyntheticItem], gallery: set[str]) -> float:
 
 
 def test_unknown_and_untrained_items_have_equally_many_variants_in_the_catalogue() -> None:
-    population = draw_population(10_000, np.random.default_rng(0))
+    population = draw_population(2_000, np.random.default_rng(0))
     gallery = {item.item_id for _, item in population.catalogue}
     known = [*population.partitions["calibration"], *population.partitions["test"]]
     assert not gallery & {item.item_id for item in population.unknown}
-    assert variants(known, gallery) == pytest.approx(variants(population.unknown, gallery), abs=0.03)
+    assert variants(known, gallery) == pytest.approx(variants(population.unknown, gallery), abs=0.06)
     counts = [Counter(item.family for item in items) for items in (known, population.unknown)]
     shares = [[count[family] / count.total() for family in FAMILIES] for count in counts]
-    assert np.ptp(shares, axis=0).max() < 0.02
+    assert np.ptp(shares, axis=0).max() < 0.04
 
 
 def queries(catalogue: Path) -> list[dict[str, str]]:

@@ -18,7 +18,7 @@ from .families import FAMILIES, Shape
 from .photos import turns
 
 LINE_SIZES = (0.75, 0.15, 0.07, 0.03)  # shares of the lines with 1, 2, 3 and 4 items
-TRAINED, CALIBRATED = 0.4, 0.3  # shares of the catalogue's items for training and for calibration; the others are test
+TRAINED, CALIBRATED = 0.4, 0.5  # shares of the catalogue's items for training and for calibration; the others are test
 UNKNOWN_SHARE = 2 / 3  # number of unknown items relative to the catalogue's items
 LETTERS = "abcd"
 
