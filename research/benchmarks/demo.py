@@ -17,12 +17,11 @@ from pathlib import Path
 
 from training.demo.queries import Rates
 from training.demo.run import TARGET_FPIR, measure_demo, run_demo
-from training.demo.thresholds import BY_HAND, kind_rates
+from training.demo.thresholds import BY_HAND, KindRates, kind_rates
 
 from .tables import NONE, Recorder, parser_of
 
-RATES = ("seed", "threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
-KINDS = ("seed", "kind of query", "queries", "return a match", "right item first")
+RATES = ("seed, threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
 TIMES = ("seed", "wall clock", "processor")
 
 
@@ -38,11 +37,11 @@ def main() -> None:
         record.table("thresholds", RATES)
         for seed, result in enumerate(results):
             for name, rates in result.rates.items():
-                record.add(f"{seed}", name, *_cells(rates, promised=name != BY_HAND))
-        record.table("kinds", KINDS)
-        for seed, result in enumerate(results):
-            for name, (count, match, right) in kind_rates(result.answers).items():
-                record.add(f"{seed}", name, f"{count}", f"{match:.3f}", NONE if right is None else f"{right:.3f}")
+                record.add(f"{seed}, {name}", *_cells(rates, promised=name != BY_HAND))
+        kinds = [kind_rates(result.answers) for result in results]
+        record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in range(len(results)))))
+        for name, (count, *_) in kinds[0].items():
+            record.add(_asked(name, kinds[0]), f"{count}", *(_share(rates[name]) for rates in kinds))
         record.table("times", TIMES)
         for seed, (wall, processor) in enumerate(times):
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
@@ -64,6 +63,15 @@ def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
     low, high = rates.interval
     measured = (f"{rates.fpir:.3f}", f"{low:.3f} to {high:.3f}", f"{rates.tpir:.3f}", f"{rates.precision:.3f}")
     return f"{TARGET_FPIR:.3f}" if promised else NONE, *measured
+
+
+def _asked(name: str, rates: KindRates) -> str:
+    return f"{name} returns a match" if rates[name][2] is None else f"{name}, comes first"
+
+
+def _share(rates: tuple[int, float, float | None]) -> str:
+    _, match, right = rates
+    return f"{match if right is None else right:.3f}"
 
 
 def _processor_seconds() -> float:

@@ -34,11 +34,11 @@ def choose_examples(answers: Answers) -> list[Example]:
     Matches return the right item first. The unknown return no match. A miss is a photo of a catalogue item that returns
     no match or another item first.
     """
-    examples = []
-    for kind, fits in _fitting(answers).items():
-        for query in np.flatnonzero(fits[:FIRST])[: COUNTS[kind]].tolist():
-            examples.append(Example(query, kind, _label(answers, query, kind)))
-    return examples
+    return [
+        Example(query, kind, _label(answers, query, kind))
+        for kind, fits in _fitting(answers).items()
+        for query in np.flatnonzero(fits[:FIRST])[: COUNTS[kind]].tolist()
+    ]
 
 
 def copy_examples(answers: Answers, examples: Sequence[Example], folder: Path) -> None:

@@ -45,7 +45,7 @@ class DemoResult:
         """Return the tables with a few sentences about them."""
         parts = (
             self.expectation,
-            [*threshold_table(self.rates, TARGET_FPIR), EXPLANATION],
+            [*threshold_table(self.rates, TARGET_FPIR), "", *EXPLANATION],
             kind_table(self.answers),
             conclude(self.answers, self.rates, TARGET_FPIR),
             describe_examples(self.examples),

@@ -19,9 +19,9 @@ BY_HAND, BUNDLE, GALLERY = "chosen by hand (best F1)", "the bundle's", "the gall
 HEAD = ("threshold", "distance", "promised FPIR", "realised FPIR", "95 % interval", "TPIR", "precision")
 KIND_HEAD = ("query", "queries", "return a match", "right item first")
 EXPLANATION = (
-    "All thresholds answer the same new photos. FPIR: share of searches for unknown items that return a match. TPIR: share\n"
-    "of searches for catalogue items with their item first. Precision: share of matches that are right, where half of the\n"
-    "searches are for unknown items. The unknown items are new ones of the catalogue's population, weighted equally."
+    "FPIR: share of searches for unknown items that return a match. TPIR: share of searches for catalogue items with",
+    "their item first. Precision: share of the matches that are right, where half of the searches are for unknown items.",
+    "The unknown items are new ones of the catalogue's population. All thresholds answer the same new photos.",
 )
 KIND_NAMES = {
     UNKNOWN: "unknown item",
@@ -31,6 +31,10 @@ KIND_NAMES = {
     BLANK: "blank photo",
     NOISE: "random pixels",
 }
+
+
+# By kind of query: the number of queries, and the shares that return a match and, if known, the right item first.
+KindRates = dict[str, tuple[int, float, float | None]]
 
 
 def best_f1_threshold(bundle: Bundle, photos: Sequence[Photo]) -> float:
@@ -66,14 +70,11 @@ def threshold_table(rates: Mapping[str, Rates], target_fpir: float) -> list[str]
     return text_table(HEAD, rows)
 
 
-def kind_rates(answers: Answers) -> dict[str, tuple[int, float, float | None]]:
-    """Return, for each kind of query, its number, and the shares that return a match and the right item first.
-
-    Items are weighted equally. The shares are those of the gallery's threshold.
-    """
+def kind_rates(answers: Answers) -> KindRates:
+    """Return the rates of the threshold that serves, by kind of query, with items weighted equally."""
     kinds, items = answers.kinds, answers.items
     trained = np.isin(items, list(answers.trained))
-    found: dict[str, tuple[int, float, float | None]] = {}
+    found: KindRates = {}
     for name, chosen in (
         ("catalogue item, trained on", (kinds == KNOWN) & trained),
         ("catalogue item, not trained on", (kinds == KNOWN) & ~trained),
@@ -100,14 +101,14 @@ def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -
     kinds = kind_rates(answers)
     siblings = kinds[KIND_NAMES[SIBLING]][1]
     return [
-        f"Chosen by hand on the training photos, a threshold lets {rates[BY_HAND].fpir:.1%} of the searches for unknown "
-        "items return a match.",
+        "Of the searches for unknown items, the threshold chosen by hand on the training photos lets "
+        f"{rates[BY_HAND].fpir:.1%} return a match.",
         f"The bundle's threshold was set in a smaller gallery of calibration items. Here it realises "
         f"{rates[BUNDLE].fpir:.1%}, {_against(rates[BUNDLE], target_fpir)}.",
         f"The gallery's threshold was set in this gallery. It realises {rates[GALLERY].fpir:.1%}, "
         f"{_against(rates[GALLERY], target_fpir)}.",
-        "The promise is for unknown items like those of the catalogue. Searches for unknown variants of catalogue items "
-        f"return a match in {siblings:.1%}.",
+        "The promise is for unknown items like those of the catalogue. Of the searches for unknown variants of "
+        f"catalogue items, {siblings:.1%} return a match.",
     ]
 
 
