@@ -35,10 +35,10 @@ PARTS = ("photos", "run", "bundle", "gallery", "examples", "table.txt")  # of a 
 )
 @click.option("--keep", is_flag=True, help="Keep a finished demo and print its table.")
 def demo(output: Path, seed: int, keep: bool) -> None:
-    """Draw a catalogue, train, export and index it, and ask it queries for known and unknown items.
+    """Draw a catalogue, train, export and index it, and compare thresholds.
 
-    The table at the end compares three thresholds on the same new photos: chosen by hand on the training photos, the
-    bundle's and the gallery's. The output is ready for `retrieval serve`.
+    The table at the end shows three thresholds with the same new photos of known and unknown items: chosen by hand on
+    the training photos, the bundle's and the gallery's. The output is ready for `retrieval serve`.
 
     \b
     Example:

@@ -20,7 +20,7 @@ HEAD = ("threshold", "distance", "promised FPIR", "realised FPIR", "95 % interva
 KIND_HEAD = ("query", "queries", "return a match", "right item first")
 EXPLANATION = (
     "FPIR: share of searches for unknown items that return a match. TPIR: share of searches for catalogue items with",
-    "their item first. Precision: share of the matches that are right, where half of the searches are for unknown items.",
+    "their item first. Precision: share of matches that are right, where half of the searches are for unknown items.",
     "The unknown items are new ones of the catalogue's population. All thresholds answer the same new photos.",
 )
 KIND_NAMES = {

@@ -59,12 +59,7 @@ def make_catalogue(
     InvalidParameter
         For fewer than 10 items or 2 photos, an odd number of photos, or a size below 32.
     """
-    if items < 10:
-        raise InvalidParameter("items", "be at least 10", items)
-    if photos < 2 or photos % 2:
-        raise InvalidParameter("photos", "be even and at least 2", photos)
-    if size < 32:
-        raise InvalidParameter("size", "be at least 32 pixels", size)
+    _check(items, photos, size)
     directory = Path(directory)
     shelf = Shelf(Studio(size, np.random.default_rng((seed, 0))), np.random.default_rng((seed, 1)))
     population = draw_population(items, np.random.default_rng((seed, 2)))
@@ -89,6 +84,15 @@ def make_catalogue(
     order = np.random.default_rng((seed, 4)).permutation(len(queries)).tolist()
     _write_rows(directory / QUERIES, QUERY_COLUMNS, _write_queries([queries[i] for i in order], directory))
     return _write_rows(directory / CATALOGUE, COLUMNS, rows)
+
+
+def _check(items: int, photos: int, size: int) -> None:
+    if items < 10:
+        raise InvalidParameter("items", "be at least 10", items)
+    if photos < 2 or photos % 2:
+        raise InvalidParameter("photos", "be even and at least 2", photos)
+    if size < 32:
+        raise InvalidParameter("size", "be at least 32 pixels", size)
 
 
 def _write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Path:
