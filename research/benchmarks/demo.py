@@ -27,23 +27,23 @@ TIMES = ("seed", "wall clock", "processor")
 
 def main() -> None:
     parser = parser_of(__doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="Number of seeds, from 0 on.")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--output", type=Path, default=Path("runs/demo"))
     arguments = parser.parse_args()
-    demos = [arguments.output / str(seed) for seed in range(arguments.seeds)]
-    times = [_run(folder, seed) for seed, folder in enumerate(demos)]
-    results = [measure_demo(folder) for folder in demos]
+    demos = {seed: arguments.output / str(seed) for seed in arguments.seeds}
+    times = {seed: _run(folder, seed) for seed, folder in demos.items()}
+    results = {seed: measure_demo(folder) for seed, folder in demos.items()}
     with Recorder("demo", arguments) as record:
         record.table("thresholds", RATES)
-        for seed, result in enumerate(results):
+        for seed, result in results.items():
             for name, rates in result.rates.items():
                 record.add(f"{seed}, {name}", *_cells(rates, promised=name != BY_HAND))
-        kinds = [kind_rates(result.answers) for result in results]
-        record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in range(len(results)))))
+        kinds = [kind_rates(result.answers) for result in results.values()]
+        record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in results)))
         for name, (count, *_) in kinds[0].items():
             record.add(_asked(name, kinds[0]), f"{count}", *(_share(rates[name]) for rates in kinds))
         record.table("times", TIMES)
-        for seed, (wall, processor) in enumerate(times):
+        for seed, (wall, processor) in times.items():
             record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
 
 
