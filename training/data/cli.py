@@ -71,6 +71,8 @@ def _parts(photos: list[tuple[str, str]]) -> str:
 def synthetic(output: Path, items: int, seed: int) -> None:
     """Draw a procedural catalogue: items with several photos each, and their CSV.
 
+    `queries.csv` lists new photos to search with, of catalogue items, unknown items and other things.
+
     \b
     Example:
       retrieval data synthetic demo/photos --seed 1
