@@ -32,6 +32,7 @@ from .page_html import (
     answer_html,
     banner,
     drift_html,
+    example_label,
     example_labels_html,
     header_html,
     threshold_preview_html,
@@ -268,13 +269,6 @@ def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[by
         except ImageRefused as error:
             log.warning("an example photo is left out: %s", error)
     return found or [(image, "") for image in gallery_examples(retriever)]
-
-
-def example_label(file: Path) -> str:
-    """Return the label of an example photo: its file name in words, without a leading number."""
-    words = file.stem.replace("_", " ").replace("-", " ").split()
-    label = " ".join(words[1:] if len(words) > 1 and words[0].isdigit() else words)
-    return label[:1].upper() + label[1:]
 
 
 def gallery_examples(retriever: Retriever) -> list[bytes]:

@@ -13,8 +13,8 @@ from PIL import Image
 
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
-from serving.ui.page import example_images, example_label, gallery_examples
-from serving.ui.page_html import example_labels_html
+from serving.ui.page import example_images, gallery_examples
+from serving.ui.page_html import example_label, example_labels_html
 from serving.ui.uploads import PREFIX
 
 from ...world import draw, encode
