@@ -58,7 +58,10 @@ class ServeCommand(GroupedCommand):
 @click.option("--insecure", is_flag=True, help="Allow an address beyond this machine without API keys.")
 @click.option("--page/--no-page", default=None, help="Serve the search page at /.  [default: on this machine only]")
 @click.option(
-    "--examples", type=Folder, multiple=True, help="Photo, or folder of photos, to offer on the page. Can be repeated."
+    "--examples",
+    type=Folder,
+    multiple=True,
+    help="Photo, or folder of photos, to offer on the page under its file name. Can be repeated.",
 )
 @trust_option
 def serve(

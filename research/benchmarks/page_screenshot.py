@@ -1,7 +1,7 @@
 """Take the screenshot of the page for the README, with a real browser and a real search.
 
 Example, after `make demo SERVE=0`:
-    python -m research.benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/query.jpg -o docs/page.png
+    python -m research.benchmarks.page_screenshot demo/bundle demo/gallery demo/photos/queries/0001.jpg -o docs/page.png
 """
 
 from __future__ import annotations

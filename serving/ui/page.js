@@ -66,8 +66,10 @@
 
   // Gradio names neither the buttons of the examples nor some of its own
   new MutationObserver(() => {
-    document.querySelectorAll("button.gallery-item:not([aria-label])").forEach((button, number) => {
-      button.setAttribute("aria-label", `Example ${number + 1}`);
+    const labels = [...document.querySelectorAll("#example-labels li")].map((item) => item.textContent);
+    document.querySelectorAll("button.gallery-item").forEach((button, number) => {
+      button.setAttribute("aria-label", labels[number] || `Example ${number + 1}`);
+      button.dataset.label = labels[number] ?? "";
     });
   }).observe(document.documentElement, { childList: true, subtree: true });
 })();

@@ -27,7 +27,16 @@ from serving.http.limits import Busy, Rates
 from serving.service import NoSuchThing, Service
 
 from .page_events import EVENT, SessionAnswers, events_of
-from .page_html import WAITING, answer_html, banner, drift_html, header_html, threshold_preview_html
+from .page_html import (
+    WAITING,
+    answer_html,
+    banner,
+    drift_html,
+    example_label,
+    example_labels_html,
+    header_html,
+    threshold_preview_html,
+)
 from .page_routes import page_routes
 from .threshold_preview import ThresholdCurves
 from .uploads import Uploads
@@ -87,7 +96,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                         for side, value in zip(SIDES, WHOLE_PHOTO, strict=True)
                     ]
                     part = gradio.Button("Search this part", size="sm")
-                _examples(photo, [uploads.store(None, image) for image in example_images(service.retriever, examples)])
+                _examples(photo, uploads, example_images(service.retriever, examples))
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
                 verdicts, status = _verdicts(service, session_answers)
@@ -170,11 +179,13 @@ def _image_data(token: str | None) -> Any:
     return _gradio().data_classes.ImageData(path=token, url=f"gradio_api/file={token}", meta={})
 
 
-def _examples(photo: gradio.Image, tokens: Sequence[str]) -> None:
-    """Add clickable example photos, selected by number."""
-    if not tokens:
+def _examples(photo: gradio.Image, uploads: Uploads, images: Sequence[tuple[bytes, str]]) -> None:
+    """Add clickable example photos, selected by number. The page's script shows their labels."""
+    if not images:
         return
-    shown = _gradio().Dataset(
+    gradio, tokens = _gradio(), [uploads.store(None, image) for image, _ in images]
+    gradio.HTML(example_labels_html([label for _, label in images]), visible="hidden")
+    shown = gradio.Dataset(
         components=[photo],
         samples=[[token] for token in tokens],
         type="index",
@@ -249,15 +260,15 @@ def _drift(service: Service) -> None:
     drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **UNQUEUED)
 
 
-def example_images(retriever: Retriever, files: Sequence[Path]) -> list[bytes]:
-    """Return the readable files as bytes, or gallery thumbnails if there are none."""
+def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[bytes, str]]:
+    """Return the readable files with their labels, or gallery thumbnails without labels if there are none."""
     found = []
     for file in files:
         try:
-            found.append(read_file(file))
+            found.append((read_file(file), example_label(file)))
         except ImageRefused as error:
             log.warning("an example photo is left out: %s", error)
-    return found or gallery_examples(retriever)
+    return found or [(image, "") for image in gallery_examples(retriever)]
 
 
 def gallery_examples(retriever: Retriever) -> list[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote
 
 from retrieval.bundle.bundle import REPORT
@@ -121,6 +122,18 @@ def drift_html(drifts: Sequence[Drift], warning: str) -> str:
         f"Searches compared: {searches:,}.</p>"
         + table(("", "median now", "median before", "difference"), rows, kind="r-table")
     )
+
+
+def example_label(file: Path) -> str:
+    """Return the label of an example photo: its file name in words, without a leading number."""
+    words = file.stem.replace("_", " ").replace("-", " ").split()
+    label = " ".join(words[1:] if len(words) > 1 and words[0].isdigit() else words)
+    return label[:1].upper() + label[1:]
+
+
+def example_labels_html(labels: Sequence[str]) -> str:
+    """Return the labels of the example photos in their order, as a list that the page's script reads."""
+    return f"<ol id='example-labels'>{''.join(f'<li>{html.escape(label)}</li>' for label in labels)}</ol>"
 
 
 def banner(kind: str, title: str, text: str) -> str:

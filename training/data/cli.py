@@ -66,10 +66,12 @@ def _parts(photos: list[tuple[str, str]]) -> str:
 
 @click.command()
 @click.argument("output", type=Folder)
-@click.option("--items", type=int, default=300, show_default=True, help="Number of items to draw.")
+@click.option("--items", type=int, default=420, show_default=True, help="Number of items to draw.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the catalogue.")
 def synthetic(output: Path, items: int, seed: int) -> None:
     """Draw a procedural catalogue: items with several photos each, and their CSV.
+
+    `queries.csv` lists new photos to search with, of catalogue items, unknown items and other things.
 
     \b
     Example:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -106,6 +107,25 @@ def test_an_example_is_one_click(page: Page) -> None:
     expect(page.locator("#answer h2")).to_contain_text("This is item-")
     examples.nth(4).click()
     expect(page.locator("#answer .r-card").first).to_be_visible()
+
+
+def test_an_example_has_its_file_name_as_a_label(browser: Browser, world: Path, tmp_path: Path) -> None:
+    examples = tmp_path / "examples"
+    examples.mkdir()
+    (examples / "1-the-third-item.jpg").write_bytes(encode(draw(3, 5)))
+    (examples / "2-unknown.jpg").write_bytes(encode(draw(77, 0)))
+    running = start(world, tmp_path, "--examples", str(examples))
+    page = browser.new_page(viewport=PHONE)  # type: ignore[arg-type]
+    page.goto(running.address)
+    for label, answer in (("The third item", "This is item-03"), ("Unknown", "Not in the catalogue")):
+        button = page.get_by_role("button", name=label, exact=True)
+        expect(button).to_be_visible()
+        assert button.evaluate("e => getComputedStyle(e, '::after').content") == f'"{label}"'
+        button.click()
+        expect(page.locator("#answer h2")).to_have_text(answer)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    page.close()
+    stop(running, signal.SIGTERM)
 
 
 def test_an_image_can_be_pasted(page: Page) -> None:

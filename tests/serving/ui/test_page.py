@@ -13,7 +13,8 @@ from PIL import Image
 
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
-from serving.ui.page import gallery_examples
+from serving.ui.page import example_images, gallery_examples
+from serving.ui.page_html import example_label, example_labels_html
 from serving.ui.uploads import PREFIX
 
 from ...world import draw, encode
@@ -75,6 +76,28 @@ def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
 def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
     items = [retriever.search(image).matches[0].item_id for image in gallery_examples(retriever)]
     assert len(items) == len(set(items)) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("1-match-Nova-mint-mug.jpg", "Match Nova mint mug"),
+        ("kiwi_seen from above.png", "Kiwi seen from above"),
+        ("0012.jpg", "0012"),
+    ],
+)
+def test_an_example_is_labelled_by_its_file_name(name: str, label: str) -> None:
+    assert example_label(Path(name)) == label
+
+
+def test_labels_belong_to_the_photos_that_can_be_read(retriever: Retriever, tmp_path: Path) -> None:
+    assert {label for _, label in example_images(retriever, [])} == {""}
+    (tmp_path / "1-a.jpg").write_bytes(encode(draw(1, 1)))
+    (tmp_path / "3-<b>.jpg").write_bytes(encode(draw(2, 1)))
+    files = [tmp_path / name for name in ("1-a.jpg", "2-missing.jpg", "3-<b>.jpg")]
+    found = example_images(retriever, files)
+    assert found == [(files[0].read_bytes(), "A"), (files[2].read_bytes(), "<b>")]
+    assert "<li>A</li><li>&lt;b&gt;</li>" in example_labels_html([label for _, label in found])
 
 
 @pytest.mark.slow

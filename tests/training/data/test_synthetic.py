@@ -1,10 +1,11 @@
-"""The drawn catalogue: complete, deterministic, family-disjoint, and as hard as it says."""
+"""The drawn catalogue: complete, deterministic, of one population, and as hard as it says."""
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from PIL import Image
 from retrieval.catalogue.read import check_catalogue, read_catalogue
 from retrieval.errors import InvalidParameter
 from training.data.synthetic import make_catalogue
-from training.data.synthetic.designs import draw_family
-from training.data.synthetic.families import FAMILIES, UNKNOWN
+from training.data.synthetic.designs import draw_line
+from training.data.synthetic.families import FAMILIES, OTHER_FAMILIES
 from training.data.synthetic.photos import STORES, Studio, turns
+from training.data.synthetic.population import SyntheticItem, draw_population
+from training.data.synthetic.queries import BLANK, KINDS, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
 
 ITEMS, PHOTOS, SIZE = 20, 4, 48
 
@@ -60,36 +63,67 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(catalogue
     assert not set(contents(other.parent).values()) & set(contents(catalogue.parent).values())
 
 
-def test_partitions_share_no_family(catalogue: Path) -> None:
+def test_partitions_share_no_group(catalogue: Path) -> None:
+    photos = read_catalogue(catalogue)
     parts: dict[str, set[str]] = defaultdict(set)
-    for photo in read_catalogue(catalogue):
+    for photo in photos:
         parts[photo.group].add(photo.partition)
     assert all(len(found) == 1 for found in parts.values())
-    sizes = [sum(found == {part} for found in parts.values()) for part in ("train", "calibration", "test")]
-    assert sizes == [6, 2, 2]
+    items = {(photo.partition, photo.item_id) for photo in photos}
+    assert Counter(part for part, _ in items) == {"train": 8, "calibration": 10, "test": 2}
 
 
-def test_which_families_are_tested_is_chance(tmp_path: Path) -> None:
-    tested = set()
-    for seed in range(3):
-        path = make_catalogue(tmp_path / str(seed), items=10, photos=2, size=32, seed=seed, progress=False)
-        tested.add(frozenset(p.group for p in read_catalogue(path) if p.partition == "test"))
-    assert len(tested) > 1
+def variants(items: Sequence[SyntheticItem], gallery: set[str]) -> float:
+    """Return the mean number of variants in a gallery, by line, that an item has besides itself."""
+    lines = Counter(item_id[:-1] for item_id in gallery)
+    return float(np.mean([lines[item.line] - (item.item_id in gallery) for item in items]))
 
 
-def test_the_unknown_are_outside_the_catalogue(catalogue: Path) -> None:
-    names = {f.stem.rpartition("-")[0] for f in (catalogue.parent / "unknown").glob("*.jpg")}
-    assert names == {name.replace(" ", "-") for name in UNKNOWN}
-    assert not set(UNKNOWN) & set(FAMILIES)
-    with catalogue.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert not any(row["path"].startswith("unknown") or row["group"] in UNKNOWN for row in rows)
+def test_unknown_and_untrained_items_have_equally_many_variants_in_the_catalogue() -> None:
+    population = draw_population(2_000, np.random.default_rng(0))
+    gallery = {item.item_id for _, item in population.catalogue}
+    known = [*population.partitions["calibration"], *population.partitions["test"]]
+    assert not gallery & {item.item_id for item in population.unknown}
+    assert variants(known, gallery) == pytest.approx(variants(population.unknown, gallery), abs=0.06)
+    counts = [Counter(item.family for item in items) for items in (known, population.unknown)]
+    shares = [[count[family] / count.total() for family in FAMILIES] for count in counts]
+    assert np.ptp(shares, axis=0).max() < 0.04
+
+
+def queries(catalogue: Path) -> list[dict[str, str]]:
+    with (catalogue.parent / "queries.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_queries_are_new_photos_in_random_order(catalogue: Path) -> None:
+    rows = queries(catalogue)
+    kinds = [row["kind"] for row in rows]
+    assert Counter(kinds) == {KNOWN: 20, UNKNOWN: 26, SIBLING: 5, OBJECT: 1, PLACE: 1, BLANK: 1, NOISE: 1}
+    assert kinds != sorted(kinds, key=KINDS.index)
+    assert [row["path"] for row in rows] == [f"queries/{n:04d}.jpg" for n in range(1, len(rows) + 1)]
+    digests = contents(catalogue.parent)
+    assert len({digests[row["path"]] for row in rows} - {digests[p.photo_id] for p in read_catalogue(catalogue)}) == 55
+
+
+def test_only_known_queries_show_items_of_the_catalogue(catalogue: Path) -> None:
+    items = {photo.item_id: photo for photo in read_catalogue(catalogue)}
+    by_kind: dict[str, list[dict[str, str]]] = defaultdict(list)
+    for row in queries(catalogue):
+        by_kind[row["kind"]].append(row)
+    assert {row["item_id"] for row in by_kind[KNOWN]} == set(items)
+    assert not set(items) & {row["item_id"] for kind in KINDS[1:] for row in by_kind[kind]}
+    groups = {photo.group for photo in items.values()}
+    names = {photo.metadata["name"] for photo in items.values()}
+    assert {row["group"] for row in by_kind[SIBLING]} <= groups
+    assert not names & {row["name"] for row in by_kind[SIBLING]}
+    assert {row["name"].split(" ", 2)[2] for row in by_kind[OBJECT]} <= set(OTHER_FAMILIES)
+    assert not set(OTHER_FAMILIES) & set(FAMILIES)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_shows_what_its_products_differ_in(family: str) -> None:
     shape = FAMILIES[family]
-    designs = draw_family(6, density=0.8, generator=np.random.default_rng(0))
+    designs = draw_line(6, np.random.default_rng(0))
     sprites = [np.asarray(shape.render(design, [0.0])[0], int) for design in designs]
     assert all(sprite[..., 3].mean() > 12 for sprite in sprites)  # there is something to see
     for i, one in enumerate(sprites):
@@ -97,19 +131,16 @@ def test_every_family_shows_what_its_products_differ_in(family: str) -> None:
             assert np.abs(one - other)[..., :3].max() > 60
 
 
-def test_a_dense_family_has_few_brands() -> None:
-    def brands(density: float) -> int:
-        designs = draw_family(20, density=density, generator=np.random.default_rng(1))
-        assert len(set(designs)) == 20
-        return len({(d.body, d.pattern, d.repeats, d.brand) for d in designs})
-
-    assert brands(0.0) == 20
-    assert brands(0.7) == 6
+def test_variants_share_brand_and_pattern_only() -> None:
+    designs = draw_line(20, np.random.default_rng(1))
+    assert len(set(designs)) == 20
+    assert len({(d.body, d.pattern, d.repeats, d.brand, d.layout) for d in designs}) == 1
+    assert all(d.emblem != designs[0].emblem and d.flavour != designs[0].flavour for d in designs[1:])
 
 
 def spread(variation: float) -> float:
     """Return how far apart a product's photos are: the mean standard deviation of a pixel over 12 photos."""
-    design = draw_family(1, density=0, generator=np.random.default_rng(5))[0]
+    design = draw_line(1, np.random.default_rng(5))[0]
     views = FAMILIES["mug"].render(design, turns(variation))
     studio, generator = Studio(48, np.random.default_rng(6)), np.random.default_rng(7)
     photos = [

@@ -123,14 +123,12 @@ def draw_sibling(design: Design, generator: np.random.Generator) -> Design:
     return dataclasses.replace(design, **changed)
 
 
-def draw_family(count: int, *, density: float, generator: np.random.Generator) -> list[Design]:
-    """Return `count` different designs, of which a share `density` are siblings of others."""
-    bodies = [PALETTE[i] for i in generator.permutation(len(PALETTE))]
-    own = max(1, round(count * (1 - density)))
-    brands = [draw_design(generator, body=_moved(bodies[i % len(bodies)], generator)) for i in range(own)]
-    designs = list(dict.fromkeys(brands))
+def draw_line(count: int, generator: np.random.Generator) -> list[Design]:
+    """Return a new design and its siblings, `count` different designs in all."""
+    body = _moved(PALETTE[int(generator.integers(len(PALETTE)))], generator)
+    designs = [draw_design(generator, body=body)]
     while len(designs) < count:
-        sibling = draw_sibling(brands[int(generator.integers(own))], generator)
+        sibling = draw_sibling(designs[0], generator)
         if sibling not in designs:
             designs.append(sibling)
     return designs

@@ -151,8 +151,8 @@ FAMILIES: Mapping[str, Shape] = {
     ),
 }  # fmt: skip
 
-# In no partition: photos of these are asked about, and the honest answer is no match.
-UNKNOWN: Mapping[str, Shape] = {
+# Objects of other shapes, which no catalogue has.
+OTHER_FAMILIES: Mapping[str, Shape] = {
     "guitar": Cutout(
         (
             Part("box", (0.46, 0.03, 0.54, 0.5), "wood"),

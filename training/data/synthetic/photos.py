@@ -17,6 +17,7 @@ from .designs import PALETTE
 from .renderers import perspective, shaded
 
 PLACES = ("studio", "paper", "shelf", "wood", "tiles", "cloth", "lights")
+EMPTY = 0.5  # variation of photos without an item
 LIGHT = np.array([0.11, 0.02, -0.13], np.float32)  # change of red, green and blue in warmer light
 SKIN = ((224, 172, 138), (198, 134, 98), (141, 85, 54), (92, 58, 40))
 
@@ -89,6 +90,19 @@ class Studio:
         if generator.random() < 0.4 * v:
             self._obstruct(photo, centre, side, generator)
         return self._expose(photo, v, store, generator)
+
+    def empty(self, place: int, *, store: Store, generator: np.random.Generator) -> Image.Image:
+        """Return a photo of a place without an item."""
+        return self._expose(self._backdrop(place, EMPTY, generator), EMPTY, store, generator)
+
+    def blank(self, *, store: Store, generator: np.random.Generator) -> Image.Image:
+        """Return a photo of a single colour."""
+        colour = PALETTE[int(generator.integers(len(PALETTE)))]
+        return self._expose(Image.new("RGB", (self._canvas, self._canvas), colour), EMPTY, store, generator)
+
+    def noise(self, generator: np.random.Generator) -> Image.Image:
+        """Return a photo of random pixels."""
+        return Image.fromarray(generator.integers(0, 256, (self.size, self.size, 3), dtype=np.uint8))
 
     def _backdrop(self, place: int, v: float, generator: np.random.Generator) -> Image.Image:
         picture = self._places[place]

@@ -1,0 +1,83 @@
+"""Run the demo with several seeds: rates of new photos under three thresholds, and the time it takes.
+
+    python -m research.benchmarks.demo --output runs/demo
+
+Each seed draws its own catalogue and trains its own model; finished seeds in the output folder are not run again. The
+rates are those of the table that `retrieval demo` ends with. An interval is the 95 % interval of the realised FPIR, by
+bootstrap over the unknown items.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+
+from training.demo.queries import Rates
+from training.demo.run import TARGET_FPIR, measure_demo, run_demo
+from training.demo.thresholds import BY_HAND, KindRates, kind_rates
+
+from .tables import NONE, Recorder, parser_of
+
+RATES = ("seed, threshold", "promised FPIR", "realised FPIR", "interval", "TPIR", "precision at 50 % unknown")
+TIMES = ("seed", "wall clock", "processor")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--output", type=Path, default=Path("runs/demo"))
+    arguments = parser.parse_args()
+    demos = {seed: arguments.output / str(seed) for seed in arguments.seeds}
+    times = {seed: _run(folder, seed) for seed, folder in demos.items()}
+    results = {seed: measure_demo(folder) for seed, folder in demos.items()}
+    with Recorder("demo", arguments) as record:
+        record.table("thresholds", RATES)
+        for seed, result in results.items():
+            for name, rates in result.rates.items():
+                record.add(f"{seed}, {name}", *_cells(rates, promised=name != BY_HAND))
+        kinds = [kind_rates(result.answers) for result in results.values()]
+        record.table("kinds", ("query", "queries", *(f"seed {seed}" for seed in results)))
+        for name, (count, *_) in kinds[0].items():
+            record.add(_asked(name, kinds[0]), f"{count}", *(_share(rates[name]) for rates in kinds))
+        record.table("times", TIMES)
+        for seed, (wall, processor) in times.items():
+            record.add(f"{seed}", f"{wall:.0f} s", f"{processor:.0f} s")
+
+
+def _run(folder: Path, seed: int) -> tuple[float, float]:
+    """Run the demo in a folder, unless it is finished; return its seconds of wall clock and of processor."""
+    times = folder.with_suffix(".json")
+    if not times.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        started, before = time.perf_counter(), _processor_seconds()
+        run_demo(folder, seed=seed)
+        times.write_text(json.dumps([time.perf_counter() - started, _processor_seconds() - before]))
+    wall, processor = json.loads(times.read_text())
+    return wall, processor
+
+
+def _cells(rates: Rates, *, promised: bool) -> tuple[str, ...]:
+    low, high = rates.interval
+    measured = (f"{rates.fpir:.3f}", f"{low:.3f} to {high:.3f}", f"{rates.tpir:.3f}", f"{rates.precision:.3f}")
+    return f"{TARGET_FPIR:.3f}" if promised else NONE, *measured
+
+
+def _asked(name: str, rates: KindRates) -> str:
+    return f"{name} returns a match" if rates[name][2] is None else f"{name}, comes first"
+
+
+def _share(rates: tuple[int, float, float | None]) -> str:
+    _, match, right = rates
+    return f"{match if right is None else right:.3f}"
+
+
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.user + times.system
+
+
+if __name__ == "__main__":
+    main()

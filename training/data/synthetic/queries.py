@@ -1,0 +1,95 @@
+"""Queries for a synthetic catalogue: photos of known items, unknown items, their variants, and other worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+from .designs import draw_line
+from .families import FAMILIES, OTHER_FAMILIES
+from .photos import STORES, Store, Studio
+from .population import SyntheticItem, draw_item, draw_siblings
+
+COLUMNS = ("path", "item_id", "group", "kind", "name")
+KNOWN, UNKNOWN, SIBLING = "known", "unknown", "sibling"
+OTHERS = OBJECT, PLACE, BLANK, NOISE = "object", "place", "blank", "noise"
+KINDS = (KNOWN, UNKNOWN, SIBLING, *OTHERS)
+UNKNOWN_PHOTOS = 2  # per unknown item
+SIBLING_SHARE, OTHER_SHARE = 0.25, 0.05  # siblings, and queries of each other world, relative to the catalogue's items
+NEIGHBOURS = 3  # designs per family that may stand next to an item
+ASKING = STORES[-1]  # the store whose photos are the queries
+
+
+@dataclass(frozen=True)
+class Query:
+    """A photo to search with, and what it shows."""
+
+    photo: Image.Image
+    item_id: str
+    group: str
+    kind: str
+    name: str
+
+    @classmethod
+    def of(cls, photo: Image.Image, item: SyntheticItem, kind: str) -> Query:
+        """Return a query with a photo of an item."""
+        return cls(photo, item.item_id, item.line, kind, item.name)
+
+
+class Shelf:
+    """Photographs items next to neighbours of the same family that are in no catalogue."""
+
+    def __init__(self, studio: Studio, generator: np.random.Generator) -> None:
+        self.studio = studio
+        self._neighbours = {
+            family: [shape.render(draw_line(1, generator)[0], [0.0])[0] for _ in range(NEIGHBOURS)]
+            for family, shape in FAMILIES.items()
+        }
+
+    def photograph(
+        self, item: SyntheticItem, store: Store, count: int, generator: np.random.Generator
+    ) -> list[Image.Image]:
+        """Return photos of an item in a store."""
+        place = self.studio.visit(generator)
+        neighbours = self._neighbours.get(item.family, [])
+        return [
+            self.studio.take(
+                item.views, neighbours, place=place, variation=item.variation, store=store, generator=generator
+            )
+            for _ in range(count)
+        ]
+
+
+def unknown_queries(items: Sequence[SyntheticItem], shelf: Shelf, seed: int) -> Iterator[Query]:
+    """Yield the queries for unknown items."""
+    for number, item in enumerate(items):
+        photos = shelf.photograph(item, ASKING, UNKNOWN_PHOTOS, np.random.default_rng((seed, 5, number)))
+        yield from (Query.of(photo, item, UNKNOWN) for photo in photos)
+
+
+def sibling_queries(known: Sequence[SyntheticItem], shelf: Shelf, seed: int) -> Iterator[Query]:
+    """Yield a query for a new variant of each of some catalogue items."""
+    generator = np.random.default_rng((seed, 6))
+    for item in draw_siblings(known, round(SIBLING_SHARE * len(known)), generator):
+        (photo,) = shelf.photograph(item, ASKING, 1, generator)
+        yield Query.of(photo, item, SIBLING)
+
+
+def other_queries(count: int, shelf: Shelf, seed: int) -> Iterator[Query]:
+    """Yield `count` queries of each other world: objects of other shapes, empty places, blank photos and noise."""
+    generator, studio = np.random.default_rng((seed, 7)), shelf.studio
+    for number in range(count):
+        family, shape = list(OTHER_FAMILIES.items())[number % len(OTHER_FAMILIES)]
+        item = draw_item(family, shape, number, generator)
+        yield Query.of(shelf.photograph(item, ASKING, 1, generator)[0], item, OBJECT)
+        scenes = {
+            PLACE: studio.empty(studio.visit(generator), store=ASKING, generator=generator),
+            BLANK: studio.blank(store=ASKING, generator=generator),
+            NOISE: studio.noise(generator),
+        }
+        for kind, photo in scenes.items():
+            name = f"{kind}-{number + 1:02d}"
+            yield Query(photo, name, name, kind, kind)

@@ -1,0 +1,6 @@
+"""Demo of the whole workflow on a synthetic catalogue, in a few minutes on two cores."""
+
+from .cli import demo
+from .run import run_demo
+
+__all__ = ["demo", "run_demo"]

@@ -1,0 +1,77 @@
+"""Example photos for the web page, chosen by a fixed rule and named after what they show."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from training.data.synthetic.queries import KNOWN, OTHERS, SIBLING, UNKNOWN
+
+from .queries import Answers
+
+FIRST = 200  # queries that examples are chosen from
+MATCH, NEW, VARIANT, ELSEWHERE, MISS = "match", "unknown item", "unknown variant", "from elsewhere", "miss"
+COUNTS = {MATCH: 3, NEW: 1, VARIANT: 1, ELSEWHERE: 1, MISS: 1}
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example photo: the number of its query, its kind and its label."""
+
+    query: int
+    kind: str
+    label: str
+
+
+def choose_examples(answers: Answers) -> list[Example]:
+    """Return the first queries of each kind, in the order of COUNTS.
+
+    Matches return the right item first. The unknown return no match. A miss is a photo of a catalogue item that returns
+    no match or another item first.
+    """
+    return [
+        Example(query, kind, _label(answers, query, kind))
+        for kind, fits in _fitting(answers).items()
+        for query in np.flatnonzero(fits[:FIRST])[: COUNTS[kind]].tolist()
+    ]
+
+
+def copy_examples(answers: Answers, examples: Sequence[Example], folder: Path) -> None:
+    """Copy the example photos to a folder, named after their labels."""
+    folder.mkdir()
+    for number, example in enumerate(examples):
+        name = f"{number + 1} {example.label}".replace(" ", "-")
+        shutil.copy(answers.photos[example.query].path, folder / f"{name}.jpg")
+
+
+def describe_examples(examples: Sequence[Example]) -> list[str]:
+    """Return sentences about how the examples were chosen, and which kinds were not found."""
+    found = {example.kind for example in examples}
+    missing = [kind for kind in COUNTS if kind not in found]
+    rule = f"The page's examples are the first of their kind among the first {FIRST} queries"
+    return [f"{rule}; there is no {' and no '.join(missing)}." if missing else f"{rule}."]
+
+
+def _fitting(answers: Answers) -> dict[str, NDArray[np.bool_]]:
+    """Return which queries (n,) each kind of example fits."""
+    kinds, matched, right = answers.kinds, answers.matched, answers.right
+    return {
+        MATCH: (kinds == KNOWN) & right,
+        NEW: (kinds == UNKNOWN) & ~matched,
+        VARIANT: (kinds == SIBLING) & ~matched,
+        ELSEWHERE: np.isin(kinds, OTHERS) & ~matched,
+        MISS: (kinds == KNOWN) & ~right,
+    }
+
+
+def _label(answers: Answers, query: int, kind: str) -> str:
+    name = answers.photos[query].metadata["name"]
+    if kind == MISS:
+        outcome = "wrong item" if answers.matched[query] else "no match"
+        return f"miss, {outcome} {name}".replace(",", "")
+    return f"{'' if kind == MATCH else 'no match '}{kind} {name}"

@@ -1,0 +1,97 @@
+"""Run the demo: draw a catalogue, train, export, index, and ask fresh queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from retrieval.catalogue.read import read_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_anchor import describe
+from training.config import Settings
+from training.data.splits import side
+from training.data.synthetic.catalogue import CATALOGUE, QUERIES, make_catalogue
+from training.export.export import export
+from training.loop.train import train
+
+from .examples import Example, choose_examples, copy_examples, describe_examples
+from .queries import Answers, Rates, ask
+from .thresholds import (
+    EXPLANATION,
+    best_f1_threshold,
+    compare_thresholds,
+    conclude,
+    kind_table,
+    threshold_table,
+)
+
+TARGET_FPIR = 0.05
+SEED = 0
+SIZE = 64  # side of the model's input
+PHOTO_SIZE = 80  # side of a photo, of which the centre crop covers 0.8
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Answers to fresh queries, their rates under three thresholds, and the examples for the page."""
+
+    answers: Answers
+    rates: dict[str, Rates]  # of each threshold, by name
+    expectation: list[str]  # what indexing said to expect
+    examples: list[Example]
+
+    def text(self) -> str:
+        """Return the tables with a few sentences about them."""
+        parts = (
+            self.expectation,
+            [*threshold_table(self.rates, TARGET_FPIR), "", *EXPLANATION],
+            kind_table(self.answers),
+            conclude(self.answers, self.rates, TARGET_FPIR),
+            describe_examples(self.examples),
+        )
+        return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
+
+
+def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Settings:
+    """Return the settings of the demo: the small backbone, trained from scratch."""
+    return Settings(
+        catalogue=str(catalogue.resolve()),
+        backbone="small",
+        size=SIZE,
+        dim=128,
+        loss="smooth_ap",
+        epochs=epochs,
+        learning_rate=2e-3,
+        head_learning_rate=2e-3,
+        freeze_batch_norm=False,
+        crop_area=0.6,
+        flip=False,
+        select="map@r",  # FNIR is too uncertain with so few validation items
+        target_fpir=TARGET_FPIR,
+        seed=seed,
+    )
+
+
+def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
+    """Draw a catalogue, train, export and index it under `output`, and ask the fresh queries."""
+    catalogue = make_catalogue(output / "photos", size=PHOTO_SIZE, seed=seed)
+    run = train(demo_settings(catalogue, seed=seed), output / "run")
+    bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
+    shown = [photo for photo in read_catalogue(catalogue) if side(photo) == run.protocol.gallery_source]
+    index_catalogue(bundle, shown, output / "gallery")
+    result = measure_demo(output)
+    copy_examples(result.answers, result.examples, output / "examples")
+    return result
+
+
+def measure_demo(output: Path) -> DemoResult:
+    """Ask the fresh queries of a demo that is drawn, trained, exported and indexed under `output`."""
+    trained = [photo for photo in read_catalogue(output / "photos" / CATALOGUE) if photo.partition == "train"]
+    with Retriever.open(output / "bundle", output / "gallery") as retriever:
+        bundle, point = retriever.bundle, retriever.point
+        answers = ask(retriever, read_catalogue(output / "photos" / QUERIES), {photo.item_id for photo in trained})
+        expectation = describe(point) if retriever.rates() is not None else []
+    by_hand = best_f1_threshold(bundle, trained)
+    rates = compare_thresholds(answers, by_hand=by_hand, bundle=bundle.threshold, gallery=point.threshold)
+    return DemoResult(answers, rates, expectation, choose_examples(answers))

@@ -1,0 +1,122 @@
+"""The same fresh queries under three thresholds, as tables and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import Photo
+from retrieval.metrics.pairs import distances_between
+from retrieval.text_table import text_table
+from training.data.synthetic.queries import BLANK, KNOWN, NOISE, OBJECT, PLACE, SIBLING, UNKNOWN
+from training.export.onnx_embedding import embed_with_onnx
+
+from .queries import Answers, Rates, item_means
+
+BY_HAND, BUNDLE, GALLERY = "chosen by hand (best F1)", "the bundle's", "the gallery's"
+HEAD = ("threshold", "distance", "promised FPIR", "realised FPIR", "95 % interval", "TPIR", "precision")
+KIND_HEAD = ("query", "queries", "return a match", "right item first")
+EXPLANATION = (
+    "FPIR: share of searches for unknown items that return a match. TPIR: share of searches for catalogue items with",
+    "their item first. Precision: share of matches that are right, where half of the searches are for unknown items.",
+    "The unknown items are new ones of the catalogue's population. All thresholds answer the same new photos.",
+)
+KIND_NAMES = {
+    UNKNOWN: "unknown item",
+    SIBLING: "unknown variant of a catalogue item",
+    OBJECT: "object of another shape",
+    PLACE: "place without an item",
+    BLANK: "blank photo",
+    NOISE: "random pixels",
+}
+
+
+# By kind of query: the number of queries, and the shares that return a match and, if known, the right item first.
+KindRates = dict[str, tuple[int, float, float | None]]
+
+
+def best_f1_threshold(bundle: Bundle, photos: Sequence[Photo]) -> float:
+    """Return the plain distance with the best F1 over all pairs of photos, as people choose a threshold by hand."""
+    embedder = bundle.embedder()
+    vectors = embed_with_onnx(embedder, photos)[0].vectors
+    items = np.array([photo.item_id for photo in photos])
+    first, second = np.triu_indices(len(photos), 1)
+    distances = distances_between(vectors, first, second)
+    order = np.argsort(distances)
+    same = items[first[order]] == items[second[order]]
+    f1 = 2 * np.cumsum(same) / (np.arange(1, len(same) + 1) + same.sum())
+    return float(distances[order[np.argmax(f1)]])
+
+
+def compare_thresholds(answers: Answers, *, by_hand: float, bundle: float, gallery: float) -> dict[str, Rates]:
+    """Return the rates of the three thresholds, by name."""
+    return {
+        BY_HAND: answers.rates(answers.plain, by_hand),
+        BUNDLE: answers.rates(answers.served, bundle),
+        GALLERY: answers.rates(answers.served, gallery),
+    }
+
+
+def threshold_table(rates: Mapping[str, Rates], target_fpir: float) -> list[str]:
+    """Return the lines of a table with the rates of each threshold."""
+    rows = []
+    for name, found in rates.items():
+        promised = "none" if name == BY_HAND else f"{target_fpir:.1%}"
+        low, high = found.interval
+        measured = (f"{found.fpir:.1%}", f"{low:.1%} to {high:.1%}", f"{found.tpir:.1%}", f"{found.precision:.1%}")
+        rows.append((name, f"{found.threshold:.4f}", promised, *measured))
+    return text_table(HEAD, rows)
+
+
+def kind_rates(answers: Answers) -> KindRates:
+    """Return the rates of the threshold that serves, by kind of query, with items weighted equally."""
+    kinds, items = answers.kinds, answers.items
+    trained = np.isin(items, list(answers.trained))
+    found: KindRates = {}
+    for name, chosen in (
+        ("catalogue item, trained on", (kinds == KNOWN) & trained),
+        ("catalogue item, not trained on", (kinds == KNOWN) & ~trained),
+    ):
+        found[name] = int(chosen.sum()), float(answers.matched[chosen].mean()), float(answers.right[chosen].mean())
+    for kind, name in KIND_NAMES.items():
+        chosen = kinds == kind
+        by_item = item_means(answers.matched[chosen], items[chosen])
+        found[name] = int(chosen.sum()), float(by_item.mean()), None
+    return found
+
+
+def kind_table(answers: Answers) -> list[str]:
+    """Return the lines of a table with the rates of each kind of query."""
+    rows = [
+        (name, f"{count}", f"{match:.1%}", "–" if right is None else f"{right:.1%}")
+        for name, (count, match, right) in kind_rates(answers).items()
+    ]
+    return text_table(KIND_HEAD, rows)
+
+
+def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -> list[str]:
+    """Return sentences that state what the tables show."""
+    kinds = kind_rates(answers)
+    siblings = kinds[KIND_NAMES[SIBLING]][1]
+    return [
+        "Of the searches for unknown items, the threshold chosen by hand on the training photos lets "
+        f"{rates[BY_HAND].fpir:.1%} return a match.",
+        f"The bundle's threshold was set in a smaller gallery of calibration items. Here it realises "
+        f"{rates[BUNDLE].fpir:.1%}, {_against(rates[BUNDLE], target_fpir)}.",
+        f"The gallery's threshold was set in this gallery. It realises {rates[GALLERY].fpir:.1%}, "
+        f"{_against(rates[GALLERY], target_fpir)}.",
+        "The promise is for unknown items like those of the catalogue. Of the searches for unknown variants of "
+        f"catalogue items, {siblings:.1%} return a match.",
+    ]
+
+
+def _against(rates: Rates, target_fpir: float) -> str:
+    """Return how a realised FPIR compares with its target."""
+    low, high = rates.interval
+    if low > target_fpir:
+        return f"more than the promised {target_fpir:.1%}"
+    if high < target_fpir:
+        return f"less than the promised {target_fpir:.1%}"
+    return f"which agrees with the promised {target_fpir:.1%} within its interval"
