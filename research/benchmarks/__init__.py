@@ -6,7 +6,8 @@ Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol
 paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
-anchoring        what a threshold set in a gallery realises on items that are not in it
+anchoring        what a threshold set in a gallery realises on items that are not in it, with frozen features
+anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
 trainers         the same training with pytorch-metric-learning and OML

@@ -6,16 +6,16 @@ No unknown item is in the gallery, in training or validation, or helps to set th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from index.draws import Probes
-from index.kept_draws import KeptDraws
-from retrieval.threshold.drawn_distances import PROBE, REFERENCE
+from index.kept_draws import OWN, KeptDraws
+from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE
 
 from .anchored_models import Model
-from .anchoring import NOTHING, TARGET, Repetition, item_rates, limit, point_of
+from .anchoring import LABELLED_ITEMS, NOTHING, TARGET, Repetition, item_rates, limit, point_of
 
 TARGETS = (TARGET, 0.10)
 SERVED, EXACT = "served", "exact"
@@ -50,33 +50,37 @@ class Search:
         return self.repetition.tpir(self.repetition.thresholds[name])
 
 
-def search(
+def searches(
     model: Model,
     gallery: Collection[str],
     unknown: Collection[str],
     draws: KeptDraws,
     *,
-    target: float = TARGET,
+    targets: Sequence[float] = (TARGET,),
     others: Collection[str] = (),
-) -> Search:
-    """Search a gallery of some items for unknown items, at the threshold that it gets from its draws.
+) -> list[Search]:
+    """Search a gallery of some items for unknown items, at the threshold for each target that it gets from its draws.
 
     `others` are more unknown items, which count only among those by family.
     """
-    data = model.data
+    data, families = model.data, {model.family_of[item] for item in gallery}
     shown = data.rows(gallery, in_gallery=True)
-    point = point_of(draws, gallery_items=len(gallery), target=target)
-    served = NOTHING if point is None else point.threshold
-    scores = data.searches(data.rows(unknown, in_gallery=False), shown)
     known = data.searches(data.rows(gallery, in_gallery=False), shown)
-    rates = item_rates(data.searches(data.rows([*unknown, *others], in_gallery=False), shown), served)
-    families = {model.family_of[item] for item in gallery}
-    return Search(
-        Repetition({SERVED: served, EXACT: limit(scores, target)}, scores, known),
-        0.0 if point is None else point.evidence["fpir_expected"],
-        {item: rate for item, rate in rates.items() if model.family_of[item] in families},
-        {item: rate for item, rate in rates.items() if model.family_of[item] not in families},
-    )
+    everything = data.searches(data.rows([*unknown, *others], in_gallery=False), shown)
+    scores = everything.where(np.isin(everything.labels, list(unknown)))
+    found = []
+    for target in targets:
+        point = point_of(draws, gallery_items=len(gallery), target=target)
+        served = NOTHING if point is None else point.threshold
+        rates = item_rates(everything, served)
+        search = Search(
+            Repetition({SERVED: served, EXACT: limit(scores, target)}, scores, known),
+            0.0 if point is None else point.evidence["fpir_expected"],
+            {item: rate for item, rate in rates.items() if model.family_of[item] in families},
+            {item: rate for item, rate in rates.items() if model.family_of[item] not in families},
+        )
+        found.append(search)
+    return found
 
 
 def bundle_probes(model: Model, items: Collection[str]) -> dict[str, Probes]:
@@ -85,12 +89,17 @@ def bundle_probes(model: Model, items: Collection[str]) -> dict[str, Probes]:
     return {name: model.data.probes(model.data.rows(items, in_gallery=side)) for name, side in sources}
 
 
-def divisions(items: Sequence[str], first: int, count: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield random divisions of items into `first` items and the rest."""
-    generator = np.random.default_rng(0)
+def divisions(model: Model, items: Sequence[str], first: int, count: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield random divisions of items into `first` items and the rest; they differ from model to model."""
+    generator = np.random.default_rng(list(model.data.name.encode()))
     for _ in range(count):
         order = generator.permutation(items).tolist()
         yield order[:first], order[first:]
+
+
+def halves(model: Model, items: Sequence[str], count: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield random halves of items."""
+    return divisions(model, items, len(items) // 2, count)
 
 
 def draws_of(model: Model, gallery: Collection[str], probes: Mapping[str, Probes] | None = None) -> KeptDraws:
@@ -99,60 +108,77 @@ def draws_of(model: Model, gallery: Collection[str], probes: Mapping[str, Probes
     return model.data.draws(shown, probes or {}, fitted=model.splits.fit)
 
 
+# Grocery
+
+
 def untrained(model: Model, count: int) -> Iterator[list[Search]]:
     """Search random halves of the untrained items for the other half; yield the searches of each target."""
-    for known, unknown in divisions(model.untrained, len(model.untrained) // 2, count):
-        draws = draws_of(model, known)
-        yield [search(model, known, unknown, draws, target=target) for target in TARGETS]
+    for known, unknown in halves(model, model.untrained, count):
+        yield searches(model, known, unknown, draws_of(model, known), targets=TARGETS)
 
 
 def trained(model: Model) -> Iterator[list[Search]]:
     """Search the training items for siblings of theirs that were kept out of training, and for the test items."""
     draws = draws_of(model, model.trained, bundle_probes(model, model.splits.calibration))
-    others = model.splits.test
-    yield [search(model, model.trained, model.kept_out, draws, target=target, others=others) for target in TARGETS]
+    yield searches(model, model.trained, model.kept_out, draws, targets=TARGETS, others=model.splits.test)
 
 
 def mixed(model: Model, count: int) -> Iterator[list[Search]]:
     """Search the training items and half of the untrained ones for the other half and the items kept out."""
-    for known, unknown in divisions(model.untrained, len(model.untrained) // 2, count):
+    for known, unknown in halves(model, model.untrained, count):
         gallery, asked = [*model.trained, *known], [*model.kept_out, *unknown]
-        draws = draws_of(model, gallery)
-        yield [search(model, gallery, asked, draws, target=target) for target in TARGETS]
+        yield searches(model, gallery, asked, draws_of(model, gallery), targets=TARGETS)
 
 
-def with_bundle(model: Model, count: int) -> Iterator[Search]:
-    """Search random halves of the test items for the other half, with own draws and the bundle's probes and shift."""
+# Cars, birds and covers
+
+
+def untrained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
+    """Search random halves of items for the other half; yield the search by what its threshold was set with.
+
+    Own draws, labelled queries of some known items, or both own draws and the calibration items as a bundle has them;
+    then only the test items are divided.
+    """
     test = list(model.splits.test)
-    for known, unknown in divisions(test, len(test) // 2, count):
-        yield search(model, known, unknown, draws_of(model, known, bundle_probes(model, model.splits.calibration)))
+    divided = zip(halves(model, model.untrained, count), halves(model, test, count), strict=True)
+    for (known, unknown), (known_test, unknown_test) in divided:
+        labelled = model.data.rows(known[:LABELLED_ITEMS], in_gallery=False)
+        draws = draws_of(model, known, {LABELLED: model.data.probes(labelled)})
+        own = replace(draws, sources={OWN: draws.sources[OWN]})
+        probed = draws_of(model, known_test, bundle_probes(model, model.splits.calibration))
+        yield {
+            "own": searches(model, known, unknown, own)[0],
+            "labelled": searches(model, known, unknown, draws)[0],
+            "own and probes": searches(model, known_test, unknown_test, probed)[0],
+        }
 
 
-def trained_with_probes(model: Model, count: int) -> Iterator[tuple[Search, Search]]:
-    """Search the training items for untrained ones, at two thresholds.
+def trained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
+    """Search the training items for untrained ones; yield the search by what its threshold was set with.
 
-    One is set with as many untrained items as probes as there are calibration items, the other with the training
-    items themselves, each left out of the gallery.
+    As many untrained items as probes as there are calibration items, or the fitted items, each left out of the gallery.
     """
     left_out = model.data.draws(model.data.rows(model.splits.fit, in_gallery=True), {})
-    for known, unknown in divisions(model.untrained, len(model.splits.calibration), count):
+    for known, unknown in divisions(model, model.untrained, len(model.splits.calibration), count):
         probed = draws_of(model, model.trained, bundle_probes(model, known))
-        yield tuple(search(model, model.trained, unknown, draws) for draws in (probed, left_out))
+        yield {
+            "probes": searches(model, model.trained, unknown, probed)[0],
+            "fitted items left out": searches(model, model.trained, unknown, left_out)[0],
+        }
 
 
 def against_true_items(model: Model, count: int) -> Iterator[tuple[float, float]]:
     """Yield realised FPIR of thresholds from own draws, and from as many true unknown items.
 
     The untrained items are divided into thirds: the gallery, the unknown items that set a threshold for it, and those
-    that test both thresholds.
+    that test both thresholds. Each third takes each part once.
     """
     data, third = model.data, len(model.untrained) // 3
-    for order, _ in divisions(model.untrained, 3 * third, count):
+    for order, _ in divisions(model, model.untrained, 3 * third, count):
         thirds = [order[:third], order[third : 2 * third], order[2 * third :]]
         for first in range(3):
             gallery, setting, unknown = (thirds[(first + place) % 3] for place in range(3))
-            point = point_of(draws_of(model, gallery), gallery_items=third)
+            search = searches(model, gallery, unknown, draws_of(model, gallery))[0]
             shown = data.rows(gallery, in_gallery=True)
-            tests, true = (data.searches(data.rows(i, in_gallery=False), shown) for i in (unknown, setting))
-            thresholds = NOTHING if point is None else point.threshold, limit(true)
-            yield tuple(float(np.mean(list(item_rates(tests, t).values()))) for t in thresholds)
+            true = limit(data.searches(data.rows(setting, in_gallery=False), shown))
+            yield search.fpir, search.repetition.fpir(true)

@@ -7,13 +7,14 @@ kept in a folder of its own, so that an interrupted benchmark continues.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.errors import DataError
 from training.config import Settings
 from training.data.reader import PhotoReader
 from training.data.splits import Splits, make_evaluation_protocol, photos_in_protocol, side
@@ -109,13 +110,17 @@ def _model(photos: Sequence[Photo], settings: Settings, path: Path, kept_out: Co
     in_gallery = np.array([side(photo) == protocol.gallery_source for photo in photos])
     items = np.array([photo.item_id for photo in photos])
     data = Data(path.name, used, items, in_gallery, choice.distance_form)
-    return Model(data, {p.item_id: p.group for p in photos}, splits, sorted(kept_out))
+    return Model(data, {p.item_id: p.group or p.item_id for p in photos}, splits, sorted(kept_out))
 
 
 def _run(settings: Settings, path: Path) -> Run:
-    """Return the finished run at `path`, trained or resumed if need be."""
+    """Return the finished run at `path`, trained or resumed if need be; raise DataError if it is of other settings."""
     started = (path / "settings.json").exists()
     run = Run.open(path) if started else None
+    if run is not None:
+        here = replace(run.settings, catalogue=settings.catalogue, backbone=settings.backbone)
+        if here != settings:
+            raise DataError(f"{path} was trained with other settings", remedy="Choose another --output folder")
     if run is None or run.progress.get("epoch") != settings.epochs:
         run = train(settings, path, resume=started)
     return run

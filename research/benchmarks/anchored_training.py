@@ -27,9 +27,9 @@ import numpy as np
 import torch
 
 from . import anchored_galleries as galleries
-from .anchored_galleries import EXACT, TARGETS, Search
+from .anchored_galleries import EXACT, SERVED, TARGETS, Search
 from .anchored_models import Model, is_trained, rotation_model, set_model
-from .anchoring import SETS, repeat
+from .anchoring import SETS
 from .rotation_tables import ROTATIONS
 from .tables import NONE, Recorder, parser_of
 
@@ -138,60 +138,34 @@ def _with_interval(cell: Cell) -> str:
     return f"{cell.rates.mean():.3f} [{low:.3f}, {high:.3f}]"
 
 
-def halves_table(models: dict[str, list[Model]], repetitions: int, record: Recorder) -> None:
-    """Record the random halves of the untrained items of each data set."""
-    last = ("TPIR", "of the TPIR at exactly 0.05", "galleries without a threshold")
-    record.table("halves", ("data", "known items", "set on", "FPIR realised for 0.05", *last))
-    for name, of_set in models.items():
-        runs = [repeat(model.data.of(model.untrained), seed) for model in of_set for seed in range(repetitions)]
-        exact = float(np.mean([run.tpir(run.thresholds["exact"]) for run in runs]))
-        for source in ("own", "labelled"):
-            realised = [run.fpir(run.thresholds[source]) for run in runs]
-            tpir = float(np.mean([run.tpir(run.thresholds[source]) for run in runs]))
-            nothing = sum(run.thresholds[source] < 0 for run in runs)
-            record.add(name, str(len(of_set[0].untrained) // 2), source, *_halves_row(realised, tpir, exact, nothing))
-        searches = [search for model in of_set for search in galleries.with_bundle(model, repetitions)]
-        known = str(len(of_set[0].splits.test) // 2)
-        record.add(name, known, "own and probes", *_search_row(searches))
+def sources_table(name: str, found: dict[str, list[dict[str, Search]]], record: Recorder) -> None:
+    """Record the searches of each data set by what their thresholds were set with."""
+    columns = ("data", "gallery items", "set on", "FPIR realised for 0.05", "expected from the draws", "TPIR")
+    record.table(name, (*columns, "of the TPIR at exactly 0.05", "galleries without a threshold"))
+    for data, by_source in found.items():
+        for source in by_source[0]:
+            of_source = [each[source] for each in by_source]
+            realised = np.array([search.fpir for search in of_source])
+            tpir, exact = (float(np.mean([search.tpir(each) for search in of_source])) for each in (SERVED, EXACT))
+            record.add(
+                data,
+                str(len(np.unique(of_source[0].repetition.known.labels))),
+                source,
+                f"{realised.mean():.3f} ± {realised.std():.3f}",
+                f"{np.mean([search.expected for search in of_source]):.3f}",
+                f"{tpir:.3f}",
+                f"{tpir / exact:.2f}",
+                f"{sum(search.unanchored for search in of_source)} of {len(of_source)}",
+            )
 
 
-def _search_row(searches: Sequence[Search]) -> list[str]:
-    tpir, exact = (float(np.mean([search.tpir(name) for search in searches])) for name in ("served", EXACT))
-    nothing = sum(search.unanchored for search in searches)
-    return _halves_row([search.fpir for search in searches], tpir, exact, nothing)
-
-
-def _halves_row(realised: Sequence[float], tpir: float, exact: float, nothing: int) -> list[str]:
-    ratio = f"{tpir / exact:.2f}" if exact else NONE
-    return [f"{np.mean(realised):.3f} ± {np.std(realised):.3f}", f"{tpir:.3f}", ratio, f"{nothing} of {len(realised)}"]
-
-
-def spread_table(models: dict[str, list[Model]], repetitions: int, record: Recorder) -> None:
+def spread_table(found: dict[str, list[tuple[float, float]]], record: Recorder) -> None:
     """Record the spread of anchored thresholds and of those set with as many true unknown items."""
-    columns = (
-        "data",
-        "items of each third",
-        "FPIR, own draws",
-        "FPIR, true unknown items",
-        "spread, of that of true items",
-    )
-    record.table("spread", columns)
-    for name, of_set in models.items():
-        found = [pair for model in of_set for pair in galleries.against_true_items(model, repetitions)]
-        own, true = np.array(found).T
+    record.table("spread", ("data", "FPIR, own draws", "FPIR, true unknown items", "spread, of that of true items"))
+    for name, pairs in found.items():
+        own, true = np.array(pairs).T
         cells = (f"{each.mean():.3f} ± {each.std():.3f}" for each in (own, true))
-        record.add(name, str(len(of_set[0].untrained) // 3), *cells, f"{own.std() / true.std():.2f}")
-
-
-def trained_table(models: dict[str, list[Model]], repetitions: int, record: Recorder) -> None:
-    """Record galleries of training items, with probes, and with training items left out."""
-    last = ("TPIR", "of the TPIR at exactly 0.05", "galleries without a threshold")
-    record.table("trained", ("data", "gallery items", "set on", "FPIR realised for 0.05", *last))
-    for name, of_set in models.items():
-        pairs = [pair for model in of_set for pair in galleries.trained_with_probes(model, repetitions)]
-        probes = f"{len(of_set[0].splits.calibration)} untrained items as probes"
-        for source, searches in zip((probes, "training items left out"), zip(*pairs, strict=True), strict=True):
-            record.add(name, str(len(of_set[0].trained)), source, *_search_row(searches))
+        record.add(name, *cells, f"{own.std() / true.std():.2f}")
 
 
 def main() -> None:
@@ -220,9 +194,17 @@ def main() -> None:
     with Recorder("anchored_training", arguments) as record:
         if rotations:
             grocery_tables(rotations, arguments.splits, record)
-        halves_table(sets, arguments.repetitions, record)
-        spread_table(sets, arguments.repetitions, record)
-        trained_table(sets, arguments.repetitions, record)
+        count = arguments.repetitions
+        for name, of_model in (("halves", galleries.untrained_sources), ("trained", galleries.trained_sources)):
+            found = {
+                name: [each for model in models for each in of_model(model, count)] for name, models in sets.items()
+            }
+            sources_table(name, found, record)
+        thirds = {
+            name: [pair for model in models for pair in galleries.against_true_items(model, count)]
+            for name, models in sets.items()
+        }
+        spread_table(thirds, record)
 
 
 if __name__ == "__main__":
