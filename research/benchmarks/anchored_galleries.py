@@ -93,8 +93,7 @@ def divisions(model: Model, items: Sequence[str], first: int, count: int) -> Ite
     """Yield random divisions of items into `first` items and the rest; they differ from model to model."""
     generator = np.random.default_rng(list(model.data.name.encode()))
     for _ in range(count):
-        order = generator.permutation(items).tolist()
-        yield order[:first], order[first:]
+        yield _split(generator.permutation(items).tolist(), first)
 
 
 def halves(model: Model, items: Sequence[str], count: int) -> Iterator[tuple[list[str], list[str]]]:
@@ -136,21 +135,25 @@ def mixed(model: Model, count: int) -> Iterator[list[Search]]:
 def untrained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
     """Search random halves of items for the other half; yield the search by what its threshold was set with.
 
-    Own draws, labelled queries of some known items, or both own draws and the calibration items as a bundle has them;
-    then only the test items are divided.
+    Own draws, labelled queries of some known items, or own draws with probes and the query shift as a bundle has them.
+    For the last, as many untrained items as there are calibration items are set aside before the others are divided.
     """
-    test = list(model.splits.test)
-    divided = zip(halves(model, model.untrained, count), halves(model, test, count), strict=True)
-    for (known, unknown), (known_test, unknown_test) in divided:
+    for known, unknown in halves(model, model.untrained, count):
         labelled = model.data.rows(known[:LABELLED_ITEMS], in_gallery=False)
         draws = draws_of(model, known, {LABELLED: model.data.probes(labelled)})
         own = replace(draws, sources={OWN: draws.sources[OWN]})
-        probed = draws_of(model, known_test, bundle_probes(model, model.splits.calibration))
+        held_out, rest = _split([*known, *unknown], len(model.splits.calibration))
+        known_rest, unknown_rest = _split(rest, len(rest) // 2)
+        probed = draws_of(model, known_rest, bundle_probes(model, held_out))
         yield {
             "own": searches(model, known, unknown, own)[0],
             "labelled": searches(model, known, unknown, draws)[0],
-            "own and probes": searches(model, known_test, unknown_test, probed)[0],
+            "own and probes": searches(model, known_rest, unknown_rest, probed)[0],
         }
+
+
+def _split(items: list[str], first: int) -> tuple[list[str], list[str]]:
+    return items[:first], items[first:]
 
 
 def trained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
