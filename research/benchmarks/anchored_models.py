@@ -105,7 +105,7 @@ def _model(photos: Sequence[Photo], settings: Settings, path: Path, kept_out: Co
     splits, protocol = run.splits, make_evaluation_protocol(photos)
     raw = np.load(vectors, allow_pickle=False)
     rows = np.flatnonzero(np.isin([p.item_id for p in photos], [*splits.fit, *splits.validation]))
-    choice = choose_distance([photos[i] for i in rows], raw[rows], splits, protocol, target_fpir=TARGET)
+    choice = choose_distance([photos[int(i)] for i in rows], raw[rows], splits, protocol, target_fpir=TARGET)
     used = raw if choice.whitening is None else choice.whitening(raw)
     in_gallery = np.array([side(photo) == protocol.gallery_source for photo in photos])
     items = np.array([photo.item_id for photo in photos])

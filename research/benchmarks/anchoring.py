@@ -63,7 +63,7 @@ class Data:
 
     def rows(self, items: Collection[str], *, in_gallery: bool) -> np.ndarray:
         """Return the mask (n,) of the gallery or query photos of some items."""
-        return np.isin(self.items, list(items)) & (self.in_gallery == in_gallery)
+        return np.asarray(np.isin(self.items, list(items)) & (self.in_gallery == in_gallery))
 
     def probes(self, chosen: np.ndarray) -> Probes:
         """Return the photos of a mask (n,) as probes."""
