@@ -122,10 +122,14 @@ def _grocery_row(cells: Sequence[Cell], target: float) -> list[str]:
         _mean_of_means(siblings),
         _mean_of_means(strangers),
         f"{tpir:.3f}",
-        f"{tpir / exact:.2f}",
+        _ratio(tpir, exact),
         f"{sum(search.unanchored for cell in cells for search in cell.searches)} of "
         f"{sum(len(cell.searches) for cell in cells)}",
     ]
+
+
+def _ratio(value: float, reference: float) -> str:
+    return f"{value / reference:.2f}" if reference else NONE
 
 
 def _mean_of_means(rates: Sequence[np.ndarray]) -> str:
@@ -154,7 +158,7 @@ def sources_table(name: str, found: dict[str, list[dict[str, Search]]], record: 
                 f"{realised.mean():.3f} ± {realised.std():.3f}",
                 f"{np.mean([search.expected for search in of_source]):.3f}",
                 f"{tpir:.3f}",
-                f"{tpir / exact:.2f}",
+                _ratio(tpir, exact),
                 f"{sum(search.unanchored for search in of_source)} of {len(of_source)}",
             )
 
@@ -165,7 +169,7 @@ def spread_table(found: dict[str, list[tuple[float, float]]], record: Recorder) 
     for name, pairs in found.items():
         own, true = np.array(pairs).T
         cells = (f"{each.mean():.3f} ± {each.std():.3f}" for each in (own, true))
-        record.add(name, *cells, f"{own.std() / true.std():.2f}")
+        record.add(name, *cells, _ratio(own.std(), true.std()))
 
 
 def main() -> None:
