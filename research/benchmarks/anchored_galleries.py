@@ -159,13 +159,17 @@ def _split(items: list[str], first: int) -> tuple[list[str], list[str]]:
 def trained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
     """Search the training items for untrained ones; yield the search by what its threshold was set with.
 
-    As many untrained items as probes as there are calibration items, or the fitted items, each left out of the gallery.
+    As many untrained items as there are calibration items are the probes. With them, the validation items give own
+    draws, because the model was not fitted on them. For comparison, the fitted items are left out of the gallery one
+    at a time.
     """
     left_out = model.data.draws(model.data.rows(model.splits.fit, in_gallery=True), {})
     for known, unknown in divisions(model, model.untrained, len(model.splits.calibration), count):
-        probed = draws_of(model, model.trained, bundle_probes(model, known))
+        both = draws_of(model, model.trained, bundle_probes(model, known))
+        probes = replace(both, sources={PROBE: both.sources[PROBE]})
         yield {
-            "probes": searches(model, model.trained, unknown, probed)[0],
+            "probes": searches(model, model.trained, unknown, probes)[0],
+            "own and probes": searches(model, model.trained, unknown, both)[0],
             "fitted items left out": searches(model, model.trained, unknown, left_out)[0],
         }
 
