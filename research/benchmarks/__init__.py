@@ -6,7 +6,10 @@ Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol
 paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
-anchoring        what a threshold set in a gallery realises on items that are not in it
+anchoring        what a threshold set in a gallery realises on items that are not in it, with frozen features
+anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
+growth           what a threshold realises in a gallery that grows, if it is only tightened
+pretrained       ranking and thresholds of pretrained models without training
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
 trainers         the same training with pytorch-metric-learning and OML
@@ -17,6 +20,7 @@ pipeline         reading and augmenting photos during training
 large_batch      steps of thousands of photos with a gradient cache
 consistency      OPIS of many pairs
 precision        int8 and fp16 models compared with fp32
+anchoring_cost   thresholds set in a gallery: setting them, changes of photos and searches
 gallery          a gallery of a million photos and its index kinds
 indexing         `retrieval index` compared with a bare loop
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`

@@ -13,19 +13,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from index.distance import PLAIN
+from index.distance import PLAIN, DistanceForm, accepts
 from index.draws import Probes
 from index.gallery import Gallery
-from index.kept_draws import update_draws
+from index.kept_draws import OWN, KeptDraws, update_draws
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import CalibrationError
+from retrieval.indexing.worker import CONTENT
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.threshold.anchor import anchor, gallery_shift
 from retrieval.threshold.drawn_distances import LABELLED, DrawnDistances
@@ -46,12 +48,48 @@ LEAST_ITEMS = 15  # below the usual 20, so that grocery can be measured
 
 @dataclass(frozen=True)
 class Data:
-    """The items of a data set outside the training partition: unit vectors (n, d), item ids, and gallery flags."""
+    """Photos of a data set: unit vectors (n, d), item ids, and gallery flags. The other photos are queries."""
 
     name: str
     vectors: np.ndarray
     items: np.ndarray
     in_gallery: np.ndarray
+    distance_form: DistanceForm = PLAIN
+
+    def of(self, items: Collection[str]) -> Data:
+        """Return the photos of some items."""
+        chosen = np.isin(self.items, list(items))
+        return replace(self, vectors=self.vectors[chosen], items=self.items[chosen], in_gallery=self.in_gallery[chosen])
+
+    def rows(self, items: Collection[str], *, in_gallery: bool) -> np.ndarray:
+        """Return the mask (n,) of the gallery or query photos of some items."""
+        return np.asarray(np.isin(self.items, list(items)) & (self.in_gallery == in_gallery))
+
+    def probes(self, chosen: np.ndarray) -> Probes:
+        """Return the photos of a mask (n,) as probes."""
+        return Probes(self.vectors[chosen], _names(chosen), self.items[chosen].tolist())
+
+    def draws(self, shown: np.ndarray, probes: Mapping[str, Probes], *, fitted: Collection[str] = ()) -> KeptDraws:
+        """Return the draws of a gallery of the photos of a mask (n,), without own draws of fitted items."""
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            Gallery.create(Path(folder) / "g", dim=self.vectors.shape[1], embedding_id="model") as gallery,
+        ):
+            gallery.add(_names(shown), self.items[shown].tolist(), self.vectors[shown])
+            return update_draws(
+                gallery,
+                None,
+                model="model",
+                distance_form=self.distance_form,
+                probes=probes,
+                is_fitted=lambda item, _: item in fitted,
+                content_key=CONTENT,
+            )
+
+    def searches(self, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:
+        """Return the distances of the queries of a mask (n,) in the gallery of another one."""
+        v, items = self.vectors, self.items
+        return search_scores(v[queries], items[queries], v[gallery], items[gallery], distance_form=self.distance_form)
 
 
 @torch.inference_mode()
@@ -103,14 +141,18 @@ class Repetition:
 
     def fpir(self, threshold: float) -> float:
         """Return the share of searches for unknown items that return a match, with items weighted equally."""
-        scores = self.unknown
-        hits = scores.impostor <= threshold
-        return float(np.mean([hits[scores.labels == item].mean() for item in np.unique(scores.labels)]))
+        return float(np.mean(list(item_rates(self.unknown, threshold).values())))
 
     def tpir(self, threshold: float) -> float:
         """Return the share of searches for known items whose own item comes first."""
         scores = self.known
         return float(np.mean((scores.own <= threshold) & (scores.own < scores.impostor)))
+
+
+def item_rates(scores: SearchScores, threshold: float) -> dict[str, float]:
+    """Return the share of each item's searches that return a match of another item."""
+    hits = accepts(scores.impostor, threshold)
+    return {str(item): float(hits[scores.labels == item].mean()) for item in np.unique(scores.labels)}
 
 
 def repeat(data: Data, seed: int) -> Repetition:
@@ -120,42 +162,49 @@ def repeat(data: Data, seed: int) -> Repetition:
     known, labelled = np.isin(data.items, items[: len(items) // 2]), np.isin(data.items, items[:LABELLED_ITEMS])
     shown, asked = known & data.in_gallery, known & ~data.in_gallery
     unknown = ~known & ~data.in_gallery
-    labelled &= asked
-    queries = Probes(data.vectors[labelled], _names(labelled), data.items[labelled].tolist())
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        Gallery.create(Path(folder) / "g", dim=data.vectors.shape[1], embedding_id="frozen") as gallery,
-    ):
-        gallery.add(_names(shown), data.items[shown].tolist(), data.vectors[shown])
-        thresholds = {"own": _anchored(gallery, {}), "labelled": _anchored(gallery, {LABELLED: queries})}
-    scores = _searches(data, unknown, shown)
-    thresholds["exact"] = _limit(scores)
+    queries = data.probes(labelled & asked)
+    draws = data.draws(shown, {LABELLED: queries})
+    own = replace(draws, sources={OWN: draws.sources[OWN]})
+    gallery_items = len(np.unique(data.items[shown]))
+    thresholds = {
+        name: threshold_of(each, gallery_items=gallery_items) for name, each in (("own", own), ("labelled", draws))
+    }
+    scores = data.searches(unknown, shown)
+    thresholds["exact"] = limit(scores)
     drawn = generator.permutation(np.unique(scores.labels))[: len(items) // 4]
-    thresholds["true items"] = _limit(scores.where(np.isin(scores.labels, drawn)))
+    thresholds["true items"] = limit(scores.where(np.isin(scores.labels, drawn)))
     rest = scores.where(~np.isin(scores.labels, drawn))
     thresholds["true items, realised"] = float(np.mean(rest.impostor <= thresholds["true items"]))
-    return Repetition(thresholds, scores, _searches(data, asked, shown))
+    return Repetition(thresholds, scores, data.searches(asked, shown))
 
 
-def _anchored(gallery: Gallery, probes: dict[str, Probes]) -> float:
-    """Return the threshold of the gallery; NOTHING if none that keeps the target finds an item."""
-    kept = update_draws(gallery, None, model="frozen", distance_form=PLAIN, probes=probes)
-    shift = gallery_shift(kept.sources)
+def threshold_of(draws: KeptDraws, *, gallery_items: int) -> float:
+    """Return the threshold that a gallery gets from its draws; NOTHING if it gets none."""
+    point = point_of(draws, gallery_items=gallery_items)
+    return NOTHING if point is None else point.threshold
+
+
+def point_of(draws: KeptDraws, *, gallery_items: int, target: float = TARGET) -> OperatingPoint | None:
+    """Return the operating point that a gallery gets from its draws.
+
+    Returns None if there are too few draws, or no threshold that keeps the target finds an item.
+    """
     try:
-        point = anchor(kept.sources, TARGET, gallery_items=gallery.items, shift=shift, least_items=LEAST_ITEMS)
+        return anchor(
+            draws.sources,
+            target,
+            gallery_items=gallery_items,
+            shift=gallery_shift(draws.sources),
+            fitted=draws.fitted,
+            least_items=LEAST_ITEMS,
+        )
     except CalibrationError:
-        return NOTHING
-    return point.threshold
+        return None
 
 
-def _searches(data: Data, queries: np.ndarray, gallery: np.ndarray) -> SearchScores:
-    v, items = data.vectors, data.items
-    return search_scores(v[queries], items[queries], v[gallery], items[gallery])
-
-
-def _limit(scores: SearchScores) -> float:
-    """Return the greatest threshold with FPIR at most the target on searches, items weighted equally."""
-    return DrawnDistances.of_items(scores.impostor, scores.labels).at_share(TARGET)
+def limit(scores: SearchScores, target: float = TARGET) -> float:
+    """Return the greatest threshold with FPIR at most a target on searches, items weighted equally."""
+    return DrawnDistances.of_items(scores.impostor, scores.labels).at_share(target)
 
 
 def _names(chosen: np.ndarray) -> list[str]:
