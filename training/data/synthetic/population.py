@@ -78,20 +78,29 @@ class Population:
 def draw_population(items: int, generator: np.random.Generator) -> Population:
     """Draw a catalogue of `items` items, and the unknown items.
 
-    Whole lines are for training. Of the other lines, random items are unknown and the others are in the catalogue. So
-    the unknown items are exchangeable with the catalogue items that are not trained on: both have variants in the
-    catalogue equally often.
+    The catalogue has a random part of the items of all lines. Whole lines are for training. The items that the
+    catalogue does not have are the unknown ones, except for those of training lines. So unknown items are exchangeable
+    with all catalogue items that the model is not fitted on, validation items too: they have variants in the catalogue
+    equally often.
     """
     lines = _lines(generator)
-    train = _take(lines, round(items * TRAINED))
-    count = items - len(train)
-    unknown = round(items * UNKNOWN_SHARE)
-    others = _take(lines, count + unknown)
-    chosen = set(generator.permutation(len(others))[:count].tolist())
-    known = [item for number, item in enumerate(others) if number in chosen]
+    trained = round(items * TRAINED)
+    count, unknown = items - trained, round(items * UNKNOWN_SHARE)
+    train, _ = _divide(_take(lines, round(trained * (count + unknown) / count)), trained, generator)
+    known, others = _divide(_take(lines, count + unknown), count, generator)
     border = _line_end(known, round(items * CALIBRATED))
-    parts = {"train": train, "calibration": known[:border], "test": known[border:]}
-    return Population(parts, [item for number, item in enumerate(others) if number not in chosen])
+    return Population({"train": train, "calibration": known[:border], "test": known[border:]}, others)
+
+
+def _divide(
+    items: Sequence[SyntheticItem], count: int, generator: np.random.Generator
+) -> tuple[list[SyntheticItem], list[SyntheticItem]]:
+    """Return `count` random items, and the others, both in order."""
+    chosen = set(generator.permutation(len(items))[:count].tolist())
+    parts: tuple[list[SyntheticItem], list[SyntheticItem]] = ([], [])
+    for number, item in enumerate(items):
+        parts[number not in chosen].append(item)
+    return parts
 
 
 def draw_siblings(known: Sequence[SyntheticItem], count: int, generator: np.random.Generator) -> list[SyntheticItem]:
