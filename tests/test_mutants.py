@@ -154,6 +154,7 @@ UNTRIED = [
     "retrieval/metrics/item_distances.py",
     "retrieval/threshold/anchor.py",
     "retrieval/threshold/drawn_distances.py",
+    "retrieval/threshold/query_shift.py",
     "index/draws.py",
     "index/ann/candidates.py",
     "index/snapshot.py",

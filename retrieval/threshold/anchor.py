@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.draws import Draws
 from index.kept_draws import OWN
@@ -33,92 +31,13 @@ from .drawn_distances import (
     CERTIFIED_FROM,
     LABELLED,
     LEAST_ITEMS,
-    PROBE,
-    REFERENCE,
     DrawnDistances,
     GalleryRates,
     competing,
 )
+from .query_shift import Shift
 
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Shift:
-    """How much farther users' photos are from other items than gallery photos of the same items are."""
-
-    value: float = 0.0
-    error: float = 0.0  # standard error, by bootstrap over items
-    items: int = 0
-
-    @classmethod
-    def of(cls, point: OperatingPoint) -> Shift:
-        """Return the shift that an operating point was set with."""
-        values = point.evidence.get("shift", {})
-        return cls(*(values.get(name, 0) for name in ("value", "error", "items")))
-
-    @property
-    def applied(self) -> float:
-        """The shift, or 0 if it does not exceed its standard error."""
-        return self.value if abs(self.value) > self.error else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "applied": self.applied}
-
-
-QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
-RESAMPLES = 200
-
-
-def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0) -> Shift:
-    """Measure the query shift from searches with two kinds of photos of the same items.
-
-    Parameters
-    ----------
-    queries, gallery:
-        Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
-        item. Only items in both are used.
-    """
-    items = np.intersect1d(queries.labels, gallery.labels)
-    if len(items) < LEAST_ITEMS:
-        return Shift(items=len(items))
-    sides = [[side.impostor[side.labels == item] for item in items] for side in (queries, gallery)]
-    generator = np.random.default_rng(seed)
-    everything = np.arange(len(items))
-    resampled = [_difference(sides, generator.integers(0, len(items), len(items))) for _ in range(RESAMPLES)]
-    return Shift(_difference(sides, everything), float(np.std(resampled)), len(items))
-
-
-def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
-    """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
-    for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
-        if users in sources and catalogue in sources:
-            shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
-            if shift.items >= LEAST_ITEMS:
-                return shift
-    return Shift()
-
-
-def _searches(draws: Draws) -> SearchScores:
-    finite = np.isfinite(draws.distances)
-    return SearchScores(draws.items[finite], draws.own[finite], draws.distances[finite], 0)
-
-
-def _difference(sides: list[list[Floats]], chosen: NDArray[np.int64]) -> float:
-    """Return the mean difference of the quantiles of both sides, with items weighted equally."""
-    first, second = (_quantiles([side[item] for item in chosen.tolist()]) for side in sides)
-    return float((first - second).mean())
-
-
-def _quantiles(groups: list[Floats]) -> Floats:
-    values = np.concatenate(groups)
-    weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in groups]) / len(groups)
-    order = np.argsort(values)
-    middles = np.cumsum(weights[order]) - weights[order] / 2
-    return np.interp(QUANTILES, middles, values[order])
 
 
 def anchor(

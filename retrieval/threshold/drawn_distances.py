@@ -108,17 +108,34 @@ class DrawnDistances:
         be farther away, so they count as not accepted. This matters most in dense regions, where items are nearest to
         each other.
         """
-        rates = np.zeros(len(shares))
-        for code in range(self.items):
-            own = self.codes == code
-            kept = ~own & (self.nearest != code)
-            others, weights = self.distances[kept], np.cumsum(self.weights[kept])
-            if not len(others):
-                return np.ones(len(shares))
-            first = np.searchsorted(weights, shares + TOLERANCE, side="right")
-            thresholds = np.where(first < len(others), others[np.minimum(first, len(others) - 1)], np.inf)
-            rates += np.searchsorted(self.distances[own], thresholds, side="left") / own.sum()
-        return rates / (self.items + 1)  # a gallery of all items is one larger than those that were measured
+        count = len(self.distances)
+        places = np.arange(count)
+        linked = (self.nearest >= 0) & (self.nearest != self.codes)
+        codes, removed = np.r_[self.codes, self.nearest[linked]], np.r_[places, places[linked]]
+        if not count or (np.bincount(codes) == count).any():
+            return np.ones(len(shares))
+        weights = np.cumsum(self.weights)
+        first = np.searchsorted(weights, shares + TOLERANCE, side="right")  # the place of the threshold of all draws
+        touched = np.unique(codes[removed <= first.max(initial=0)])[:, None]  # the others are accepted nowhere
+        order = np.lexsort((removed, codes))
+        keys = codes[order] * (count + 1) + removed[order]
+        sums = np.r_[0, np.cumsum(self.weights[removed[order]])]
+        start, step = touched * (count + 1), np.broadcast_to(first, (len(touched), len(shares)))
+        before = sums[np.searchsorted(keys, start)]
+        while True:  # each removed draw up to a place moves it up by its weight
+            place = step
+            left = sums[np.searchsorted(keys, start + place, side="right")] - before
+            step = np.searchsorted(weights, shares + TOLERANCE + left, side="right")
+            if (step == place).all():
+                break
+        thresholds = np.append(self.distances, np.inf)[place]
+        within = np.searchsorted(self.distances, thresholds, side="left")
+        own = np.sort(self.codes * (count + 1) + places)
+        accepted = np.searchsorted(own, start + within) - np.searchsorted(own, start)
+        rates = (accepted / np.bincount(self.codes)[touched]).sum(axis=0)
+        return np.asarray(
+            rates / (self.items + 1)
+        )  # a gallery of all items is one larger than those that were measured
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""

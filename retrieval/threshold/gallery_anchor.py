@@ -22,8 +22,9 @@ from retrieval.bundle.served_point import pack_point, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
-from .anchor import Shift, anchor, gallery_shift
+from .anchor import anchor
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .query_shift import Shift, gallery_shift
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 

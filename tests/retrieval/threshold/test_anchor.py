@@ -10,10 +10,10 @@ from index.draws import NOBODY, Draws
 from index.kept_draws import OWN
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
-from retrieval.metrics.identification import SearchScores
-from retrieval.threshold.anchor import Shift, anchor, gallery_shift, measure_shift, precision
+from retrieval.threshold.anchor import anchor, precision
 from retrieval.threshold.bounds import items_bound, most_hits
 from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
+from retrieval.threshold.query_shift import gallery_shift
 
 
 def draws(
@@ -193,31 +193,6 @@ def test_precision_counts_misidentified_and_unknown_items() -> None:
     assert precision(0.0, 0.0, 0.0, unknown=0.5) is None
 
 
-def moved(by: float, *, items: int = 60, seed: int = 0) -> tuple[SearchScores, SearchScores]:
-    generator = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(items), 3)
-    base = np.repeat(generator.normal(1, 0.1, items), 3)
-    sides = [base + generator.normal(0, 0.02, 3 * items) for _ in range(2)]
-    apart = np.full(3 * items, np.inf)
-    return SearchScores(labels, apart, sides[0] + by, 0), SearchScores(labels, apart, sides[1], 0)
-
-
-def test_a_shift_is_measured_and_applied_where_it_exceeds_its_error() -> None:
-    shift = measure_shift(*moved(0.2))
-    assert shift.value == pytest.approx(0.2, abs=0.02)
-    assert (shift.applied, shift.items) == (shift.value, 60)
-    assert measure_shift(*moved(-0.2)).applied == pytest.approx(-0.2, abs=0.02)
-    assert Shift(0.01, 0.02, 60).applied == 0
-    assert measure_shift(*moved(0.2, items=19)).applied == 0  # too few items tell nothing
-
-
-def test_only_items_on_both_sides_tell_of_a_shift() -> None:
-    queries, gallery = moved(0.2)
-    other = SearchScores(queries.labels + 1000, queries.own, queries.impostor - 5, 0)
-    both = SearchScores(*(np.r_[getattr(queries, n), getattr(other, n)] for n in ("labels", "own", "impostor")), 0)
-    assert measure_shift(both, gallery) == measure_shift(queries, gallery)
-
-
 def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:
     generator = np.random.default_rng(0)
     items = np.repeat(np.arange(50), 2)
@@ -250,21 +225,6 @@ def test_the_worst_source_counts_in_the_rates_of_a_gallery() -> None:
     near, far = (DrawnDistances.of(draws([distance] * 20, np.arange(20))) for distance in (0.1, 0.9))
     rates = GalleryRates({OWN: near, PROBE: far})
     assert (rates.fpir(0.5), rates.p_value(0.5), rates.fpir_upper(0.5)) == (1, 1, 1)
-
-
-def test_each_item_counts_once_in_a_shift_however_many_photos_it_has() -> None:
-    generator = np.random.default_rng(0)
-    values = generator.normal(1, 0.1, 40)
-    once = SearchScores(np.arange(40), np.full(40, np.inf), values, 0)
-    counts = np.where(np.arange(40) < 5, 30, 1)  # five items have thirty equal photos each
-    often = SearchScores(np.repeat(np.arange(40), counts), np.full(counts.sum(), np.inf), np.repeat(values, counts), 0)
-    assert measure_shift(often, once).value == pytest.approx(0, abs=0.02)
-    crowd = SearchScores(often.labels, often.own, often.impostor - np.where(often.labels < 5, 9, 0), 0)
-    middles = (np.arange(40) + 0.5) / 40
-    ordered = np.sort(values), np.sort(values - np.where(np.arange(40) < 5, 9, 0))
-    low, lower = (np.interp(np.linspace(0.02, 0.25, 24), middles, side).mean() for side in ordered)
-    assert measure_shift(crowd, once).value == pytest.approx(lower - low, abs=0.35)
-    assert Shift() == Shift(0.0, 0.0, 0)
 
 
 def test_probes_alone_set_a_threshold() -> None:
