@@ -92,7 +92,7 @@ def anchor(
         "source": source,
         "confidence": CONFIDENCE,
         "gallery_items": gallery_items,
-        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0}),
+        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0, "margin": 0.0}),
         "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
         "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
         **_rates(rates, threshold),
@@ -119,7 +119,7 @@ def _competing(
 ) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
-        name: DrawnDistances.of_source(name, source, shift=shift.applied, fitted=fitted)
+        name: DrawnDistances.of_source(name, source, shift=shift.applied, fitted=fitted, margin=shift.margin)
         for name, source in draws.items()
     }
     usable = competing(distances, least_items=least_items)

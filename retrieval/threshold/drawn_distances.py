@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from index.reader import Reader
 from index.shell import command
 from retrieval.bundle.operating_point import OperatingPoint
 
-from .bounds import items_bound, most_hits
+from .bounds import CONFIDENCE, binomial_below, binomial_bound
 
 PROBE = "probe"  # calibration queries of the bundle
 REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
@@ -25,6 +25,8 @@ CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
+REFERENCE_ITEMS = 20  # accepted items that tell the design effect at least
+LEAST_EFFECT = 0.5  # design effect that is assumed at least
 
 Floats = NDArray[np.float64]
 
@@ -38,20 +40,29 @@ class DrawnDistances:
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
     nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
+    margin: float = 0.0  # by how much the distances may be too great, as the bounds assume
 
     @classmethod
     def of(cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = ()) -> DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
-        Draws that found no other item, as in a gallery of one item, are left out.
+        Draws that found no other item, as in a gallery of one item, are left out. So are draws whose file another item
+        has too: the nearest other item is probably the same product under a second id.
         """
-        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
+        chosen = np.isfinite(draws.distances) & (draws.duplicates < 0) & ~np.isin(draws.items, list(without))
         return cls.of_items(draws.distances[chosen] + shift, draws.items[chosen], draws.nearest_items[chosen])
 
     @classmethod
-    def of_source(cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str]) -> DrawnDistances:
-        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items."""
-        return cls.of(draws, shift=shift if name == OWN else 0.0, without=fitted if name == LABELLED else ())
+    def of_source(
+        cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str], margin: float = 0.0
+    ) -> DrawnDistances:
+        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items.
+
+        `margin` is by how much the shift may be too great.
+        """
+        if name == OWN:
+            return replace(cls.of(draws, shift=shift), margin=margin)
+        return cls.of(draws, without=fitted if name == LABELLED else ())
 
     @classmethod
     def of_items(
@@ -73,7 +84,28 @@ class DrawnDistances:
 
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
-        return items_bound(self.fpir(threshold), self.items)
+        rate, effect = self.fpir(threshold + self.margin), self.design_effect(threshold + self.margin)
+        return binomial_bound(self.items * rate / effect, self.items / effect)
+
+    def design_effect(self, threshold: float) -> float:
+        """Return by how much the variance of the FPIR exceeds that of as many independent items with one draw each.
+
+        Two items that are nearest to each other are accepted together, by one coincidence, so that the rate varies as
+        if there were half as many of them. Items with several draws that differ make it vary less. The bound counts
+        `items / design_effect` independent items. At a low threshold, the effect is that among the REFERENCE_ITEMS
+        nearest ones. Tried in simulated worlds (docs/tables/coverage.md): items as independent (the promise is broken
+        too often), families of linked items and half of the items (both give more TPIR away).
+        """
+        share = max(self.fpir(threshold), REFERENCE_ITEMS / max(self.items, 1))
+        accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
+        codes, nearest = self.codes[:accepted], self.nearest[:accepted]
+        hits = np.bincount(codes, self.weights[:accepted], minlength=self.items) * self.items
+        linked = nearest >= 0
+        links = np.unique(codes[linked] * self.items + nearest[linked])
+        first, second = np.divmod(links, self.items)
+        mutual = np.isin(second * self.items + first, links)
+        together = float((hits[first] * hits[second])[mutual].sum())
+        return max(LEAST_EFFECT, float((hits**2).sum() + together) / float(hits.sum())) if accepted else 1.0
 
     def limit(self, target: float, *, certified: bool) -> float | None:
         """Return the greatest threshold that keeps a target FPIR, None if so few items certify none.
@@ -81,13 +113,24 @@ class DrawnDistances:
         A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
         k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
         which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches.
+        Certified ones are tested in ascending order up to the first whose bound exceeds the target.
         """
         if certified:
-            hits = most_hits(self.items, target)
-            return None if hits is None else self.at_share(hits / self.items)
+            return self._certified_limit(target)
         shares = np.linspace(0, target, SHARES)
         kept = np.flatnonzero(self.left_out(shares) <= target + TOLERANCE)
         return self.at_share(float(shares[kept[-1]]) if len(kept) else 0.0)
+
+    def _certified_limit(self, target: float) -> float | None:
+        last = self.at_share(target)
+        ends = np.nextafter(np.unique(self.distances[self.distances <= last]), -np.inf)
+        limit = None
+        for end in [*ends.tolist(), last]:
+            effect = self.design_effect(end)
+            if binomial_below(self.items * self.fpir(end) / effect, self.items / effect, target) > 1 - CONFIDENCE:
+                break
+            limit = end - self.margin
+        return limit
 
     def at_share(self, share: float) -> float:
         """Return the greatest threshold within which at most a share of the draws lies."""
@@ -165,9 +208,9 @@ class GalleryRates:
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of draws with the query shift of a point, None if no source has enough items."""
-        shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
+        shift, margin = (float(point.evidence.get("shift", {}).get(name, 0.0)) for name in ("applied", "margin"))
         drawn = {
-            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted)
+            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted, margin=margin)
             for name, draws in kept.sources.items()
         }
         sources = competing(drawn)

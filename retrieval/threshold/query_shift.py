@@ -18,6 +18,7 @@ from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE
 
 QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
 RESAMPLES = 200
+MARGIN = 0.5  # standard errors of a shift that certified thresholds allow for (docs/tables/coverage.md)
 
 Floats = NDArray[np.float64]
 
@@ -41,9 +42,14 @@ class Shift:
         """The shift, or 0 if it does not exceed its standard error."""
         return self.value if abs(self.value) > self.error else 0.0
 
+    @property
+    def margin(self) -> float:
+        """By how much the applied shift may be too great: a certified threshold must keep its target even then."""
+        return max(0.0, self.applied - self.value + MARGIN * self.error)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {**vars(self), "applied": self.applied}
+        return {**vars(self), "applied": self.applied, "margin": self.margin}
 
 
 def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0) -> Shift:
