@@ -11,8 +11,9 @@ apart as far as makes leaving such items out realise 0.29 instead of 0.05, as me
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ TARGET = 0.05
 LEFT_OUT = 0.29  # what leaving fitted items out realises for TARGET
 TRIALS = 400  # worlds compared in a fit
 COMPARED = 100  # worlds in which bounds are compared
+ROUNDS = 20
 COLUMNS = ("worlds", "thresholds", "promise kept", "mean FPIR", "spread", "TPIR of exact", "FPIR of new families")
 STATISTICS = (
     "spread of distances",
@@ -88,12 +90,12 @@ def outcome(simulation: Simulation, items: int, *, certify: bool) -> Outcome:
 
 def settings() -> list[tuple[Setting, int]]:
     """Return every setting with its number of worlds."""
+    kinds = [(trained, shifted) for trained in (False, True) for shifted in (False, True)]
     return [
         (Setting(photos, items, trained, shifted), worlds)
-        for items, worlds in ((100, 200), (300, 200), (1000, 200), (3000, 24))
-        for trained in (False, True)
-        for shifted in (False, True)
-        for photos in (1, 3, 6)
+        for items, worlds in ((100, 200), (300, 200), (1000, 200), (3000, 20))
+        for trained, shifted in kinds
+        for photos in ((1, 3, 6) if items < 3000 and not trained and not shifted else (1, 3) if items < 1000 else (3,))
     ]
 
 
@@ -113,23 +115,43 @@ def summary(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     )
 
 
-def measure(fits: Sequence[Fit], apart: Sequence[float], setting: Setting, worlds: int) -> list[tuple[str, ...]]:
-    """Return the rows of a setting: certified thresholds, on request where the items are few, and estimated ones."""
-    certified, estimated = [], []
-    for seed in range(worlds):
+@dataclass
+class Measured:
+    """The outcomes of a setting so far."""
+
+    setting: Setting
+    worlds: int = 0
+    certified: list[Outcome] = field(default_factory=list)
+    estimated: list[Outcome] = field(default_factory=list)
+
+    def measure(self, fits: Sequence[Fit], apart: Sequence[float]) -> None:
+        """Measure one more world: a certified threshold, on request where the items are few, and an estimated one."""
+        setting, seed = self.setting, self.worlds
         which = seed // 2 % len(fits)  # seeds alternate between two kinds of shift
         simulation = simulate(fits[which].world, apart[which], setting, seed)
         for certify in (False, True) if setting.items * (1 - setting.trained / 2) <= 300 else (False,):
             result = outcome(simulation, setting.items, certify=certify)
             if result.status == CERTIFIED:
-                certified.append(result)
+                self.certified.append(result)
             elif result.status and not certify:
-                estimated.append(result)
-    rows = []
-    for name, results in (("certified", certified), ("estimated", estimated)):
-        if results:
-            rows.append((f"{setting.name}, {name}", str(worlds), *summary(results)))
-    return rows
+                self.estimated.append(result)
+        self.worlds += 1
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the rows of the table."""
+        kinds = (("certified", self.certified), ("estimated", self.estimated))
+        name, worlds = self.setting.name, str(self.worlds)
+        return [(f"{name}, {kind}", worlds, *summary(results)) for kind, results in kinds if results]
+
+
+def measure_all(fits: Sequence[Fit], apart: Sequence[float], *, scale: float, until: float) -> list[Measured]:
+    """Measure the settings in rounds, so that each has its share of the worlds when the time is up."""
+    found = [(Measured(setting), max(1, round(scale * worlds))) for setting, worlds in settings()]
+    for each in range(1, ROUNDS + 1):
+        for measured, worlds in found:
+            while measured.worlds < worlds * each / ROUNDS and time.monotonic() < until:
+                measured.measure(fits, apart)
+    return [measured for measured, _ in found]
 
 
 def main() -> None:
@@ -137,7 +159,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Folder for computed features.")
     parser.add_argument("--scale", type=float, default=1.0, help="Multiplies the number of worlds.")
+    parser.add_argument("--minutes", type=float, default=600.0, help="Stop after so long, with the worlds done so far.")
     arguments = parser.parse_args()
+    started = time.monotonic()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone = str(data / "weights/mobilenet_v1_0.75_224")
     with Recorder("coverage", arguments) as record:
@@ -154,8 +178,8 @@ def main() -> None:
             for row in compare(fits, setting, max(1, round(arguments.scale * COMPARED)), TARGET):
                 record.add(*row)
         record.table("promises", ("gallery", *COLUMNS))
-        for setting, worlds in settings():
-            for row in measure(fits, apart, setting, max(1, round(arguments.scale * worlds))):
+        for measured in measure_all(fits, apart, scale=arguments.scale, until=started + 60 * arguments.minutes):
+            for row in measured.rows():
                 record.add(*row)
 
 

@@ -48,12 +48,13 @@ def nearest_of_items(drawn: DrawnDistances) -> np.ndarray:
 
 def _greatest(drawn: DrawnDistances, target: float, passes: Passes) -> float | None:
     ends = np.nextafter(np.unique(drawn.distances[drawn.distances <= drawn.at_share(target)]), -np.inf)
-    limit = None
-    for end in [*ends.tolist(), drawn.at_share(target)]:
-        if not passes(drawn, end):
-            break
-        limit = end
-    return limit
+    ends = np.append(ends, drawn.at_share(target))
+    passed, failed = -1, len(ends)
+    while failed - passed > 1:
+        middle = (passed + failed) // 2
+        keeps = passes(drawn, float(ends[middle]))
+        passed, failed = (middle, failed) if keeps else (passed, middle)
+    return None if passed < 0 else float(ends[passed])
 
 
 def compare(fits: Sequence[Fit], setting: Setting, worlds: int, target: float) -> list[tuple[str, ...]]:

@@ -6,9 +6,9 @@ The estimate assumes that unknown items resemble the drawn items, so that their 
 that accepts a share of few draws accepts more of new items on average, so an estimated threshold is set where each
 item, left out of the gallery, is accepted in at most the target share of its searches (`DrawnDistances.limit`).
 
-The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
-observed rate does. Few items certify only a threshold that finds little (60 items at 5 %: one below every draw), so
-targets are certified from 300 items on, or on request.
+The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
+it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. Few items certify only a threshold
+that finds little, so targets are certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .bounds import CONFIDENCE, items_needed
 from .calibrate import choose_threshold, most_useful_threshold
+from .concentration import concentration
 from .drawn_distances import (
     CERTIFIED_FROM,
     LABELLED,
     LEAST_ITEMS,
+    PROBE,
     DrawnDistances,
     GalleryRates,
     competing,
@@ -84,7 +86,7 @@ def anchor(
     mated = _mated(draws[mates], gallery_items) if mates in draws else None
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
     if certify and all(status == ESTIMATED for _, status in proposals.values()):
-        raise _uncertified(max(drawn.items for drawn in usable.values()), target_fpir)
+        raise _uncertified(max(usable.values(), key=lambda drawn: drawn.items), target_fpir)
     source = min(proposals, key=lambda name: proposals[name][0])
     (threshold, status), rates = proposals[source], GalleryRates(usable)
     evidence = {
@@ -96,7 +98,10 @@ def anchor(
         "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
         "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
         **_rates(rates, threshold),
-        "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
+        "design_effect": usable[source].design_effect(threshold),
+        **_duplicates(draws, usable, shift, rates.fpir(threshold), threshold),
+        "assumptions": assumptions(source, shift if OWN in usable else Shift()),
+        "concentration": concentration(usable[source], threshold, target_fpir),
         **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
@@ -107,9 +112,25 @@ def _rates(rates: GalleryRates, threshold: float) -> dict[str, float]:
     return {"fpir": rates.fpir(threshold), "fpir_expected": expected, "fpir_upper": rates.fpir_upper(threshold)}
 
 
-def _uncertified(items: int, target_fpir: float) -> CalibrationError:
+def _duplicates(
+    draws: Mapping[str, Draws], usable: Mapping[str, DrawnDistances], shift: Shift, fpir: float, threshold: float
+) -> dict[str, Any]:
+    """Return the number of own draws left out because another item has their file, and the FPIR with them."""
+    if OWN not in draws:
+        return {"duplicates": 0, "fpir_with_duplicates": fpir}
+    own = draws[OWN]
+    count = int((own.duplicates >= 0).sum())
+    if not count or OWN not in usable:
+        return {"duplicates": count, "fpir_with_duplicates": fpir}
+    everything = DrawnDistances.of(own, shift=shift.applied, duplicates=True)
+    return {"duplicates": count, "fpir_with_duplicates": max(fpir, everything.fpir(threshold))}
+
+
+def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
+    effective = drawn.items / drawn.design_effect(-math.inf)
     return CalibrationError(
-        f"{items} items cannot certify an FPIR of {target_fpir:g}: it takes {items_needed(target_fpir)} of them",
+        f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: they count as {effective:.0f} independent "
+        f"ones, and it takes {items_needed(target_fpir)} of them",
         remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
     )
 
@@ -138,6 +159,7 @@ def _source(drawn: DrawnDistances, proposed: float, threshold: float) -> dict[st
         "threshold": proposed,
         "fpir": drawn.fpir(threshold),
         "fpir_upper": drawn.fpir_upper(threshold),
+        "design_effect": drawn.design_effect(threshold),
     }
 
 
@@ -189,6 +211,25 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
         "queries": rates.queries,
         "items": len(np.unique(mated.labels)),
     }
+
+
+def assumptions(source: str, shift: Shift) -> list[str]:
+    """Return what an anchored threshold assumes, in plain sentences."""
+    if source == LABELLED:
+        photos = "Users take photos like the labelled queries."
+    elif source == PROBE:
+        photos = "Users take photos like the calibration photos of the bundle."
+    elif shift.items:
+        photos = f"Users' photos differ from catalogue photos as measured on {shift.items} items."
+    else:
+        photos = "Users' photos look like catalogue photos; this was not measured."
+    drawn = "the calibration items of the bundle" if source == PROBE else "the items of this catalogue"
+    return [
+        f"Unknown items are like {drawn}: of the same families, in similar shares. Nothing is promised for others.",
+        photos,
+        "No product is in the catalogue under two ids, except where both have the same file.",
+        "The bundle's list of items that the model was fitted on is complete.",
+    ]
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:

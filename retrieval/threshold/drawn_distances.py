@@ -25,7 +25,7 @@ CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
-REFERENCE_ITEMS = 20  # accepted items that tell the design effect at least
+REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # share of the draws, and accepted items, that tell the design effect
 LEAST_EFFECT = 0.5  # design effect that is assumed at least
 
 Floats = NDArray[np.float64]
@@ -40,16 +40,22 @@ class DrawnDistances:
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
     nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
+    names: NDArray[np.str_]  # ids of the items, then of others that are nearest to a draw
+    rivals: NDArray[np.int64]  # (n,) number of the nearest other item in `names`, -1 if it is unknown
     margin: float = 0.0  # by how much the distances may be too great, as the bounds assume
 
     @classmethod
-    def of(cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = ()) -> DrawnDistances:
+    def of(
+        cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = (), duplicates: bool = False
+    ) -> DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws whose file another item
-        has too: the nearest other item is probably the same product under a second id.
+        has too, unless `duplicates` is true: the nearest other item is probably the same product under a second id.
         """
-        chosen = np.isfinite(draws.distances) & (draws.duplicates < 0) & ~np.isin(draws.items, list(without))
+        chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
+        if not duplicates:
+            chosen &= draws.duplicates < 0
         return cls.of_items(draws.distances[chosen] + shift, draws.items[chosen], draws.nearest_items[chosen])
 
     @classmethod
@@ -72,11 +78,18 @@ class DrawnDistances:
         labels, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
         order = np.argsort(distances, kind="stable")
         weights = 1 / counts[codes] / max(1, len(counts))
-        nearest = np.full(len(distances), -1)
-        if nearest_items is not None and len(labels):
-            places = np.minimum(np.searchsorted(labels, nearest_items), len(labels) - 1)
-            nearest = np.where(labels[places] == nearest_items, places, -1)
-        return cls(np.maximum(distances[order], 0), weights[order], codes[order], nearest[order], len(counts))
+        names, rivals = labels.astype(str), np.full(len(distances), -1)
+        if nearest_items is not None:
+            others, places = np.unique(nearest_items, return_inverse=True)
+            known = np.isin(others, labels)
+            numbers = np.empty(len(others), dtype=np.int64)
+            numbers[known] = np.searchsorted(labels, others[known])
+            numbers[~known] = len(labels) + np.arange((~known).sum())
+            names = np.append(names, others[~known].astype(str))
+            rivals = numbers[places]
+        nearest = np.where(rivals < len(labels), rivals, -1)
+        near, far = np.maximum(distances[order], 0), rivals[order]
+        return cls(near, weights[order], codes[order], nearest[order], len(counts), names, far)
 
     def fpir(self, threshold: float) -> float:
         """Return the share of draws within a threshold."""
@@ -92,11 +105,12 @@ class DrawnDistances:
 
         Two items that are nearest to each other are accepted together, by one coincidence, so that the rate varies as
         if there were half as many of them. Items with several draws that differ make it vary less. The bound counts
-        `items / design_effect` independent items. At a low threshold, the effect is that among the REFERENCE_ITEMS
-        nearest ones. Tried in simulated worlds (docs/tables/coverage.md): items as independent (the promise is broken
-        too often), families of linked items and half of the items (both give more TPIR away).
+        `items / design_effect` independent items. At a low threshold, the effect is that of a share REFERENCE_SHARE
+        or of REFERENCE_ITEMS accepted items. Tried in simulated worlds (docs/tables/coverage.md): items as if they
+        were independent (the promise is broken too often), families of linked items, and half of the items (both
+        give more TPIR away).
         """
-        share = max(self.fpir(threshold), REFERENCE_ITEMS / max(self.items, 1))
+        share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
         accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
         codes, nearest = self.codes[:accepted], self.nearest[:accepted]
         hits = np.bincount(codes, self.weights[:accepted], minlength=self.items) * self.items
@@ -113,7 +127,7 @@ class DrawnDistances:
         A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
         k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
         which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches.
-        Certified ones are tested in ascending order up to the first whose bound exceeds the target.
+        The bound of certified ones grows with the threshold.
         """
         if certified:
             return self._certified_limit(target)
@@ -123,14 +137,16 @@ class DrawnDistances:
 
     def _certified_limit(self, target: float) -> float | None:
         last = self.at_share(target)
-        ends = np.nextafter(np.unique(self.distances[self.distances <= last]), -np.inf)
-        limit = None
-        for end in [*ends.tolist(), last]:
+        ends = np.append(np.nextafter(np.unique(self.distances[self.distances <= last]), -np.inf), last)
+        passed, failed = -1, len(ends)
+        while failed - passed > 1:
+            middle = (passed + failed) // 2
+            end = float(ends[middle])
             effect = self.design_effect(end)
-            if binomial_below(self.items * self.fpir(end) / effect, self.items / effect, target) > 1 - CONFIDENCE:
-                break
-            limit = end - self.margin
-        return limit
+            hits, count = self.items * self.fpir(end) / effect, self.items / effect
+            keeps = binomial_below(hits, count, target) <= 1 - CONFIDENCE
+            passed, failed = (middle, failed) if keeps else (passed, middle)
+        return None if passed < 0 else float(ends[passed]) - self.margin
 
     def at_share(self, share: float) -> float:
         """Return the greatest threshold within which at most a share of the draws lies."""
