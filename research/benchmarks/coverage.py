@@ -173,13 +173,13 @@ def main() -> None:
         fits = fit(real, trials=TRIALS)
         apart = [spread_of_training(each.world, LEFT_OUT, TARGET) for each in fits]
         _tell_fits(record, fits, apart)
-        record.table("bounds", ("gallery and bound", *COLUMNS[:4], COLUMNS[5]))
-        for setting in (Setting(photos, items) for items in (300, 1000) for photos in (1, 3)):
-            for row in compare(fits, setting, max(1, round(arguments.scale * COMPARED)), TARGET):
-                record.add(*row)
         record.table("promises", ("gallery", *COLUMNS))
         for measured in measure_all(fits, apart, scale=arguments.scale, until=started + 60 * arguments.minutes):
             for row in measured.rows():
+                record.add(*row)
+        record.table("bounds", ("gallery and bound", *COLUMNS[:4], COLUMNS[5]))
+        for setting in (Setting(photos, items) for items in (300, 1000) for photos in (1, 3)):
+            for row in compare(fits, setting, max(1, round(arguments.scale * COMPARED)), TARGET):
                 record.add(*row)
 
 

@@ -82,7 +82,7 @@ class _Siblings:
     rates: Floats  # share of an item's draws that are within the threshold, 0 for items without draws
     drawn: NDArray[np.bool_]  # whether an item has draws
     families: Numbers
-    links: Numbers  # (l, 2) pairs of a drawn item and one that was nearest to a draw of it, each pair once
+    links: Numbers  # (l, 2) pairs of a drawn item and the one that is nearest to it, each pair once
 
     @classmethod
     def of(cls, drawn: DrawnDistances, threshold: float) -> _Siblings:
@@ -93,11 +93,11 @@ class _Siblings:
         nearest = np.full(count, -1)
         known = drawn.rivals >= 0
         nearest[drawn.codes[known][::-1]] = drawn.rivals[known][::-1]  # that of the closest draw
-        ends = np.sort(np.stack([drawn.codes[known], drawn.rivals[known]], axis=1), axis=1)
+        items = np.flatnonzero(nearest >= 0)
+        ends = np.sort(np.stack([items, nearest[items]], axis=1), axis=1)
         links = np.unique(ends[:, 0] * count + ends[:, 1])
         pairs = np.stack(np.divmod(links, max(count, 1)), axis=1)
         families = linked(nearest)
-        pairs = pairs[families[pairs[:, 0]] == families[pairs[:, 1]]]
         return cls(rates, np.arange(count) < drawn.items, families, pairs[pairs[:, 0] != pairs[:, 1]])
 
     def matched(self, rates: Floats) -> tuple[float, float]:

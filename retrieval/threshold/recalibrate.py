@@ -122,6 +122,7 @@ def propose(
         target_fpir=target_fpir,
         allow_estimate=allow_estimate,
         groups=searches.groups,
+        vectors=searches.vectors,
         gallery_size=int(now.evidence["gallery_size"]) if gallery_size is None else gallery_size,
         cap=cap,
         biased=biased,
