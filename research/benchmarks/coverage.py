@@ -59,7 +59,8 @@ def real_photos(name: str, photos: Sequence[Photo], features: np.ndarray) -> Vec
     items = np.array([photo.item_id for photo in photos])
     generator = np.random.default_rng(0)
     rows = [generator.permutation(np.flatnonzero(usable & (items == item))) for item in np.unique(items[usable])]
-    return vectors[np.array([row[:PHOTOS] for row in rows if len(row) >= PHOTOS]).T].astype(np.float32)
+    chosen = np.array([row[:PHOTOS] for row in rows if len(row) >= PHOTOS]).T
+    return np.asarray(vectors[chosen], dtype=np.float32)
 
 
 _SOURCES = {"grocery": ("store_a",), "covers": ("canon", "droid", "e63", "palm", "reference")}

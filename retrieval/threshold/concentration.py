@@ -89,7 +89,8 @@ class _Siblings:
         """Return the items with their rates at a threshold."""
         count = len(drawn.names)
         accepted = int(np.searchsorted(drawn.distances, threshold, side="right"))
-        rates = np.bincount(drawn.codes[:accepted], drawn.weights[:accepted], minlength=count) * drawn.items
+        sums = np.bincount(drawn.codes[:accepted], drawn.weights[:accepted], minlength=count)
+        rates = np.asarray(drawn.items * sums, dtype=np.float64)
         nearest = np.full(count, -1)
         known = drawn.rivals >= 0
         nearest[drawn.codes[known][::-1]] = drawn.rivals[known][::-1]  # that of the closest draw
