@@ -7,6 +7,8 @@ grocery          base losses without and with TCM, fine-tuned with the grocery p
 paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
 anchoring        what a threshold set in a gallery realises on items that are not in it
+coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
+                 `coverage_worlds`, `coverage_searches`, `coverage_bounds`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
 trainers         the same training with pytorch-metric-learning and OML

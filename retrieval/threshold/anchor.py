@@ -82,8 +82,8 @@ def anchor(
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     usable = _competing(draws, shift := shift or Shift(), fitted, least_items)
-    mates = LABELLED if LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items else OWN
-    mated = _mated(draws[mates], gallery_items) if mates in draws else None
+    labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
+    mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
     if certify and all(status == ESTIMATED for _, status in proposals.values()):
         raise _uncertified(max(usable.values(), key=lambda drawn: drawn.items), target_fpir)
@@ -95,35 +95,34 @@ def anchor(
         "confidence": CONFIDENCE,
         "gallery_items": gallery_items,
         "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0, "margin": 0.0}),
-        "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
-        "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
-        **_rates(rates, threshold),
-        "design_effect": usable[source].design_effect(threshold),
-        **_duplicates(draws, usable, shift, rates.fpir(threshold), threshold),
+        **_sources(usable, proposals, threshold),
+        **_rates(rates, source, threshold, target_fpir),
+        **_duplicates(draws, rates, shift, threshold),
         "assumptions": assumptions(source, shift if OWN in usable else Shift()),
-        "concentration": concentration(usable[source], threshold, target_fpir),
-        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
+        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _rates(rates: GalleryRates, threshold: float) -> dict[str, float]:
-    expected = max(source.expected(threshold) for source in rates.sources.values())
-    return {"fpir": rates.fpir(threshold), "fpir_expected": expected, "fpir_upper": rates.fpir_upper(threshold)}
+def _rates(rates: GalleryRates, source: str, threshold: float, target_fpir: float) -> dict[str, Any]:
+    """Return the rates at a threshold; the design effect and the concentration are those of its source."""
+    return {
+        "fpir": rates.fpir(threshold),
+        "fpir_expected": max(drawn.expected(threshold) for drawn in rates.sources.values()),
+        "fpir_upper": rates.fpir_upper(threshold),
+        "design_effect": rates.sources[source].design_effect(threshold),
+        "concentration": concentration(rates.sources[source], threshold, target_fpir),
+    }
 
 
-def _duplicates(
-    draws: Mapping[str, Draws], usable: Mapping[str, DrawnDistances], shift: Shift, fpir: float, threshold: float
-) -> dict[str, Any]:
+def _duplicates(draws: Mapping[str, Draws], rates: GalleryRates, shift: Shift, threshold: float) -> dict[str, Any]:
     """Return the number of own draws left out because another item has their file, and the FPIR with them."""
-    if OWN not in draws:
-        return {"duplicates": 0, "fpir_with_duplicates": fpir}
-    own = draws[OWN]
-    count = int((own.duplicates >= 0).sum())
-    if not count or OWN not in usable:
-        return {"duplicates": count, "fpir_with_duplicates": fpir}
-    everything = DrawnDistances.of(own, shift=shift.applied, duplicates=True)
-    return {"duplicates": count, "fpir_with_duplicates": max(fpir, everything.fpir(threshold))}
+    fpir = rates.fpir(threshold)
+    count = int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0
+    if count and OWN in rates.sources:
+        everything = DrawnDistances.of(draws[OWN], shift=shift.applied, duplicates=True)
+        fpir = max(fpir, everything.fpir(threshold))
+    return {"duplicates": count, "fpir_with_duplicates": fpir}
 
 
 def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
@@ -153,14 +152,21 @@ def _competing(
     return usable
 
 
-def _source(drawn: DrawnDistances, proposed: float, threshold: float) -> dict[str, Any]:
-    return {
-        "items": drawn.items,
-        "threshold": proposed,
-        "fpir": drawn.fpir(threshold),
-        "fpir_upper": drawn.fpir_upper(threshold),
-        "design_effect": drawn.design_effect(threshold),
+def _sources(
+    usable: Mapping[str, DrawnDistances], proposals: Mapping[str, tuple[float, str]], threshold: float
+) -> dict[str, Any]:
+    """Return the names of the sources that certify what they propose, and the rates of all."""
+    rates = {
+        name: {
+            "items": drawn.items,
+            "threshold": proposals[name][0],
+            "fpir": drawn.fpir(threshold),
+            "fpir_upper": drawn.fpir_upper(threshold),
+            "design_effect": drawn.design_effect(threshold),
+        }
+        for name, drawn in usable.items()
     }
+    return {"certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED], "sources": rates}
 
 
 def _propose(

@@ -66,8 +66,7 @@ def calibrate(
     groups:
         (n,) cluster of each query, if items are not independent of each other.
     vectors:
-        (n, d) unit vectors of the queries. Without groups, they tell the families of items that are the clusters. If
-        both are missing, each item is a cluster.
+        (n, d) unit vectors of the queries. Without groups, families found by them are the clusters, else the items.
     seen_labels:
         Items used in training. Calibrating on any of them is an error.
     gallery_size:
