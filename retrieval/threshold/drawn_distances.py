@@ -106,9 +106,10 @@ class DrawnDistances:
         Two items that are nearest to each other are accepted together, by one coincidence, so that the rate varies as
         if there were half as many of them. Items with several draws that differ make it vary less. The bound counts
         `items / design_effect` independent items. At a low threshold, the effect is that of a share REFERENCE_SHARE
-        or of REFERENCE_ITEMS accepted items. Tried in simulated worlds (docs/tables/coverage.md): items as if they
-        were independent (the promise is broken too often), families of linked items, and half of the items (both
-        give more TPIR away).
+        or of REFERENCE_ITEMS accepted items.
+
+        Tried in simulated worlds (`research.benchmarks.coverage`): items as if they were independent (the promise is
+        broken too often), families of linked items, and half of the items (both give more TPIR away).
         """
         share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
         accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))

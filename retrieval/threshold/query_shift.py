@@ -18,7 +18,7 @@ from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE
 
 QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
 RESAMPLES = 200
-MARGIN = 0.5  # standard errors of a shift that certified thresholds allow for (docs/tables/coverage.md)
+MARGIN = 0.5  # standard errors of a shift that certified thresholds allow for
 
 Floats = NDArray[np.float64]
 
