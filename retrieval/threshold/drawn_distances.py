@@ -147,7 +147,8 @@ class DrawnDistances:
             hits, count = self.items * self.fpir(end) / effect, self.items / effect
             keeps = binomial_below(hits, count, target) <= 1 - CONFIDENCE
             passed, failed = (middle, failed) if keeps else (passed, middle)
-        return None if passed < 0 else float(ends[passed]) - self.margin
+        margin = self.margin + TOLERANCE if self.margin else 0.0  # the sum with the margin must not round up
+        return None if passed < 0 else float(ends[passed]) - margin
 
     def at_share(self, share: float) -> float:
         """Return the greatest threshold within which at most a share of the draws lies."""
