@@ -10,6 +10,8 @@ anchoring        what a threshold set in a gallery realises on items that are no
 anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
 growth           what a threshold realises in a gallery that grows, if it is only tightened
 pretrained       ranking and thresholds of pretrained models without training
+coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
+                 `coverage_worlds`, `coverage_searches`, `coverage_bounds`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
 trainers         the same training with pytorch-metric-learning and OML

@@ -6,20 +6,18 @@ The estimate assumes that unknown items resemble the drawn items, so that their 
 that accepts a share of few draws accepts more of new items on average, so an estimated threshold is set where each
 item, left out of the gallery, is accepted in at most the target share of its searches (`DrawnDistances.limit`).
 
-The target is *certified* if the upper 95 % Clopper-Pearson bound over the items keeps it, and *estimated* if only the
-observed rate does. Few items certify only a threshold that finds little (60 items at 5 %: one below every draw), so
-targets are certified from 300 items on, or on request.
+The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
+it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. Few items certify only a threshold
+that finds little, so targets are certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from index.draws import Draws
 from index.kept_draws import OWN
@@ -29,96 +27,19 @@ from retrieval.metrics.identification import SearchScores, identification_rates
 
 from .bounds import CONFIDENCE, items_needed
 from .calibrate import choose_threshold, most_useful_threshold
+from .concentration import concentration
 from .drawn_distances import (
     CERTIFIED_FROM,
     LABELLED,
     LEAST_ITEMS,
     PROBE,
-    REFERENCE,
     DrawnDistances,
     GalleryRates,
     competing,
 )
+from .query_shift import Shift
 
 UNKNOWN_SHARES = (0.1, 0.5, 0.9)  # shares of queries for unknown items, to report precision at
-
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Shift:
-    """How much farther users' photos are from other items than gallery photos of the same items are."""
-
-    value: float = 0.0
-    error: float = 0.0  # standard error, by bootstrap over items
-    items: int = 0
-
-    @classmethod
-    def of(cls, point: OperatingPoint) -> Shift:
-        """Return the shift that an operating point was set with."""
-        values = point.evidence.get("shift", {})
-        return cls(*(values.get(name, 0) for name in ("value", "error", "items")))
-
-    @property
-    def applied(self) -> float:
-        """The shift, or 0 if it does not exceed its standard error."""
-        return self.value if abs(self.value) > self.error else 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return {**vars(self), "applied": self.applied}
-
-
-QUANTILES = np.linspace(0.02, 0.25, 24)  # the shift is the mean difference of these quantiles
-RESAMPLES = 200
-
-
-def measure_shift(queries: SearchScores, gallery: SearchScores, *, seed: int = 0) -> Shift:
-    """Measure the query shift from searches with two kinds of photos of the same items.
-
-    Parameters
-    ----------
-    queries, gallery:
-        Searches (n,) with users' photos and (m,) with gallery photos. `impostor` is the distance to the nearest other
-        item. Only items in both are used.
-    """
-    items = np.intersect1d(queries.labels, gallery.labels)
-    if len(items) < LEAST_ITEMS:
-        return Shift(items=len(items))
-    sides = [[side.impostor[side.labels == item] for item in items] for side in (queries, gallery)]
-    generator = np.random.default_rng(seed)
-    everything = np.arange(len(items))
-    resampled = [_difference(sides, generator.integers(0, len(items), len(items))) for _ in range(RESAMPLES)]
-    return Shift(_difference(sides, everything), float(np.std(resampled)), len(items))
-
-
-def gallery_shift(sources: Mapping[str, Draws]) -> Shift:
-    """Return the query shift, from labelled queries if there are enough, else from the bundle's calibration photos."""
-    for users, catalogue in ((LABELLED, OWN), (PROBE, REFERENCE)):
-        if users in sources and catalogue in sources:
-            shift = measure_shift(_searches(sources[users]), _searches(sources[catalogue]))
-            if shift.items >= LEAST_ITEMS:
-                return shift
-    return Shift()
-
-
-def _searches(draws: Draws) -> SearchScores:
-    finite = np.isfinite(draws.distances)
-    return SearchScores(draws.items[finite], draws.own[finite], draws.distances[finite], 0)
-
-
-def _difference(sides: list[list[Floats]], chosen: NDArray[np.int64]) -> float:
-    """Return the mean difference of the quantiles of both sides, with items weighted equally."""
-    first, second = (_quantiles([side[item] for item in chosen.tolist()]) for side in sides)
-    return float((first - second).mean())
-
-
-def _quantiles(groups: list[Floats]) -> Floats:
-    values = np.concatenate(groups)
-    weights = np.concatenate([np.full(len(group), 1 / len(group)) for group in groups]) / len(groups)
-    order = np.argsort(values)
-    middles = np.cumsum(weights[order]) - weights[order] / 2
-    return np.interp(QUANTILES, middles, values[order])
 
 
 def anchor(
@@ -161,11 +82,11 @@ def anchor(
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
     usable = _competing(draws, shift := shift or Shift(), fitted, least_items)
-    mates = LABELLED if LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items else OWN
-    mated = _mated(draws[mates], gallery_items) if mates in draws else None
+    labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
+    mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
     if certify and all(status == ESTIMATED for _, status in proposals.values()):
-        raise _uncertified(max(drawn.items for drawn in usable.values()), target_fpir)
+        raise _uncertified(max(usable.values(), key=lambda drawn: drawn.items), target_fpir)
     source = min(proposals, key=lambda name: proposals[name][0])
     (threshold, status), rates = proposals[source], GalleryRates(usable)
     evidence = {
@@ -173,24 +94,42 @@ def anchor(
         "source": source,
         "confidence": CONFIDENCE,
         "gallery_items": gallery_items,
-        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0}),
-        "certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED],
-        "sources": {name: _source(drawn, proposals[name][0], threshold) for name, drawn in usable.items()},
-        **_rates(rates, threshold),
-        "duplicates": int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0,
-        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=mates == LABELLED),
+        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0, "margin": 0.0}),
+        **_sources(usable, proposals, threshold),
+        **_rates(rates, source, threshold, target_fpir),
+        **_duplicates(draws, rates, shift, threshold),
+        "assumptions": assumptions(source, shift if OWN in usable else Shift()),
+        **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
 
 
-def _rates(rates: GalleryRates, threshold: float) -> dict[str, float]:
-    expected = max(source.expected(threshold) for source in rates.sources.values())
-    return {"fpir": rates.fpir(threshold), "fpir_expected": expected, "fpir_upper": rates.fpir_upper(threshold)}
+def _rates(rates: GalleryRates, source: str, threshold: float, target_fpir: float) -> dict[str, Any]:
+    """Return the rates at a threshold; the design effect and the concentration are those of its source."""
+    return {
+        "fpir": rates.fpir(threshold),
+        "fpir_expected": max(drawn.expected(threshold) for drawn in rates.sources.values()),
+        "fpir_upper": rates.fpir_upper(threshold),
+        "design_effect": rates.sources[source].design_effect(threshold),
+        "concentration": concentration(rates.sources[source], threshold, target_fpir),
+    }
 
 
-def _uncertified(items: int, target_fpir: float) -> CalibrationError:
+def _duplicates(draws: Mapping[str, Draws], rates: GalleryRates, shift: Shift, threshold: float) -> dict[str, Any]:
+    """Return the number of own draws left out because another item has their file, and the FPIR with them."""
+    fpir = rates.fpir(threshold)
+    count = int((draws[OWN].duplicates >= 0).sum()) if OWN in draws else 0
+    if count and OWN in rates.sources:
+        everything = DrawnDistances.of(draws[OWN], shift=shift.applied, duplicates=True)
+        fpir = max(fpir, everything.fpir(threshold))
+    return {"duplicates": count, "fpir_with_duplicates": fpir}
+
+
+def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
+    effective = drawn.items / drawn.design_effect(-math.inf)
     return CalibrationError(
-        f"{items} items cannot certify an FPIR of {target_fpir:g}: it takes {items_needed(target_fpir)} of them",
+        f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: they count as {effective:.0f} independent "
+        f"ones, and it takes {items_needed(target_fpir)} of them",
         remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
     )
 
@@ -200,7 +139,7 @@ def _competing(
 ) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
-        name: DrawnDistances.of_source(name, source, shift=shift.applied, fitted=fitted)
+        name: DrawnDistances.of_source(name, source, shift=shift.applied, fitted=fitted, margin=shift.margin)
         for name, source in draws.items()
     }
     usable = competing(distances, least_items=least_items)
@@ -213,13 +152,21 @@ def _competing(
     return usable
 
 
-def _source(drawn: DrawnDistances, proposed: float, threshold: float) -> dict[str, Any]:
-    return {
-        "items": drawn.items,
-        "threshold": proposed,
-        "fpir": drawn.fpir(threshold),
-        "fpir_upper": drawn.fpir_upper(threshold),
+def _sources(
+    usable: Mapping[str, DrawnDistances], proposals: Mapping[str, tuple[float, str]], threshold: float
+) -> dict[str, Any]:
+    """Return the names of the sources that certify what they propose, and the rates of all."""
+    rates = {
+        name: {
+            "items": drawn.items,
+            "threshold": proposals[name][0],
+            "fpir": drawn.fpir(threshold),
+            "fpir_upper": drawn.fpir_upper(threshold),
+            "design_effect": drawn.design_effect(threshold),
+        }
+        for name, drawn in usable.items()
     }
+    return {"certified": [name for name, (_, status) in proposals.items() if status == CERTIFIED], "sources": rates}
 
 
 def _propose(
@@ -270,6 +217,25 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
         "queries": rates.queries,
         "items": len(np.unique(mated.labels)),
     }
+
+
+def assumptions(source: str, shift: Shift) -> list[str]:
+    """Return what an anchored threshold assumes, in plain sentences."""
+    if source == LABELLED:
+        photos = "Users take photos like the labelled queries."
+    elif source == PROBE:
+        photos = "Users take photos like the calibration photos of the bundle."
+    elif shift.items:
+        photos = f"Users' photos differ from catalogue photos as measured on {shift.items} items."
+    else:
+        photos = "Users' photos look like catalogue photos; this was not measured."
+    drawn = "the calibration items of the bundle" if source == PROBE else "the items of this catalogue"
+    return [
+        f"Unknown items are like {drawn}: of the same families, in similar shares. Nothing is promised for others.",
+        photos,
+        "No product is in the catalogue under two ids, except where both have the same file.",
+        "The bundle's list of items that the model was fitted on is complete.",
+    ]
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:

@@ -37,30 +37,20 @@ def bound_p_value(means: Floats, target: float) -> float:
     if target >= 1:
         return 0.0
     hoeffding = math.exp(-count * _relative_entropy(observed, target))
-    return min(hoeffding, math.e * _binomial_below(math.ceil(count * observed - 1e-9), count, target))
+    return min(hoeffding, math.e * binomial_below(math.ceil(count * observed - 1e-9), count, target))
 
 
-def most_hits(items: int, target: float) -> int | None:
-    """Return the greatest number of items with an error that certifies the target, None if even 0 does not."""
-    most = None
-    for hits in range(items):
-        if hits >= items * target or _binomial_below(hits, items, target) > 1 - CONFIDENCE:
-            break
-        most = hits
-    return most
+def binomial_bound(hits: float, count: float) -> float:
+    """Return the upper 95 % Clopper-Pearson bound on a rate, from `hits` in `count` trials.
 
-
-def items_bound(rate: float, items: int) -> float:
-    """Return the upper 95 % Clopper-Pearson bound on a rate over items, each of which counts as much as the others.
-
-    An item with several searches counts its share of errors; the sum over the items is rounded up.
+    Both may be fractions, such as effective numbers of trials that are not independent.
     """
-    hits, low, high = math.ceil(items * rate - 1e-9), rate, 1.0
-    if hits >= items:
+    if hits >= count:
         return 1.0
+    low, high = hits / count, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if _binomial_below(hits, items, middle) <= 1 - CONFIDENCE else (middle, high)
+        low, high = (low, middle) if binomial_below(hits, count, middle) <= 1 - CONFIDENCE else (middle, high)
     return high
 
 
@@ -69,14 +59,38 @@ def _relative_entropy(observed: float, target: float) -> float:
     return one + (1 - observed) * math.log((1 - observed) / (1 - target))
 
 
-def _binomial_below(hits: int, count: int, share: float) -> float:
-    """Return P(Binomial(count, share) <= hits)."""
-    logs = [
-        math.lgamma(count + 1) - math.lgamma(i + 1) - math.lgamma(count - i + 1)
-        + i * math.log(share) + (count - i) * math.log1p(-share)
-        for i in range(hits + 1)
-    ]  # fmt: skip
-    return math.fsum(math.exp(value) for value in logs)
+def binomial_below(hits: float, count: float, share: float) -> float:
+    """Return P(Binomial(count, share) <= hits), by the incomplete beta function if they are fractions."""
+    a, b = count - hits, hits + 1
+    if a <= 0 or share <= 0:
+        return 1.0
+    if share >= 1:
+        return 0.0
+    if 1 - share > (a + 1) / (a + b + 2):  # the fraction converges fast on this side only
+        return 1 - _beta_fraction(b, a, share)
+    return _beta_fraction(a, b, 1 - share)
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Return the regularized incomplete beta function I_x(a, b) by Lentz's continued fraction (DLMF 8.17.22)."""
+    tiny = 1e-300
+    result = c = 1.0
+    d = 0.0
+    for step in range(2000):
+        m, odd = divmod(step, 2)
+        if step == 0:
+            factor = 1.0
+        elif odd:
+            factor = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        else:
+            factor = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        d = 1 / (1 + factor * d or tiny)
+        c = 1 + factor / c or tiny
+        result *= c * d
+        if abs(c * d - 1) < 1e-14 and step:
+            break
+    front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
+    return math.exp(front) * (result - 1)
 
 
 def cluster_means(hits: NDArray[np.bool_] | Floats, clusters: NDArray[np.int64]) -> Floats:

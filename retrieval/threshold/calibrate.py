@@ -6,8 +6,9 @@ one with the smallest variance across items wins. Ties go to the largest distanc
 
 The target is *certified* if the upper 95 % bound on the FPIR meets it, and *estimated* if only the observed FPIR does.
 The bound (`bounds`) applies to means over independent clusters, because photos of an item and items of a group are not
-independent. Thresholds are tested in ascending order. The observed FPIR grows monotonically with the threshold, so the
-selection does not reduce the coverage of the bound.
+independent. Without groups, families of items are found by their vectors (`families`). Thresholds are tested in
+ascending order. The observed FPIR grows monotonically with the threshold, so the selection does not reduce the coverage
+of the bound.
 """
 
 from __future__ import annotations
@@ -28,12 +29,15 @@ from retrieval.metrics.consistency import UtilityCurves, search_curves, search_o
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 
 from .bounds import CONFIDENCE, bound_p_value, cluster_means, items_needed, upper_bound
+from .families import families_of_photos
 from .gallery_size import EXTRAPOLATION, GallerySize, size_model
 
 CANDIDATES = 2000  # maximum number of thresholds compared
 SPLITS = 200  # number of random splits of the clusters into halves
 STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
 REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
+
+ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # what clusters are
 
 Floats = NDArray[np.float64]
 Rule = Callable[[UtilityCurves], float | None]  # chooses one of the distances of curves
@@ -45,6 +49,7 @@ def calibrate(
     target_fpir: float = 0.05,
     allow_estimate: bool = False,
     groups: ArrayLike | None = None,
+    vectors: NDArray[np.float32] | None = None,
     seen_labels: Iterable[object] = (),
     gallery_size: int | None = None,
 ) -> OperatingPoint:
@@ -57,7 +62,9 @@ def calibrate(
     allow_estimate:
         Accept a threshold whose FPIR meets the target on these searches but cannot be certified.
     groups:
-        (n,) cluster of each query, if items are not independent of each other. By default, each item is a cluster.
+        (n,) cluster of each query, if items are not independent of each other.
+    vectors:
+        (n, d) unit vectors of the queries. Without groups, families found by them are the clusters, else the items.
     seen_labels:
         Items used in training. Calibrating on any of them is an error.
     gallery_size:
@@ -74,8 +81,8 @@ def calibrate(
     _refuse_seen(scores, seen_labels)
     if not scores.mated.any() or scores.gallery_items < 2:
         raise CalibrationError("calibration needs queries with a mate, and two items or more in the gallery")
-    clusters = np.unique(scores.labels if groups is None else np.asarray(groups), return_inverse=True)[1]
-    promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items)
+    kind, clusters = _clusters(scores, groups, vectors)
+    promise = _Promise(scores, clusters, target_fpir, gallery_size or scores.gallery_items, kind)
     limit = None if promise.far_out else promise.limit(certified=True)
     point = None if limit is None else choose_threshold(scores, limit)
     status = CERTIFIED
@@ -90,6 +97,17 @@ def calibrate(
             remedy="Train a better model, or promise less with a larger --target-fpir",
         )
     return OperatingPoint(point, status, target_fpir, _evidence(scores, promise, point))
+
+
+def _clusters(
+    scores: SearchScores, groups: ArrayLike | None, vectors: NDArray[np.float32] | None
+) -> tuple[str, NDArray[np.int64]]:
+    """Return what the clusters are, and the cluster of each query (n,)."""
+    if groups is not None:
+        return GROUPS, np.unique(np.asarray(groups), return_inverse=True)[1]
+    if vectors is not None:
+        return FAMILIES, families_of_photos(vectors, scores.labels)
+    return ITEMS, np.unique(scores.labels, return_inverse=True)[1]
 
 
 def _refuse_seen(scores: SearchScores, seen_labels: Iterable[object]) -> None:
@@ -110,6 +128,7 @@ class _Promise:
     clusters: NDArray[np.int64]
     target: float
     items: int
+    kind: str = ITEMS  # what the clusters are
 
     @property
     def far_out(self) -> bool:
@@ -178,8 +197,8 @@ class _Promise:
             )
         count = int(self.clusters.max()) + 1
         return (
-            f"{count} independent items cannot certify an FPIR of {self.target:g}: even without a single error it "
-            f"takes {items_needed(self.target)}"
+            f"{count} independent {self.kind} cannot certify an FPIR of {self.target:g}: even without a single error "
+            f"it takes {items_needed(self.target)}"
         )
 
 
@@ -238,6 +257,7 @@ def _evidence(scores: SearchScores, promise: _Promise, threshold: float) -> dict
         "queries": rates.queries,
         "items": len(np.unique(scores.labels)),
         "clusters": len(means),
+        "clusters_are": promise.kind,
         "items_needed": items_needed(promise.target),
         "gallery_items": scores.gallery_items,
         "gallery_size": promise.items,

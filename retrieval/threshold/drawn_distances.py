@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from index.kept_draws import OWN, KeptDraws
 from index.shell import command
 from retrieval.bundle.operating_point import OperatingPoint
 
-from .bounds import items_bound, most_hits
+from .bounds import CONFIDENCE, binomial_below, binomial_bound
 
 PROBE = "probe"  # calibration queries of the bundle
 REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
@@ -25,6 +25,8 @@ CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
+REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # share of the draws, and accepted items, that tell the design effect
+LEAST_EFFECT = 0.5  # design effect that is assumed at least
 
 Floats = NDArray[np.float64]
 
@@ -38,20 +40,35 @@ class DrawnDistances:
     codes: NDArray[np.int64]  # (n,) number of the item of each draw, from 0
     nearest: NDArray[np.int64]  # (n,) number of the nearest other item, -1 if it is not among the items
     items: int
+    names: NDArray[np.str_]  # ids of the items, then of others that are nearest to a draw
+    rivals: NDArray[np.int64]  # (n,) number of the nearest other item in `names`, -1 if it is unknown
+    margin: float = 0.0  # by how much the distances may be too great, as the bounds assume
 
     @classmethod
-    def of(cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = ()) -> DrawnDistances:
+    def of(
+        cls, draws: Draws, *, shift: float = 0.0, without: Collection[str] = (), duplicates: bool = False
+    ) -> DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
-        Draws that found no other item, as in a gallery of one item, are left out.
+        Draws that found no other item, as in a gallery of one item, are left out. So are draws whose file another item
+        has too, unless `duplicates` is true: the nearest other item is probably the same product under a second id.
         """
         chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
+        if not duplicates:
+            chosen &= draws.duplicates < 0
         return cls.of_items(draws.distances[chosen] + shift, draws.items[chosen], draws.nearest_items[chosen])
 
     @classmethod
-    def of_source(cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str]) -> DrawnDistances:
-        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items."""
-        return cls.of(draws, shift=shift if name == OWN else 0.0, without=fitted if name == LABELLED else ())
+    def of_source(
+        cls, name: str, draws: Draws, *, shift: float, fitted: Collection[str], margin: float = 0.0
+    ) -> DrawnDistances:
+        """Return the distances of a source: own draws with the query shift, labelled queries without fitted items.
+
+        `margin` is by how much the shift may be too great.
+        """
+        if name == OWN:
+            return replace(cls.of(draws, shift=shift), margin=margin)
+        return cls.of(draws, without=fitted if name == LABELLED else ())
 
     @classmethod
     def of_items(
@@ -61,11 +78,18 @@ class DrawnDistances:
         labels, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
         order = np.argsort(distances, kind="stable")
         weights = 1 / counts[codes] / max(1, len(counts))
-        nearest = np.full(len(distances), -1)
-        if nearest_items is not None and len(labels):
-            places = np.minimum(np.searchsorted(labels, nearest_items), len(labels) - 1)
-            nearest = np.where(labels[places] == nearest_items, places, -1)
-        return cls(np.maximum(distances[order], 0), weights[order], codes[order], nearest[order], len(counts))
+        names, rivals = labels.astype(str), np.full(len(distances), -1)
+        if nearest_items is not None:
+            others, places = np.unique(nearest_items, return_inverse=True)
+            known = np.isin(others, labels)
+            numbers = np.empty(len(others), dtype=np.int64)
+            numbers[known] = np.searchsorted(labels, others[known])
+            numbers[~known] = len(labels) + np.arange((~known).sum())
+            names = np.append(names, others[~known].astype(str))
+            rivals = numbers[places]
+        nearest = np.where(rivals < len(labels), rivals, -1)
+        near, far = np.maximum(distances[order], 0), rivals[order]
+        return cls(near, weights[order], codes[order], nearest[order], len(counts), names, far)
 
     def fpir(self, threshold: float) -> float:
         """Return the share of draws within a threshold."""
@@ -73,7 +97,30 @@ class DrawnDistances:
 
     def fpir_upper(self, threshold: float) -> float:
         """Return the upper 95 % bound on the FPIR."""
-        return items_bound(self.fpir(threshold), self.items)
+        rate, effect = self.fpir(threshold + self.margin), self.design_effect(threshold + self.margin)
+        return binomial_bound(self.items * rate / effect, self.items / effect)
+
+    def design_effect(self, threshold: float) -> float:
+        """Return by how much the variance of the FPIR exceeds that of as many independent items with one draw each.
+
+        Two items that are nearest to each other are accepted together, by one coincidence, so that the rate varies as
+        if there were half as many of them. Items with several draws that differ make it vary less. The bound counts
+        `items / design_effect` independent items. At a low threshold, the effect is that of a share REFERENCE_SHARE
+        or of REFERENCE_ITEMS accepted items.
+
+        Tried in simulated worlds (`research.benchmarks.coverage`): items as if they were independent (the promise is
+        broken too often), families of linked items, and half of the items (both give more TPIR away).
+        """
+        share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
+        accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
+        codes, nearest = self.codes[:accepted], self.nearest[:accepted]
+        hits = np.bincount(codes, self.weights[:accepted], minlength=self.items) * self.items
+        linked = nearest >= 0
+        links = np.unique(codes[linked] * self.items + nearest[linked])
+        first, second = np.divmod(links, self.items)
+        mutual = np.isin(second * self.items + first, links)
+        together = float((hits[first] * hits[second])[mutual].sum())
+        return max(LEAST_EFFECT, float((hits**2).sum() + together) / float(hits.sum())) if accepted else 1.0
 
     def limit(self, target: float, *, certified: bool) -> float | None:
         """Return the greatest threshold that keeps a target FPIR, None if so few items certify none.
@@ -81,13 +128,27 @@ class DrawnDistances:
         A threshold that accepts a share of N draws accepts more of new items on average: with one draw per item, the
         k-th smallest distance realises k / (N + 1). Estimated thresholds are therefore set at the greatest share at
         which each item, tested at the threshold that the others set, is accepted in at most `target` of its searches.
+        The bound of certified ones grows with the threshold.
         """
         if certified:
-            hits = most_hits(self.items, target)
-            return None if hits is None else self.at_share(hits / self.items)
+            return self._certified_limit(target)
         shares = np.linspace(0, target, SHARES)
         kept = np.flatnonzero(self.left_out(shares) <= target + TOLERANCE)
         return self.at_share(float(shares[kept[-1]]) if len(kept) else 0.0)
+
+    def _certified_limit(self, target: float) -> float | None:
+        last = self.at_share(target)
+        ends = np.append(np.nextafter(np.unique(self.distances[self.distances <= last]), -np.inf), last)
+        passed, failed = -1, len(ends)
+        while failed - passed > 1:
+            middle = (passed + failed) // 2
+            end = float(ends[middle])
+            effect = self.design_effect(end)
+            hits, count = self.items * self.fpir(end) / effect, self.items / effect
+            keeps = binomial_below(hits, count, target) <= 1 - CONFIDENCE
+            passed, failed = (middle, failed) if keeps else (passed, middle)
+        margin = self.margin + TOLERANCE if self.margin else 0.0  # the sum with the margin must not round up
+        return None if passed < 0 else float(ends[passed]) - margin
 
     def at_share(self, share: float) -> float:
         """Return the greatest threshold within which at most a share of the draws lies."""
@@ -108,17 +169,34 @@ class DrawnDistances:
         be farther away, so they count as not accepted. This matters most in dense regions, where items are nearest to
         each other.
         """
-        rates = np.zeros(len(shares))
-        for code in range(self.items):
-            own = self.codes == code
-            kept = ~own & (self.nearest != code)
-            others, weights = self.distances[kept], np.cumsum(self.weights[kept])
-            if not len(others):
-                return np.ones(len(shares))
-            first = np.searchsorted(weights, shares + TOLERANCE, side="right")
-            thresholds = np.where(first < len(others), others[np.minimum(first, len(others) - 1)], np.inf)
-            rates += np.searchsorted(self.distances[own], thresholds, side="left") / own.sum()
-        return rates / (self.items + 1)  # a gallery of all items is one larger than those that were measured
+        count = len(self.distances)
+        places = np.arange(count)
+        linked = (self.nearest >= 0) & (self.nearest != self.codes)
+        codes, removed = np.r_[self.codes, self.nearest[linked]], np.r_[places, places[linked]]
+        if not count or (np.bincount(codes) == count).any():
+            return np.ones(len(shares))
+        weights = np.cumsum(self.weights)
+        first = np.searchsorted(weights, shares + TOLERANCE, side="right")  # the place of the threshold of all draws
+        touched = np.unique(codes[removed <= first.max(initial=0)])[:, None]  # the others are accepted nowhere
+        order = np.lexsort((removed, codes))
+        keys = codes[order] * (count + 1) + removed[order]
+        sums = np.r_[0, np.cumsum(self.weights[removed[order]])]
+        start, step = touched * (count + 1), np.broadcast_to(first, (len(touched), len(shares)))
+        before = sums[np.searchsorted(keys, start)]
+        while True:  # each removed draw up to a place moves it up by its weight
+            place = step
+            left = sums[np.searchsorted(keys, start + place, side="right")] - before
+            step = np.searchsorted(weights, shares + TOLERANCE + left, side="right")
+            if (step == place).all():
+                break
+        thresholds = np.append(self.distances, np.inf)[place]
+        within = np.searchsorted(self.distances, thresholds, side="left")
+        own = np.sort(self.codes * (count + 1) + places)
+        accepted = np.searchsorted(own, start + within) - np.searchsorted(own, start)
+        rates = (accepted / np.bincount(self.codes)[touched]).sum(axis=0)
+        return np.asarray(
+            rates / (self.items + 1)
+        )  # a gallery of all items is one larger than those that were measured
 
     def p_value(self, distance: float) -> float:
         """Return the rate at which an unknown item comes at least as close as `distance`, at least 1 / (1 + items)."""
@@ -151,9 +229,9 @@ class GalleryRates:
     @classmethod
     def of(cls, kept: KeptDraws, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of draws with the query shift of a point, None if no source has enough items."""
-        shift = float(point.evidence.get("shift", {}).get("applied", 0.0))
+        shift, margin = (float(point.evidence.get("shift", {}).get(name, 0.0)) for name in ("applied", "margin"))
         drawn = {
-            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted)
+            name: DrawnDistances.of_source(name, draws, shift=shift, fitted=kept.fitted, margin=margin)
             for name, draws in kept.sources.items()
         }
         sources = competing(drawn)

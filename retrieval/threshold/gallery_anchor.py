@@ -6,6 +6,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -20,8 +21,9 @@ from retrieval.bundle.served_point import pack_points, stored_point
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
-from .anchor import Shift, anchor, gallery_shift
+from .anchor import anchor
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .query_shift import Shift, gallery_shift
 from .verdicts import FeedbackCap
 
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
@@ -189,7 +191,7 @@ def _pack_probes(probes: Probes) -> bytes:
 
 
 def describe(point: OperatingPoint) -> list[str]:
-    """Return two lines that describe what to expect of an anchored point."""
+    """Return two lines that describe what to expect of an anchored point, and more where there is more to know."""
     evidence = point.evidence
     items = evidence["sources"][evidence["source"]]["items"]
     promise = (
@@ -208,4 +210,28 @@ def describe(point: OperatingPoint) -> list[str]:
         if of_users
         else "; to measure it on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     )
-    return [f"An unknown item returns a match in {promise}.", f"{found}{more}."]
+    return [f"An unknown item returns a match in {promise}.", f"{found}{more}.", *_details(evidence)]
+
+
+def _details(evidence: Mapping[str, Any]) -> list[str]:
+    """Return lines about the precision of matches, duplicates, families with many false matches, and assumptions."""
+    lines = []
+    shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
+    if shares:
+        told = ", ".join(f"{value:.0%} with {float(share):.0%}" for share, value in shares.items())
+        lines.append(
+            f"Matches whose first item is right, by the share of searches for unknown items: {told}. "
+            f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} find another item first."
+        )
+    if evidence.get("duplicates"):
+        rate = evidence.get("fpir_with_duplicates", evidence["fpir"])
+        lines.append(
+            f"{evidence['duplicates']} photos are those of another item too and were left out; with them, "
+            f"{rate:.1%} of searches for unknown items return a match."
+        )
+    warning = evidence.get("concentration", {}).get("warning")
+    if warning:
+        lines.append(f"Warning: {warning}.")
+    if evidence.get("assumptions"):
+        lines.append(" ".join(["This assumes:", *evidence["assumptions"]]))
+    return lines

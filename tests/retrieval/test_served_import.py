@@ -14,6 +14,7 @@ NOT_NEEDED = (
     "retrieval.threshold.anchor",
     "retrieval.threshold.calibrate",
     "retrieval.threshold.feedback",
+    "retrieval.threshold.query_shift",
     "retrieval.threshold.report",
     "retrieval.threshold.verdicts",
 )

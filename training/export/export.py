@@ -126,6 +126,7 @@ def _search_point(
         target_fpir=target_fpir,
         allow_estimate=allow_estimate,
         groups=items.groups,
+        vectors=items.vectors[items.split.queries],
         seen_labels=[*splits.fit, *splits.validation],
         gallery_size=gallery_size,
     )

@@ -5,9 +5,16 @@ from itertools import product
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
-from retrieval.threshold.bounds import bound_p_value, cluster_means, items_needed, upper_bound
+from retrieval.threshold.bounds import (
+    binomial_below,
+    binomial_bound,
+    bound_p_value,
+    cluster_means,
+    items_needed,
+    upper_bound,
+)
 
 
 def hoeffding_bentkus(means: np.ndarray, target: float) -> float:
@@ -101,3 +108,26 @@ def test_a_cluster_counts_once_however_many_searches_it_has() -> None:
     assert cluster_means(hits, clusters).tolist() == pytest.approx([1 / 3, 1, 0])
     asked_often = np.repeat(np.arange(5), [1, 1, 1, 1, 60])  # positions: the last search sixty times
     assert cluster_means(hits[asked_often], clusters[asked_often]).tolist() == pytest.approx([1 / 3, 1, 0])
+
+
+@pytest.mark.parametrize("count", [1.0, 7.5, 59.0, 60.3, 1000.7])
+@pytest.mark.parametrize("share", [1e-4, 0.05, 0.3, 0.9])
+def test_binomial_probabilities_of_whole_and_fractional_numbers(count: float, share: float) -> None:
+    for hits in (0, 0.3, 0.03 * count, 0.2 * count, 0.9 * count):
+        expected = special.betainc(count - hits, hits + 1, 1 - share)
+        assert binomial_below(hits, count, share) == pytest.approx(expected, abs=1e-10)
+    assert binomial_below(int(count / 2), int(count), share) == pytest.approx(
+        stats.binom.cdf(int(count / 2), int(count), share), abs=1e-10
+    )
+
+
+def test_binomial_probabilities_at_the_ends() -> None:
+    assert binomial_below(5, 5, 0.3) == 1
+    assert binomial_below(2, 5, 0.0) == 1
+    assert binomial_below(2, 5, 1.0) == 0
+
+
+@pytest.mark.parametrize(("hits", "count"), [(0, 60), (3, 100), (17, 300), (99, 100), (0.4, 41.5), (100, 100)])
+def test_the_binomial_bound_is_that_of_clopper_and_pearson(hits: float, count: float) -> None:
+    expected = 1.0 if hits == count else stats.beta.ppf(0.95, hits + 1, count - hits)
+    assert binomial_bound(hits, count) == pytest.approx(expected, abs=1e-6)

@@ -407,3 +407,21 @@ def test_a_point_is_plain_values_and_comes_back_from_whole_numbers() -> None:
     assert [type(value) for value in (whole.threshold, whole.min_certainty)] == [float, float]
     assert whole == point
     assert OperatingPoint(0.5, "certified", 0.1).min_certainty == 0
+
+
+def test_without_groups_families_found_by_vectors_are_the_clusters() -> None:
+    """Three items of a kind are one cluster, by a group or by their vectors: a third as many items certify nothing."""
+    generator = np.random.default_rng(0)
+    scores = searches(120, photos=2)
+    families = scores.labels // 3
+    vectors = generator.normal(size=(40, 16))[families] + 0.05 * generator.normal(size=(240, 16))
+    vectors = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+    assert calibrate(scores).evidence["clusters"] == 120
+    for clusters in ({"vectors": vectors}, {"groups": families}, {"groups": families, "vectors": vectors}):
+        point = calibrate(scores, allow_estimate=True, **clusters)
+        assert (point.status, point.evidence["clusters"]) == ("estimated", 40)
+        assert point.evidence["clusters_are"] == (
+            "groups of items" if "groups" in clusters else "families of similar items"
+        )
+    with pytest.raises(CalibrationError, match=r"40 independent families of similar items cannot certify"):
+        calibrate(scores, vectors=vectors)

@@ -1,0 +1,104 @@
+"""Expected rates against a loop over items, the design effect, certified limits, and draws that are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from index.draws import NOBODY, Draws
+from retrieval.threshold.drawn_distances import TOLERANCE, DrawnDistances
+
+
+def left_out_by_item(drawn: DrawnDistances, shares: np.ndarray) -> np.ndarray:
+    """Test each item at the threshold of the other items, without the draws whose nearest item it is."""
+    rates = np.zeros(len(shares))
+    for code in range(drawn.items):
+        own = drawn.codes == code
+        kept = ~own & (drawn.nearest != code)
+        others, weights = drawn.distances[kept], np.cumsum(drawn.weights[kept])
+        if not len(others):
+            return np.ones(len(shares))
+        first = np.searchsorted(weights, shares + TOLERANCE, side="right")
+        thresholds = np.where(first < len(others), others[np.minimum(first, len(others) - 1)], np.inf)
+        rates += np.searchsorted(drawn.distances[own], thresholds, side="left") / own.sum()
+    return rates / (drawn.items + 1)
+
+
+@pytest.mark.parametrize("most", [0.05, 0.3, 1.2])
+def test_the_expected_rates_are_those_of_leaving_each_item_out(most: float) -> None:
+    for seed in range(60):
+        generator = np.random.default_rng(seed)
+        items, photos = int(generator.integers(1, 30)), int(generator.integers(1, 80))
+        own = generator.integers(0, items, photos)
+        rivals = (own + 1 + generator.integers(0, items, photos)) % (items + 3)  # some are not among the drawn items
+        distances = generator.random(photos).round(int(generator.integers(1, 6)))  # with and without ties
+        drawn = DrawnDistances.of_items(distances, own.astype(str), rivals.astype(str))
+        shares = np.linspace(0, most, 21)
+        assert drawn.left_out(shares) == pytest.approx(left_out_by_item(drawn, shares), abs=1e-12)
+
+
+def test_items_in_dense_regions_move_the_threshold_of_each_other() -> None:
+    """Two items are nearest to each other; without one of them, the other is as far away as the rest."""
+    drawn = DrawnDistances.of_items(
+        np.r_[0.1, 0.1, np.linspace(0.5, 1, 8)], np.arange(10).astype(str), np.r_[1, 0, np.full(8, -1)].astype(str)
+    )
+    assert drawn.left_out(np.array([0.0, 0.2]))[0] == pytest.approx(2 / 11)
+    assert drawn.expected(0.2) == pytest.approx(left_out_by_item(drawn, np.array([0.2]))[0])
+
+
+def pairs_of(accepted: int, items: int) -> DrawnDistances:
+    """Return one draw per item; the first `accepted` ones are near, in pairs that are nearest to each other."""
+    distances = np.r_[np.full(accepted, 0.1), np.linspace(0.5, 1, items - accepted)]
+    nearest = np.where(np.arange(items) < accepted, np.arange(items) ^ 1, (np.arange(items) + 1) % items)
+    return DrawnDistances.of_items(distances, np.arange(items), nearest)
+
+
+def test_items_that_are_nearest_to_each_other_count_half() -> None:
+    drawn = pairs_of(20, 400)
+    assert drawn.design_effect(0.2) == pytest.approx(2)
+    assert drawn.fpir_upper(0.2) == pytest.approx(stats.beta.ppf(0.95, 10 + 1, 200 - 10), abs=1e-6)
+
+
+def test_lone_items_count_in_full_and_several_draws_count_by_their_spread() -> None:
+    distances, items = np.r_[np.full(20, 0.1), np.full(380, 0.9)], np.arange(400)
+    alone = DrawnDistances.of_items(distances, items, (items + 1) % 400)
+    assert alone.design_effect(0.2) == pytest.approx(1)
+    half = DrawnDistances.of_items(np.r_[distances, np.full(400, 0.9)], np.r_[items, items], np.full(800, 999))
+    assert half.fpir(0.2) == pytest.approx(0.025)
+    assert half.design_effect(2.0) == pytest.approx(1)  # of all draws
+    spread = DrawnDistances.of_items(np.linspace(0.1, 1, 3000), np.arange(3000) % 300, np.full(3000, 999))
+    assert spread.design_effect(0.1) == 0.5  # at least
+
+
+def test_a_certified_limit_is_the_greatest_whose_bound_keeps_the_target() -> None:
+    generator = np.random.default_rng(3)
+    for photos in (1, 3):
+        items = np.tile(np.arange(500), photos)
+        drawn = DrawnDistances.of_items(generator.random(500 * photos), items, generator.integers(0, 500, 500 * photos))
+        limit = drawn.limit(0.05, certified=True)
+        assert limit is not None
+        assert drawn.fpir_upper(limit) <= 0.05 < drawn.fpir_upper(np.nextafter(limit, 2))
+        wary = replace(drawn, margin=0.01)
+        assert wary.limit(0.05, certified=True) == pytest.approx(limit - 0.01)
+        assert wary.fpir_upper(limit - 0.01) == pytest.approx(drawn.fpir_upper(limit))
+        assert wary.limit(0.05, certified=False) == drawn.limit(0.05, certified=False)
+
+
+def test_draws_whose_file_another_item_has_are_left_out() -> None:
+    names, nobody = np.arange(30).astype(str), np.full(30, NOBODY)
+    copies = np.where(np.arange(30) < 4, 7, NOBODY)
+    distances = np.where(np.arange(30) < 4, 0.01, 0.9)
+    draws = Draws(names, names, nobody, distances, nobody, names[::-1], distances, nobody, copies, 30)
+    assert DrawnDistances.of(draws).items == 26
+    assert DrawnDistances.of(draws).fpir(0.5) == 0
+    assert DrawnDistances.of(draws, duplicates=True).fpir(0.5) == pytest.approx(4 / 30)
+
+
+def test_nearest_items_without_draws_have_a_name() -> None:
+    drawn = DrawnDistances.of_items(np.array([0.2, 0.1]), np.array(["b", "a"]), np.array(["x", "b"]))
+    assert drawn.names.tolist() == ["a", "b", "x"]
+    assert drawn.rivals.tolist() == [1, 2]
+    assert drawn.nearest.tolist() == [1, -1]
