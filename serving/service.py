@@ -110,7 +110,8 @@ class Service:
         Raises Busy when the queue is full or the deadline passes.
         """
         retriever = self.retriever
-        work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain)
+        review = self.settings.review
+        work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
         try:
             result, waited = await self.pool.run(work)
         except Busy:
@@ -123,8 +124,11 @@ class Service:
             self._answers.add(CALLER.get(), request_id, result)
         return result
 
-    def feedback(self, request_id: str, verdict: str) -> None:
-        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer."""
+    def feedback(self, request_id: str, verdict: str, item_id: str = "") -> None:
+        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
+
+        `item_id` names the item that is right, if the verdict is that another one is.
+        """
         if self.settings.feedback is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
         caller, retriever = CALLER.get(), self.retriever
@@ -136,7 +140,9 @@ class Service:
             )
         if answered.result.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
-        if answered.verdicts.get(caller.key) == verdict:  # already recorded
+        if item_id and not retriever.gallery.item(item_id):
+            raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
+        if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
             return
         entry = feedback_on(
             answered.result,
@@ -146,9 +152,10 @@ class Service:
             request_id=request_id,
             key=caller.key,
             asked_by=answered.asked_by,
+            right_item_id=item_id,
         )
         append_feedback(self.settings.feedback, entry)
-        answered.verdicts[caller.key] = verdict
+        answered.verdicts[caller.key] = verdict, item_id
 
     def info(self) -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""

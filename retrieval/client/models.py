@@ -61,6 +61,8 @@ class Answer:
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
     anchored: bool = False  # whether the threshold was set in this gallery, else in that of the bundle
+    review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
+    p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     explanation: Explanation | None = None
 
     @property

@@ -64,6 +64,9 @@ class FeedbackRequest(Strict):
         Verdict,
         Field(description="right, wrong (another item is right) or unknown (the item is not in the catalogue)."),
     ]
+    item_id: Annotated[
+        str, Field(max_length=500, description="The item that is right, if the verdict is wrong and it is known.")
+    ] = ""
 
 
 class MatchOut(BaseModel):
@@ -123,6 +126,8 @@ class Answer(BaseModel):
                     "bundle_id": "9f0a…",
                     "gallery_version": 12,
                     "anchored": True,
+                    "review": [],
+                    "p_value_without_filter": False,
                     "explanation": None,
                 }
             ]
@@ -153,6 +158,13 @@ class Answer(BaseModel):
     bundle_id: str
     gallery_version: int
     anchored: bool = Field(description="Whether the threshold was set in this gallery, else in that of the bundle.")
+    review: list[MatchOut] = Field(
+        description="Items beyond the threshold for a person to look at, nearest first. They are not part of the "
+        "decision. There are none if the threshold was not set in this gallery."
+    )
+    p_value_without_filter: bool = Field(
+        description="Whether the search had a filter: its p-values were measured without one, in the whole gallery."
+    )
     explanation: Explanation | None = None
 
 
