@@ -13,6 +13,8 @@ from index.ann.kinds import KINDS
 from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
+from .gallery_report import gallery_report
+
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Gallery, Rebuilt
@@ -275,3 +277,6 @@ def import_(source: Path, path: Path) -> None:
 
     click.echo(f"Wrote {path}: {import_photos(source, path):,} photos.")
     click.echo(f"An export has no threshold: {command('calibrate', 'BUNDLE', path)}")
+
+
+gallery.add_command(gallery_report)
