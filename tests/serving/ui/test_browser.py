@@ -317,3 +317,20 @@ def test_an_accessibility_check_finds_nothing_serious(
     ]
     page.close()
     assert serious == []
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", (1180, 900)), ("dark", (390, 844))])
+def test_the_report_can_be_read_everywhere(
+    browser: Browser, served: Served, scheme: str, size: tuple[int, int]
+) -> None:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)  # type: ignore[arg-type]
+    page.goto(served.address)
+    with page.expect_popup() as popup:
+        page.get_by_text("How this was measured").click()
+    report = popup.value
+    expect(report.locator("h1")).to_have_text("How often this search is wrong")
+    expect(report.locator("h2").last).to_have_text("Drift of live photos")
+    assert report.evaluate("document.documentElement.scrollWidth") <= size[0]
+    violations = Axe().run(report).response["violations"]
+    page.close()
+    assert [violation["id"] for violation in violations if violation["impact"] in ("serious", "critical")] == []
