@@ -121,7 +121,7 @@ class Retriever:
             Add an explanation to the result. This costs a second search, by the plain distance.
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none where
-            the threshold was not set in this gallery. Unlike matches, they are not complete: only those that were found.
+            the threshold was not set in this gallery. Unlike matches, some may be missing.
 
         Raises
         ------

@@ -153,7 +153,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
 @click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
-    """Find items that collide, photos that miss their own item, and near-duplicates in a gallery.
+    """Find items that collide, photos that miss their own item, and duplicates in a gallery.
 
     \b
     Example:

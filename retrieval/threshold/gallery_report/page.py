@@ -42,6 +42,9 @@ def render_gallery_report(report: GalleryReport, *, more: str = "") -> str:
 def _status(report: GalleryReport) -> str:
     point, evidence = report.point, report.point.evidence
     size = f"{report.photos:,} photos of {report.items:,} items."
+    if not point.decides:
+        told = "There is no threshold yet: searches list the closest items and decide nothing."
+        return f"<div class='status'><p>{size} {told}</p></div>"
     if point.of_pairs:
         told = "The threshold is for comparing two photos. Error rates of searches were not measured."
         return f"<div class='status'><p>{size} {told}</p></div>"
@@ -145,7 +148,12 @@ def _assumptions(report: GalleryReport) -> str:
 
 
 def _evidence(point: OperatingPoint) -> str:
-    values = {"threshold": point.threshold, "status": point.status, "target_fpir": point.target_fpir, **point.evidence}
+    values = {
+        "threshold": point.threshold_or_none,
+        "status": point.status,
+        "target_fpir": point.target_fpir,
+        **point.evidence,
+    }
     rows = [
         (html.escape(name.replace("_", " ")), f"{value:.4g}" if isinstance(value, float) else html.escape(str(value)))
         for name, value in values.items()

@@ -124,6 +124,9 @@ def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryR
     assert "<svg" not in page
     pairs = OperatingPoint(0.5, "estimated", 0.05, {"protocol": "pairs"})
     assert "were not measured" in render_gallery_report(GalleryReport(report.gallery, pairs, 49, 25))
+    none = render_gallery_report(GalleryReport(report.gallery, OperatingPoint.uncalibrated(0.05), 6, 3))
+    assert "There is no threshold yet" in none
+    assert "%" not in none.split("</style>")[1].split("What is assumed")[0]
 
 
 def test_rates_of_other_photos_are_not_shown(bundle: Bundle, tmp_path: Path) -> None:
