@@ -119,22 +119,20 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     strays = np.flatnonzero(~accepts(own, threshold) & ~lonely)
     middle = np.add.reduceat(crowd, side.starts) / counts
 
-    def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
-        entries = [
+    def pairs(first: NDArray[np.int64], second: NDArray[np.int64], distances: Floats) -> list[Pair]:
+        return [
             Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(d))
-            for a, b, d in zip(first[chosen], second[chosen], distances[chosen], strict=True)
+            for a, b, d in zip(first, second, distances, strict=True)
         ]
-        return sorted(entries, key=lambda pair: pair.distance)
 
-    candidates = [
-        Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(distance))
-        for a, b, distance in zip(one, other, plain_distance(vectors[one], vectors[other]), strict=True)
-    ]
+    colliding = accepts(close, threshold)
+    collisions = pairs(first[colliding], second[colliding], close[colliding])
+    candidates = pairs(one, other, plain_distance(vectors[one], vectors[other]))
     return Audit(
         photos=len(photos),
         items=len(names),
         threshold=threshold,
-        collisions=pairs(accepts(close, threshold), close),
+        collisions=sorted(collisions, key=lambda pair: pair.distance),
         duplicates=_duplicates(gallery, candidates),
         strays=sorted(
             (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance
