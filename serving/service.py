@@ -162,6 +162,8 @@ class Service:
         retriever = self.retriever
         bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
         point, rates = retriever.point, retriever.rates()
+        outgrown = "" if forecast is None else forecast.warning()
+        warnings = [outgrown if rates is None else rates.warning(point), self.monitor.warning()]
         return {
             "bundle_id": bundle.bundle_id,
             "embedding_id": bundle.embedding_id,
@@ -181,6 +183,7 @@ class Service:
                 "index": gallery.index(),
                 "columns": gallery.columns(),
             },
+            "warnings": [f"{warning}." for warning in warnings if warning],
             "drift": {
                 "warning": self.monitor.warning(),
                 "statistics": [asdict(drift) for drift in self.monitor.state()],

@@ -255,6 +255,7 @@ class Info(BaseModel):
     )
     gallery: GalleryOut
     drift: dict[str, Any]
+    warnings: list[str] = Field(description="What an operator should know, with the command that helps.")
 
 
 class Change(BaseModel):

@@ -113,6 +113,7 @@ def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever
             assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
         info = client.get("/v1/info").json()
     assert info["in_gallery"]["items"] == {"own": 60}
+    assert any("retrieval calibrate" in warning for warning in info["warnings"]) == info["in_gallery"]["broken"]
     if choice == TIGHTEN:
         assert info["threshold"] < before
         assert not info["in_gallery"]["broken"]
