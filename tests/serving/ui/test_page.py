@@ -72,6 +72,16 @@ def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
 
 
+def test_progress_is_shown_on_the_answer_and_not_on_the_header(page: httpx.Client) -> None:
+    config = page.get("/config").json()
+    ids = {component["props"].get("elem_id"): component["id"] for component in config["components"]}
+    events = {dependency["api_name"]: dependency for dependency in config["dependencies"]}
+    (header,) = events["header"]["outputs"]
+    for name in ("search_whole", "search_part"):
+        assert header in events[name]["outputs"]
+        assert events[name]["show_progress_on"] == [ids["answer"]]
+
+
 def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:
     items = [retriever.search(image).matches[0].item_id for image in gallery_examples(retriever)]
     assert len(items) == len(set(items)) == 6
