@@ -192,9 +192,8 @@ class Snapshot:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
         Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
-        to that distance are guaranteed, and fewer than k may be returned: beyond it come up to `FURTHER` items as far
-        as they were found, by the nearest of their photos that was found. `skip` (n,) holds one position per
-        query to leave out of its result.
+        to that distance are guaranteed; beyond come up to `FURTHER` items, as far as they were found. `skip` (n,) holds
+        one position per query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
         own = distance_form.densities(vectors)
