@@ -180,7 +180,7 @@ class Reader:
             Distance function: plain, or corrected by density. The first search with a form computes the density
             around every photo.
         within:
-            Largest distance of interest. The search stops once it has the nearest item and all items within it.
+            Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
         """
         return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
 

@@ -28,6 +28,7 @@ from .segments import OpenSegment
 from .sweep import MANY, sweep
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
+FURTHER = 6  # items beyond the distance of interest that a search returns if it found them
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 FILTERS = 32  # filters kept in the cache
@@ -196,8 +197,8 @@ class Snapshot:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
         Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
-        to that distance are guaranteed, and fewer than k may be returned. `skip` (n,) holds one position per
-        query to leave out of its result.
+        to that distance are guaranteed; beyond come up to `FURTHER` items, as far as they were found. `skip` (n,) holds
+        one position per query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
         own = distance_form.densities(vectors)
@@ -211,11 +212,15 @@ class Snapshot:
             for chosen in groups:
                 candidates = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
                 for query, (positions, distances, limit) in zip(chosen, candidates, strict=True):
-                    best = self._by_item(positions, distances, k, limit, -1 if skip is None else int(skip[query]))
+                    skipped = -1 if skip is None else int(skip[query])
+                    best = self._by_item(positions, distances, k, limit, skipped)
                     answers[query] = best
                     enough = len(best) == k or (best and within is not None and limit > within)
                     if not enough and limit < np.inf:
                         waiting.append(query)
+                    elif within is not None and limit < np.inf:
+                        most = min(k, len(best) + FURTHER)
+                        answers[query] = self._by_item(positions, distances, most, np.inf, skipped)
             fetch *= 4
         return answers
 

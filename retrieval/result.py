@@ -14,6 +14,13 @@ UNCALIBRATED = "uncalibrated"
 BEYOND_THRESHOLD = "beyond_threshold"
 LOW_CERTAINTY, OUT_OF_DOMAIN = "low_certainty", "out_of_domain"
 FILTERED_OUT, GALLERY_EMPTY = "filtered_out", "gallery_empty"
+REVIEW_P = 0.25  # default limit of the p-value of candidates for review
+
+
+def p_value_words(p_value: float) -> str:
+    """Return what a p-value says, as a clause in words."""
+    share = "less than 0.1%" if p_value < 0.0005 else f"{p_value:.1%}" if p_value < 0.0995 else f"{p_value:.0%}"
+    return f"an unknown item comes this close in {share} of searches"
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,8 @@ class SearchResult:
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
     threshold_status: str = UNANCHORED  # certified, estimated, "unanchored" (the bundle's) or uncalibrated
+    review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
+    p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)
@@ -60,7 +69,7 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values, without the appearance."""
         values = {name: value for name, value in vars(self).items() if name != "appearance"} | {"margin": self.margin}
-        for name in ("matches", "ranked"):
+        for name in ("matches", "ranked", "review"):
             values[name] = [match.to_dict() for match in getattr(self, name)]
         values["nearest"] = None if self.nearest is None else self.nearest.to_dict()
         return values

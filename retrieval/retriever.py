@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.contents import POINT
-from index.distance import accepts
 from index.location import open_gallery
 from index.protocol import GalleryProtocol
 from index.shell import command
@@ -27,7 +25,8 @@ from retrieval.bundle.served_point import served_point, threshold_status
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
-from .errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
+from .arguments import check_arguments
+from .errors import BundleMismatch, GalleryError, ImageRefused
 from .images import Appearance, Source
 from .result import (
     BEYOND_THRESHOLD,
@@ -38,13 +37,11 @@ from .result import (
     NO_MATCH,
     OUT_OF_DOMAIN,
     RANKED,
+    REVIEW_P,
     UNCALIBRATED,
     SearchResult,
 )
 from .served import Served, match_of
-
-MOST_MATCHES = 100  # per search; also the limit of the HTTP API
-MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
 
 
 class Retriever:
@@ -101,7 +98,13 @@ class Retriever:
             self.gallery.close()
 
     def search(
-        self, image: Source, *, top_k: int = 10, where: str | None = None, explain: bool = False
+        self,
+        image: Source,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        explain: bool = False,
+        review: float = REVIEW_P,
     ) -> SearchResult:
         """Return the catalogue items that match a photo, if any. Without a threshold, the nearest ones in order.
 
@@ -110,11 +113,14 @@ class Retriever:
         image:
             Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
         top_k:
-            Maximum number of matches, 1 to 100.
+            Maximum number of matches and candidates for review together, 1 to 100.
         where:
             Filter over the gallery's declared columns (`index.filters`).
         explain:
             Add an explanation to the result. This costs a second search, by the plain distance.
+        review:
+            Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none where
+            the threshold was not set in this gallery. Unlike matches, some may be missing.
 
         Raises
         ------
@@ -123,20 +129,28 @@ class Retriever:
         InvalidParameter
             If an argument is invalid.
         """
-        (answer,) = self.search_batch([image], top_k=top_k, where=where, explain=explain)
+        (answer,) = self.search_batch([image], top_k=top_k, where=where, explain=explain, review=review)
         if isinstance(answer, ImageRefused):
             raise answer
         return answer
 
     def search_batch(
-        self, images: Sequence[Source], *, top_k: int = 10, where: str | None = None, explain: bool = False
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        explain: bool = False,
+        review: float = REVIEW_P,
     ) -> list[SearchResult | ImageRefused]:
         """Search with up to 64 photos at once and return one result per photo.
 
         A photo that cannot be used gets an `ImageRefused` in its place. The other arguments are those of `search`.
         Each result's timings are the batch's timings divided by the number of photos.
         """
-        self._check(images, top_k, where)
+        if self._closed:
+            raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
+        check_arguments(images, top_k=top_k, where=where, review=review)
         started = time.perf_counter()
         squares = [self._square(image) for image in images]
         read = [square for square in squares if not isinstance(square, ImageRefused)]
@@ -155,18 +169,13 @@ class Retriever:
         version, found = self.gallery.search_version(
             made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
         )
-        point, rates = points[-1], None if where is not None else self._rates_at(version, points[-1])
+        served = Served(points[-1], version, self._rates_at(version, points[-1]))
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
-        answers = iter(
-            self._answer(
-                Embeddings(made.vectors[[row]], made.certainties[[row]]),
-                neighbours,
-                where,
-                Served(point, version, rates),
-                explain=explain,
-            )
-            for row, neighbours in enumerate(found)
+        each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(found)))
+        answers = (
+            self._answer(photo, neighbours, where, served, explain=explain, review=review)
+            for photo, neighbours in zip(each, found, strict=True)
         )
         return [
             square
@@ -174,20 +183,6 @@ class Retriever:
             else replace(next(answers), timings_ms=dict(shares), appearance=Appearance.of(square[0]))
             for square in squares
         ]
-
-    def _check(self, images: Sequence[Source], top_k: int, where: str | None) -> None:
-        """Raise InvalidParameter for invalid arguments. The limits are those of the HTTP API."""
-        if self._closed:
-            raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
-        if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
-            raise InvalidParameter("images", "be a sequence of images", type(images), remedy="Use `search` for one")
-        if len(images) > MOST_IMAGES:
-            raise InvalidParameter("images", f"be at most {MOST_IMAGES} in a batch", len(images))
-        if not isinstance(top_k, Integral) or not 1 <= top_k <= MOST_MATCHES:
-            raise InvalidParameter("top_k", f"be a whole number between 1 and {MOST_MATCHES}", top_k)
-        if where is not None and (not isinstance(where, str) or len(where) > MOST_WHERE):
-            told = f"{len(where)} characters" if isinstance(where, str) else where
-            raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
 
     def _square(self, image: Source) -> NDArray[np.uint8] | ImageRefused:
         """Return an image preprocessed for the model, uint8 (1, size, size, 3), or the reason it is refused."""
@@ -197,21 +192,23 @@ class Retriever:
             return refusal
 
     def _answer(
-        self, made: Embeddings, neighbours: Sequence[Neighbour], where: str | None, served: Served, *, explain: bool
+        self,
+        made: Embeddings,
+        neighbours: Sequence[Neighbour],
+        where: str | None,
+        served: Served,
+        *,
+        explain: bool,
+        review: float,
     ) -> SearchResult:
         """Return the result for one photo with vector (1, d), given its neighbours in a gallery version."""
         certainty, point = float(made.certainties[0]), served.point
         sure = certainty >= point.min_certainty
-        matches = [served.match(n) for n in neighbours if sure and bool(accepts(n.distance, point.threshold))]
-        if point.decides:
-            decision = MATCH if matches else NO_MATCH
-            reason = "" if matches else self._reason(made.vectors, where, sure=sure, empty=not neighbours)
-        else:
-            decision, reason = RANKED, UNCALIBRATED
+        matches = served.matches(neighbours) if sure else ()
         return SearchResult(
-            matches=tuple(matches),
-            decision=decision,
-            reason=reason,
+            matches=matches,
+            decision=MATCH if matches else NO_MATCH if point.decides else RANKED,
+            reason="" if matches else self._reason(made.vectors, where, point, sure=sure, empty=not neighbours),
             threshold=point.threshold_or_none,
             nearest_distance=neighbours[0].distance if neighbours else None,
             certainty=certainty,
@@ -220,6 +217,8 @@ class Retriever:
             gallery_version=served.version,
             ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
             threshold_status=threshold_status(point, self.bundle),
+            review=served.review(neighbours, review) if sure else (),
+            p_value_without_filter=where is not None and served.rates is not None,
             explanation=self._explanation(made.vectors, where) if explain else None,
         )
 
@@ -230,15 +229,19 @@ class Retriever:
         return {
             "distance_form": distance_form.form if isinstance(distance_form, LocalDensity) else distance_form.key,
             "density": float(distance_form.densities(vectors)[0]),
-            "plain_nearest": match_of(plain[0], None).to_dict() if plain else None,
+            "plain_nearest": match_of(plain[0]).to_dict() if plain else None,
             "min_certainty": self.bundle.operating_point.min_certainty,
             "photos": len(self.gallery),
             "items": self.gallery.items,
             "index": self.gallery.index()["kind"],
         }
 
-    def _reason(self, vectors: NDArray[np.float32], where: str | None, *, sure: bool, empty: bool) -> str:
-        """Return the reason for a no-match for one vector (1, d)."""
+    def _reason(
+        self, vectors: NDArray[np.float32], where: str | None, point: OperatingPoint, *, sure: bool, empty: bool
+    ) -> str:
+        """Return the reason for an answer without a match for one vector (1, d)."""
+        if not point.decides:
+            return UNCALIBRATED
         if empty:
             return GALLERY_EMPTY if where is None or not len(self.gallery) else FILTERED_OUT
         if not sure:

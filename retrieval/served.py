@@ -1,9 +1,11 @@
-"""What serves a search: the operating point of a gallery version, and the rates measured there."""
+"""What served a search: the operating point and the measured rates of one gallery version."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from index.distance import accepts
 from index.snapshot import Neighbour
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
@@ -17,13 +19,22 @@ class Served:
 
     point: OperatingPoint
     version: int
-    rates: GalleryRates | None
+    rates: GalleryRates | None  # None if they were not measured: then there are no p-values
 
     def match(self, neighbour: Neighbour) -> Match:
         """Return a neighbour as a match, with its p-value."""
         return match_of(neighbour, None if self.rates is None else self.rates.p_value(neighbour.distance))
 
+    def matches(self, neighbours: Sequence[Neighbour]) -> tuple[Match, ...]:
+        """Return the neighbours within the threshold."""
+        return tuple(self.match(n) for n in neighbours if accepts(n.distance, self.point.threshold))
 
-def match_of(neighbour: Neighbour, p_value: float | None) -> Match:
-    """Return a neighbour as a match, with a p-value if it is known."""
+    def review(self, neighbours: Sequence[Neighbour], most: float) -> tuple[Match, ...]:
+        """Return the neighbours beyond the threshold whose p-value is at most `most`."""
+        beyond = [self.match(n) for n in neighbours if not accepts(n.distance, self.point.threshold)]
+        return tuple(match for match in beyond if match.p_value is not None and match.p_value <= most)
+
+
+def match_of(neighbour: Neighbour, p_value: float | None = None) -> Match:
+    """Return a neighbour as a match."""
     return Match(neighbour.item_id, neighbour.photo_id, neighbour.distance, dict(neighbour.metadata), p_value)

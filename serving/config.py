@@ -9,6 +9,7 @@ from pathlib import Path
 from retrieval.cores import cores
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_BYTES
+from retrieval.result import REVIEW_P
 from retrieval.settings import setting
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
@@ -39,6 +40,11 @@ class ServeSettings:
         CAPACITY,
         "Whether adding photos may tighten the gallery's threshold, in the same transaction: off or tighten.",
     )
+    review: float = setting(
+        REVIEW_P,
+        PAGE,
+        "Largest p-value of the items beyond the threshold that answers list for review; 0 lists none.",
+    )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
     # set in Python only
     body_s: float = 15.0  # time limit for the arrival of a request body
@@ -55,5 +61,7 @@ class ServeSettings:
                 raise InvalidParameter(name, "be above 0", getattr(self, name))
         if self.auto_calibrate not in (OFF, TIGHTEN):
             raise InvalidParameter("auto_calibrate", f"be {OFF} or {TIGHTEN}", self.auto_calibrate)
+        if not 0 <= self.review <= 1:
+            raise InvalidParameter("review", "lie between 0 and 1", self.review)
         if self.batch < 0:
             raise InvalidParameter("batch", "be at least 0", self.batch)

@@ -19,7 +19,7 @@ class RecentAnswer:
     result: SearchResult  # without matches and metadata, which feedback does not need
     request_id: str
     asked_by: str
-    verdicts: dict[str, str]  # by name of the judging key
+    verdicts: dict[str, tuple[str, str]]  # verdict and item that is right, by name of the judging key
 
 
 class RecentAnswers:
@@ -32,7 +32,7 @@ class RecentAnswers:
     def add(self, caller: Caller, request_id: str, result: SearchResult) -> None:
         """Keep an answer. It replaces one of the same key and id; beyond KEPT_PER_KEY the oldest is dropped."""
         nearest = None if result.nearest is None else replace(result.nearest, metadata={})
-        kept = replace(result, matches=(), nearest=nearest, explanation=None)
+        kept = replace(result, matches=(), ranked=(), review=(), nearest=nearest, explanation=None)
         with self._lock:
             answers = self._of_key.setdefault(caller.key, OrderedDict())
             answers.pop(request_id, None)

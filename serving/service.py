@@ -111,7 +111,8 @@ class Service:
         Raises Busy when the queue is full or the deadline passes.
         """
         retriever = self.retriever
-        work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain)
+        review = self.settings.review
+        work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
         try:
             result, waited = await self.pool.run(work)
         except Busy:
@@ -124,8 +125,11 @@ class Service:
             self._answers.add(CALLER.get(), request_id, result)
         return result
 
-    def feedback(self, request_id: str, verdict: str) -> None:
-        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer."""
+    def feedback(self, request_id: str, verdict: str, item_id: str = "") -> None:
+        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
+
+        `item_id` names the item that is right, if the verdict is that another one is.
+        """
         if self.settings.feedback is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
         caller, retriever = CALLER.get(), self.retriever
@@ -137,7 +141,9 @@ class Service:
             )
         if answered.result.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
-        if answered.verdicts.get(caller.key) == verdict:  # already recorded
+        if item_id and not retriever.gallery.item(item_id):
+            raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
+        if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
             return
         entry = feedback_on(
             answered.result,
@@ -147,15 +153,18 @@ class Service:
             request_id=request_id,
             key=caller.key,
             asked_by=answered.asked_by,
+            right_item_id=item_id,
         )
         append_feedback(self.settings.feedback, entry)
-        answered.verdicts[caller.key] = verdict
+        answered.verdicts[caller.key] = verdict, item_id
 
     def info(self) -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
         retriever = self.retriever
         bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
         point, rates = retriever.point, retriever.rates()
+        outgrown = "" if forecast is None else forecast.warning()
+        warnings = [outgrown if rates is None else rates.warning(point), self.monitor.warning()]
         return {
             "bundle_id": bundle.bundle_id,
             "embedding_id": bundle.embedding_id,
@@ -175,6 +184,7 @@ class Service:
                 "index": gallery.index(),
                 "columns": gallery.columns(),
             },
+            "warnings": [f"{warning}." for warning in warnings if warning],
             "drift": {
                 "warning": self.monitor.warning(),
                 "statistics": [asdict(drift) for drift in self.monitor.state()],

@@ -1,4 +1,4 @@
-"""Commands `retrieval index`, `search`, `audit` and `doctor`."""
+"""Commands `retrieval index`, `audit` and `doctor`."""
 
 from __future__ import annotations
 
@@ -149,50 +149,11 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Place())
-@click.argument("image", type=Folder)
-@click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of matches.")
-@click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-def search(bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, as_json: bool) -> None:
-    """Search for the catalogue item that a photo shows.
-
-    \b
-    Example:
-      retrieval search bundles/shop galleries/shop query.jpg
-    """
-    from retrieval.result import LOW_CERTAINTY, RANKED
-    from retrieval.retriever import Retriever
-
-    result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where)
-    if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
-        return
-    for rank, match in enumerate(result.matches or result.ranked, 1):
-        click.echo(f"{rank:3d}  {match.distance:.4f}  {match.item_id}  ({match.photo_id})")
-    if result.matches:
-        click.echo(f"{len(result.matches)} items within the threshold {result.threshold:.4f}.")
-    elif result.ranked:
-        click.echo("These are the nearest items. Without a threshold, nothing says whether one of them is right.")
-    elif result.nearest is None:
-        outcome = "nothing to rank" if result.decision == RANKED else "no match"
-        click.echo(f"{outcome}: the gallery is empty" if where is None else f"{outcome}: no photo passes the filter")
-    elif result.reason == LOW_CERTAINTY:
-        click.echo(f"no match: the photo is too ambiguous (certainty {result.certainty:.3g})")
-    else:
-        click.echo(
-            f"no match: the nearest item, {result.nearest.item_id}, is {result.nearest_distance:.4f} away; "
-            f"the threshold is {result.threshold:.4f}"
-        )
-
-
-@click.command()
-@click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Folder)
 @click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
 def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
-    """Find items that collide, photos that miss their own item, and near-duplicates in a gallery.
+    """Find items that collide, photos that miss their own item, and duplicates in a gallery.
 
     \b
     Example:

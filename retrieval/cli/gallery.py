@@ -13,6 +13,8 @@ from index.ann.kinds import KINDS
 from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
+from .gallery_report import gallery_report
+
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
     from index.gallery import Gallery, Rebuilt
@@ -284,3 +286,6 @@ def import_(source: Path, path: Path) -> None:
         click.echo(f"Draws are not exported, so the FPIR and p-values are unknown until they are made again: {again}")
     else:
         click.echo(f"No threshold was imported; to set one: {again}")
+
+
+gallery.add_command(gallery_report)

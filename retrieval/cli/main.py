@@ -34,7 +34,7 @@ SECTIONS = {
         "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold of a gallery."),
     },
     "Ask": {
-        "search": Entry("retrieval.cli.commands", "search", "Find the catalogue item that a photo shows, if any."),
+        "search": Entry("retrieval.cli.search", "search", "Find the catalogue item that a photo shows, if any."),
         "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and on a web page."),
     },
     "Judge": {

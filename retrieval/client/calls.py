@@ -143,10 +143,11 @@ def info() -> Call[Info]:
     return Call("GET", "/v1/info", _as(Info))
 
 
-def feedback(about: Answer | str, verdict: Verdict) -> Call[bool]:
+def feedback(about: Answer | str, verdict: Verdict, item_id: str = "") -> Call[bool]:
     """Send feedback on an answer."""
     request_id = about.request_id if isinstance(about, Answer) else about
-    body = json.dumps({"request_id": request_id, "verdict": verdict}).encode()
+    named = {"item_id": item_id} if item_id else {}
+    body = json.dumps({"request_id": request_id, "verdict": verdict, **named}).encode()
     return Call("POST", "/v1/feedback", _read_recorded, body=body, media_type=JSON, repeatable=False)
 
 

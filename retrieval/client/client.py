@@ -147,9 +147,12 @@ class RetrievalClient(_Client):
         """Return information about the server's bundle, gallery and threshold."""
         return self._send(calls.info())
 
-    def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
-        """Send feedback on an answer or request_id; return whether the server recorded it."""
-        return self._send(calls.feedback(answer, verdict))
+    def feedback(self, answer: Answer | str, verdict: Verdict, *, item_id: str = "") -> bool:
+        """Send feedback on an answer or request_id; return whether the server recorded it.
+
+        `item_id` names the item that is right, if the verdict is "wrong" and it is known.
+        """
+        return self._send(calls.feedback(answer, verdict, item_id))
 
     def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
         """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
@@ -267,9 +270,12 @@ class AsyncRetrievalClient(_Client):
         """Return information about the server's bundle, gallery and threshold."""
         return await self._send(calls.info())
 
-    async def feedback(self, answer: Answer | str, verdict: Verdict) -> bool:
-        """Send feedback on an answer or request_id; return whether the server recorded it."""
-        return await self._send(calls.feedback(answer, verdict))
+    async def feedback(self, answer: Answer | str, verdict: Verdict, *, item_id: str = "") -> bool:
+        """Send feedback on an answer or request_id; return whether the server recorded it.
+
+        `item_id` names the item that is right, if the verdict is "wrong" and it is known.
+        """
+        return await self._send(calls.feedback(answer, verdict, item_id))
 
     async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
         """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""

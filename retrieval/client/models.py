@@ -62,6 +62,8 @@ class Answer:
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
     threshold_status: str = UNANCHORED  # certified, estimated, "unanchored" (the bundle's) or uncalibrated
+    review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
+    p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     explanation: Explanation | None = None
 
     @property
@@ -141,6 +143,7 @@ class Info:
     fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
     drift: dict[str, Any]
+    warnings: tuple[str, ...] = ()  # what an operator should know, with the command that helps
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 - collisions: items closer to each other than the threshold, whose photos also return the other item;
 - strays: photos farther than the threshold from all other photos of their own item;
-- near-duplicates: photos of different items that show the same thing, or are the same file;
+- duplicates: photos of different items that are the same file, the same picture, or nearly the same;
 - crowds: items in the densest regions, closest to their nearest other items.
 
 Shapes: n photos, d = embedding size.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,14 @@ from retrieval.html import document, picture
 from retrieval.metrics.item_distances import ItemDistances
 from retrieval.retriever import require_match
 
-NEAR_DUPLICATE = 0.02  # plain distance between copies of the same picture, including re-encoded ones
+from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
+
+NEAR_DUPLICATE = 0.02  # plain distance of photos that are nearly the same
+COPIES = 0.2  # plain distance up to which the pixels of two photos are compared
 CROWD = 4  # nearest other items that measure the density around an item
 ROUNDING = 1e-3  # more than the error of a distance from a float32 product; pairs within it are compared exactly
 SHOWN = 30  # entries per section of the page
+KINDS = (SAME_FILE, SAME_PICTURE, NEAR)  # of duplicates, worst first
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Pair:
     photo_id: str
     other_photo_id: str
     distance: float
+    kind: str = ""  # of duplicates: "same file", "same picture" or "nearly the same"
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ class Audit:
     items: int
     threshold: float
     collisions: list[Pair]  # one per pair of items, by their nearest photos
-    duplicates: list[Pair]  # one per pair of items, by the plain distance
+    duplicates: list[Pair]  # one per pair of items, by the plain distance, copies first
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
@@ -105,28 +110,30 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         squared = squared_distance(vectors[first], vectors[second])
         return bundle.distance_form.transform(squared, densities[first], densities[second])
 
-    own, crowd, nearest = _scan(side, threshold + ROUNDING)
-    first = np.array([photo for _, photo, _ in nearest.values()], dtype=np.int64)
-    second = np.array([photo for _, _, photo in nearest.values()], dtype=np.int64)
-    close, plain = exactly(first, second), plain_distance(vectors[first], vectors[second])
+    own, crowd, nearest, look_alikes = _scan(side, threshold + ROUNDING)
+    first, second = nearest.photos()
+    close = exactly(first, second)
     counts = np.bincount(items)
     lonely = counts[items] == 1
+    one, other = look_alikes.photos()
     strays = np.flatnonzero(~accepts(own, threshold) & ~lonely)
     middle = np.add.reduceat(crowd, side.starts) / counts
 
-    def pairs(chosen: NDArray[np.bool_], distances: NDArray[np.float64]) -> list[Pair]:
-        entries = [
+    def pairs(first: NDArray[np.int64], second: NDArray[np.int64], distances: Floats) -> list[Pair]:
+        return [
             Pair(names[items[a]].item(), names[items[b]].item(), photos[a].item(), photos[b].item(), float(d))
-            for a, b, d in zip(first[chosen], second[chosen], distances[chosen], strict=True)
+            for a, b, d in zip(first, second, distances, strict=True)
         ]
-        return sorted(entries, key=lambda pair: pair.distance)
 
+    colliding = accepts(close, threshold)
+    collisions = pairs(first[colliding], second[colliding], close[colliding])
+    candidates = pairs(one, other, plain_distance(vectors[one], vectors[other]))
     return Audit(
         photos=len(photos),
         items=len(names),
         threshold=threshold,
-        collisions=pairs(accepts(close, threshold), close),
-        duplicates=pairs(plain <= NEAR_DUPLICATE, plain),
+        collisions=sorted(collisions, key=lambda pair: pair.distance),
+        duplicates=_duplicates(gallery, candidates),
         strays=sorted(
             (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance
         ),
@@ -151,34 +158,70 @@ def _threshold(bundle: Bundle, gallery: Gallery) -> float:
     return point.threshold
 
 
-def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, dict[tuple[int, int], tuple[float, int, int]]]:
+class _Nearest:
+    """The nearest photos of each two items within a limit."""
+
+    def __init__(self, side: ItemDistances, limit: float) -> None:
+        self._side, self._limit = side, limit
+        self._found: dict[tuple[int, int], tuple[float, int, int]] = {}  # distance and photos, by two items
+
+    def see(self, start: int, distances: Floats, by_item: Floats) -> None:
+        """Compare photos from `start` on, by distances to photos (b, m) and items (b, T), inf to their own item."""
+        for row, item in np.argwhere(by_item <= self._limit).tolist():
+            inside = self._side.photos(item)
+            place = inside.start + int(distances[row, inside].argmin())
+            own = int(self._side.labels[start + row])
+            pair = (min(own, item), max(own, item))
+            distance = float(distances[row, place])
+            if pair not in self._found or distance < self._found[pair][0]:
+                self._found[pair] = (distance, start + row, place)
+
+    def photos(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the photos of each two items."""
+        both = np.array([photos for _, *photos in self._found.values()], dtype=np.int64).reshape(-1, 2)
+        return both[:, 0], both[:, 1]
+
+
+def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, _Nearest]:
     """Compare all photos with each other.
 
     Returns, for each photo, the distance to the nearest other photo of its item, and the mean distance to the nearest
-    other items; and for each two items within `limit` their nearest photos with the distance.
+    other items; and the nearest photos of each two items within `limit`, and within `COPIES` by the plain distance.
     """
     items, others = side.labels, len(side.starts) - 1
     own, crowd = np.full(len(items), np.inf), np.empty(len(items))
-    nearest: dict[tuple[int, int], tuple[float, int, int]] = {}
+    nearest, look_alikes = _Nearest(side, limit), _Nearest(side, COPIES)
     for block in side.blocks(side.vectors, items, densities=side.densities, ids=side.ids):
         distances = side.distances(block.squared, block.densities)
         own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
         distances[block.own] = np.inf
         by_item = side.to_items(distances)
         crowd[block.rows] = np.sort(by_item, axis=1)[:, : min(CROWD, max(1, others))].mean(axis=1)
-        for row, item in np.argwhere(by_item <= limit).tolist():
-            inside = side.photos(item)
-            place = inside.start + int(distances[row, inside].argmin())
-            photo = block.rows.start + row
-            pair = (min(int(items[photo]), item), max(int(items[photo]), item))
-            distance = float(distances[row, place])
-            if pair not in nearest or distance < nearest[pair][0]:
-                nearest[pair] = (distance, photo, place)
-    return own, crowd, nearest
+        nearest.see(block.rows.start, distances, by_item)
+        plain = np.where(block.own, np.inf, np.sqrt(block.squared))
+        look_alikes.see(block.rows.start, plain, side.to_items(plain))
+    return own, crowd, nearest, look_alikes
+
+
+def _duplicates(gallery: Gallery, candidates: Sequence[Pair]) -> list[Pair]:
+    """Return the duplicates: items that share a file, and of the candidates the copies and the nearly equal ones."""
+    files = same_files(gallery)
+    found = []
+    for pair in candidates:
+        if (pair.item_id, pair.other_item_id) in files or (pair.other_item_id, pair.item_id) in files:
+            continue
+        if is_copy(gallery.thumbnail, pair.photo_id, pair.other_photo_id):
+            found.append(replace(pair, kind=SAME_PICTURE))
+        elif pair.distance <= NEAR_DUPLICATE:
+            found.append(replace(pair, kind=NEAR))
+    found += [Pair(*items, *photos, 0.0, SAME_FILE) for items, photos in files.items()]
+    return sorted(found, key=lambda pair: (KINDS.index(pair.kind), pair.distance, pair.item_id, pair.other_item_id))
 
 
 STYLE = """
+:root { color-scheme: light dark; }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a202c; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+@media (prefers-color-scheme: dark) { body { color: #e8edf4; background: #0b1220; } }
 h2 { font-size: 1.15rem; margin-top: 2rem; } .row { display: flex; flex-wrap: wrap; gap: .8rem; }
 figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3rem; height: 7.3rem; object-fit: cover; }
 """
@@ -192,14 +235,15 @@ def audit_page(report: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
 
     def pair(entry: Pair) -> str:
         names = f"{html.escape(entry.item_id)} and {html.escape(entry.other_item_id)}"
-        return _card(shown(entry.photo_id) + shown(entry.other_photo_id), f"{names}, {entry.distance:.3f} apart")
+        told = entry.kind or f"{entry.distance:.3f} apart"
+        return _card(shown(entry.photo_id) + shown(entry.other_photo_id), f"{names}, {told}")
 
     def single(entry: Stray | Crowd) -> str:
         return _card(shown(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
 
     parts = [
         ("Items closer than the threshold", report.collisions, [pair(p) for p in report.collisions[:SHOWN]]),
-        ("Near-duplicates in different items", report.duplicates, [pair(p) for p in report.duplicates[:SHOWN]]),
+        ("Duplicates in different items", report.duplicates, [pair(p) for p in report.duplicates[:SHOWN]]),
         ("Photos that do not find their own item", report.strays, [single(s) for s in report.strays[:SHOWN]]),
         ("The most crowded items, distance to the nearest others", (), [single(c) for c in report.crowds[:SHOWN]]),
     ]
@@ -217,7 +261,7 @@ def summary(report: Audit) -> str:
     return (
         f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
         f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
-        f"{len(report.duplicates)} pairs of items share a near-duplicate; {report.single_photo_items} items have one "
+        f"{len(report.duplicates)} pairs of items share a duplicate; {report.single_photo_items} items have one "
         "photo."
     )
 
@@ -232,7 +276,13 @@ def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
 
     return [
         ("pairs of items closer than the threshold", pairs(report.collisions[:limit])),
-        ("pairs of items with a near-duplicate", pairs(report.duplicates[:limit])),
+        (
+            "pairs of items with a duplicate",
+            [
+                f"{line}, {p.kind}"
+                for line, p in zip(pairs(report.duplicates[:limit]), report.duplicates[:limit], strict=True)
+            ],
+        ),
         (
             "photos that do not find their own item",
             [f"{s.distance:.4f}  {s.item_id} ({s.photo_id})" for s in report.strays[:limit]],

@@ -23,7 +23,7 @@ VERDICTS = (RIGHT, WRONG, UNKNOWN)
 MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
 FARTHEST = 1e6  # upper limit of any distance
-LATER = frozenset({"time", "request_id", "key", "asked_by"})  # fields missing in older files
+LATER = frozenset({"time", "request_id", "key", "asked_by", "right_item_id"})  # fields missing in older files
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,13 @@ class Feedback:
     request_id: str = ""  # of the answer; empty in older files
     key: str = ""  # name of the key that gave the verdict; empty on a server without keys
     asked_by: str = ""  # name of the key that searched
+    right_item_id: str = ""  # item that is right, with the verdict "wrong"; empty if it was not named
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
             raise InvalidParameter("verdict", f"be one of {', '.join(VERDICTS)}", self.verdict)
+        if self.right_item_id and self.verdict != WRONG:
+            raise InvalidParameter("verdict", f"be {WRONG} where another item is named", self.verdict)
 
     @property
     def of_unknown_item(self) -> bool:
@@ -62,6 +65,7 @@ def feedback_on(
     request_id: str = "",
     key: str = "",
     asked_by: str = "",
+    right_item_id: str = "",
 ) -> Feedback:
     """Create a verdict on an answer, with the current time. Raise InvalidParameter if the answer decided nothing."""
     if result.decision == RANKED:
@@ -82,6 +86,7 @@ def feedback_on(
         request_id=request_id,
         key=key,
         asked_by=asked_by,
+        right_item_id=right_item_id,
     )
 
 

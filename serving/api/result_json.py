@@ -12,7 +12,8 @@ def answer_of(result: SearchResult, request_id: str, fields: Collection[str] | N
     """Return a search result as a JSON object; `fields` selects metadata keys, None selects all."""
     values = result.to_dict() | {"request_id": request_id}
     explained = values["explanation"] and values["explanation"]["plain_nearest"]
-    for match in (*values["matches"], *values["ranked"], values["nearest"], explained):
+    found = (*values["matches"], *values["ranked"], *values["review"])
+    for match in (*found, values["nearest"], explained):
         if match:
             match["metadata"] = public(match["metadata"], fields)
     return values

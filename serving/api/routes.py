@@ -16,13 +16,14 @@ from starlette.exceptions import HTTPException
 from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
-from serving.http.guard import DOCS_PATH, REPORT_PATH
+from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.service import ReloadOutcome, Service
 
 from .catalogue_routes import item_routes, photo_routes
 from .docs_page import docs_page
 from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
 from .problems import STATUS, problem, problem_response
+from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
 from .result_json import answer_of
 from .schemas import (
@@ -147,7 +148,7 @@ def feedback_routes(service: Service) -> APIRouter:
     @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
         """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
-        service.feedback(verdict.request_id, verdict.verdict)
+        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id)
         return {"recorded": True}
 
     return router
@@ -184,9 +185,14 @@ def state_routes(service: Service) -> APIRouter:
             )
         return JSONResponse(_reload_json(outcome))
 
-    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
+    @router.get(REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED))
     def report() -> Response:
-        """Return the bundle's report on its threshold."""
+        """Return the report on the threshold that serves and its error rates, as HTML."""
+        return Response(report_page(service), media_type="text/html; charset=utf-8")
+
+    @router.get(BUNDLE_REPORT_PATH, response_class=Response, responses=answers("text/html") | errors(*LIMITED, 404))
+    def bundle_report() -> Response:
+        """Return the bundle's report on its own threshold."""
         bundle = service.retriever.bundle
         if REPORT not in bundle.manifest["files"]:
             return problem(404, "the bundle has no report")

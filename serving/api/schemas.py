@@ -71,6 +71,9 @@ class FeedbackRequest(Strict):
         Verdict,
         Field(description="right, wrong (another item is right) or unknown (the item is not in the catalogue)."),
     ]
+    item_id: Annotated[
+        str, Field(max_length=500, description="The item that is right, if the verdict is wrong and it is known.")
+    ] = ""
 
 
 class MatchOut(BaseModel):
@@ -130,6 +133,8 @@ class Answer(BaseModel):
                     "bundle_id": "9f0a…",
                     "gallery_version": 12,
                     "threshold_status": "certified",
+                    "review": [],
+                    "p_value_without_filter": False,
                     "explanation": None,
                 }
             ]
@@ -160,6 +165,13 @@ class Answer(BaseModel):
     bundle_id: str
     gallery_version: int
     threshold_status: ThresholdStatus
+    review: list[MatchOut] = Field(
+        description="Items beyond the threshold for a person to look at, nearest first. They are not part of the "
+        "decision. There are none if the threshold was not set in this gallery."
+    )
+    p_value_without_filter: bool = Field(
+        description="Whether the search had a filter: its p-values were measured without one, in the whole gallery."
+    )
     explanation: Explanation | None = None
 
 
@@ -250,6 +262,7 @@ class Info(BaseModel):
     )
     gallery: GalleryOut
     drift: dict[str, Any]
+    warnings: list[str] = Field(description="What an operator should know, with the command that helps.")
 
 
 class Change(BaseModel):

@@ -25,7 +25,7 @@ from .limits import Rates, too_many_requests
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing
-REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/docs"  # endpoint paths for browsers
+REPORT_PATH, BUNDLE_REPORT_PATH, DOCS_PATH = PAGES = "/v1/report", "/v1/report/bundle", "/docs"  # for browsers
 ENDPOINT = ("/v1/", "/metrics", "/openapi.json", DOCS_PATH)
 THUMBNAIL_PATH = "/v1/thumbnails/"  # the page requests about a dozen per search
 LOCAL = ("localhost", "127.0.0.1", "::1")  # host names that a foreign DNS record cannot claim (DNS rebinding)

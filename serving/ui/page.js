@@ -1,5 +1,6 @@
-// A box drawn on the photo moves the four sliders of "Search a part of it", and they draw the box.
+// The parts of the page that Gradio has no component for.
 (() => {
+  // A box drawn on the photo moves the four sliders of "Search a part of it", and they draw the box.
   const SIDES = ["left", "right", "top", "bottom"];
   const input = (side) => document.querySelector(`#part-${side} input[type=range]`);
   const image = () => document.querySelector("#photo img");
@@ -64,12 +65,31 @@
   document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
   window.addEventListener("resize", draw);
 
-  // Gradio names neither the buttons of the examples nor some of its own
+  // the button of a card clicks the button that Gradio knows
+  document.addEventListener("click", (event) => {
+    const pick = event.target.closest?.("#answer .r-pick");
+    if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
+  });
+
+  // an answer below the visible part of a phone's screen is scrolled to
+  let last = null;
+  function showAnswer() {
+    const banner = document.querySelector("#answer .r-banner");
+    if (banner === last) return;
+    last = banner;
+    if (!banner || banner.getBoundingClientRect().bottom + 200 <= window.innerHeight) return;
+    const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    banner.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
+  }
+
+  // Gradio names neither the buttons of the examples nor the photo
   new MutationObserver(() => {
+    showAnswer();
     const labels = [...document.querySelectorAll("#example-labels li")].map((item) => item.textContent);
     document.querySelectorAll("button.gallery-item").forEach((button, number) => {
       button.setAttribute("aria-label", labels[number] || `Example ${number + 1}`);
       button.dataset.label = labels[number] ?? "";
     });
+    document.querySelector("#photo .image-frame img:not([alt='Your photo'])")?.setAttribute("alt", "Your photo");
   }).observe(document.documentElement, { childList: true, subtree: true });
 })();

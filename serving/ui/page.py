@@ -1,4 +1,4 @@
-"""Search page at /: upload, paste or webcam photo, region selection, answer, feedback and threshold preview.
+"""Search page at /: upload, paste or webcam photo, region selection, answer and feedback.
 
 Gradio renders the page and runs its events. It handles photos as tokens and never reads the files; `retrieval.images`
 opens their bytes like those of HTTP requests.
@@ -7,9 +7,9 @@ opens their bytes like those of HTTP requests.
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,23 +22,14 @@ from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency, R
 from retrieval.images import Source, crop, open_image, read_file
 from retrieval.result import RANKED
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import RIGHT, UNKNOWN, WRONG
 from serving.api.problems import problem_response
 from serving.http.limits import Busy, Rates
 from serving.service import NoSuchThing, Service
 
-from .page_events import EVENT, SessionAnswers, events_of
-from .page_html import (
-    WAITING,
-    answer_html,
-    banner,
-    drift_html,
-    example_label,
-    example_labels_html,
-    header_html,
-    threshold_preview_html,
-)
+from .page_events import EVENT, SessionAnswer, SessionAnswers, events_of
+from .page_html import WAITING, answer_html, banner, example_label, example_labels_html, header_html, shown_items
 from .page_routes import page_routes
-from .threshold_preview import ThresholdCurves
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -54,8 +45,32 @@ CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size on disk, per client 
 UNQUEUED = {"queue": False, "api_visibility": "private"}  # events bypass the queue and keep no session
 WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
 SIDES = ("left", "right", "top", "bottom")
-QUESTION = "<p>Is this answer right?</p>"
-VERDICTS = {"right": "Right", "wrong": "Wrong item", "unknown": "Not in the catalogue"}
+QUESTIONS = {  # by whether the answer is a match
+    True: "<p>Is this right?</p>",
+    False: "<p>Is it one of these? Say so below its picture. If not:</p>",
+}
+VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The feedback controls of the page."""
+
+    area: gradio.Column
+    status: gradio.HTML
+    buttons: gradio.Row
+    right: gradio.Button
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The components that `updates` returns updates of."""
+        return [self.area, self.status, self.buttons, self.right]
+
+    def updates(self, *, visible: bool, matched: bool) -> tuple[Any, ...]:
+        """Return updates for a new answer; "Yes, this one" is offered for a match."""
+        gradio = _gradio()
+        area, buttons = gradio.Column(visible=visible), gradio.Row(visible=visible)
+        return area, QUESTIONS[matched], buttons, gradio.Button(visible=matched)
 
 
 def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) -> Starlette:
@@ -99,38 +114,38 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                 _examples(photo, uploads, example_images(service.retriever, examples))
             with gradio.Column(scale=3, min_width=280):
                 answer = gradio.HTML(WAITING, elem_id="answer")
-                verdicts, status = _verdicts(service, session_answers)
-                _threshold_preview(service)
-                _drift(service)
+                verdicts = _verdicts(service, session_answers)
 
         def header() -> str:
-            return header_html(service.retriever, service.monitor.warning())
+            return header_html(service.retriever, drift=bool(service.monitor.warning()))
 
         async def search(token: str | None, *box: float) -> tuple[Any, ...]:
             event = EVENT.get()
             if token is None:
                 uploads.forget(event.client, event.session)
-            html, request_id = await _search(service, uploads, token, box)
-            session_answers.record(event, request_id)
-            can_judge = bool(request_id) and service.settings.feedback is not None
-            return html, gradio.Row(visible=can_judge), QUESTION, header()
+            html, shown = await _search(service, uploads, token, box)
+            session_answers.record(event, shown)
+            can_judge = shown is not None and service.settings.feedback is not None
+            matched = shown is not None and bool(shown.matched)
+            return html, *verdicts.updates(visible=can_judge, matched=matched), header()
 
         async def search_whole(token: str | None) -> tuple[Any, ...]:
             return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO)
 
         page.load(header, None, head, show_progress="hidden", api_name="header", **UNQUEUED)
-        outputs = [answer, verdicts, status, head]
-        photo.change(
-            search_whole, photo, [*outputs, *sides], show_progress="minimal", api_name="search_whole", **UNQUEUED
-        )
-        part.click(search, [photo, *sides], outputs, show_progress="minimal", api_name="search_part", **UNQUEUED)
+        outputs = [answer, *verdicts.outputs, head]
+        progress = {"show_progress": "minimal", "show_progress_on": [answer]}
+        photo.change(search_whole, photo, [*outputs, *sides], api_name="search_whole", **progress, **UNQUEUED)
+        part.click(search, [photo, *sides], outputs, api_name="search_part", **progress, **UNQUEUED)
     return page
 
 
-async def _search(service: Service, uploads: Uploads, token: str | None, box: Sequence[float]) -> tuple[str, str]:
-    """Return the answer's HTML and its request id for feedback, empty if there is nothing to judge."""
+async def _search(
+    service: Service, uploads: Uploads, token: str | None, box: Sequence[float]
+) -> tuple[str, SessionAnswer | None]:
+    """Return the answer's HTML, and what feedback needs of it, None if there is nothing to judge."""
     if token is None:
-        return WAITING, ""
+        return WAITING, None
     event = EVENT.get()
     try:
         image: Source = await to_thread.run_sync(uploads.read, token, event.client)
@@ -139,9 +154,11 @@ async def _search(service: Service, uploads: Uploads, token: str | None, box: Se
         result = await service.search(image, top_k=TOP_K, request_id=event.request_id)
     except (ImageRefused, NoSuchThing, Busy) as error:
         event.status = problem_response(error).status_code
-        return banner("refused", "This photo cannot be searched", str(error)), ""
-    can_be_judged = result.nearest is not None and result.decision != RANKED
-    return answer_html(result), event.request_id if can_be_judged else ""
+        return banner("refused", "This photo cannot be searched", str(error)), None
+    if result.nearest is None or result.decision == RANKED:
+        return answer_html(result), None
+    items = tuple(match.item_id for match in shown_items(result))
+    return answer_html(result), SessionAnswer(event.request_id, items, items[0] if result.matches else "")
 
 
 def _part_of(source: Source, box: Sequence[float]) -> Source:
@@ -199,65 +216,38 @@ def _examples(photo: gradio.Image, uploads: Uploads, images: Sequence[tuple[byte
     shown.click(pick, shown, photo, show_progress="hidden", api_name="example", **UNQUEUED)
 
 
-def _verdicts(service: Service, session_answers: SessionAnswers) -> tuple[gradio.Row, gradio.HTML]:
-    """Return the row of feedback buttons and its status line."""
+def _verdicts(service: Service, session_answers: SessionAnswers) -> Verdicts:
+    """Return the feedback controls. The buttons on cards click those of class `r-picks`, which are hidden (page.js)."""
     gradio = _gradio()
+    with gradio.Column(visible=False, elem_classes="r-verdicts") as area:
+        status = gradio.HTML(QUESTIONS[True], elem_id="noted")
+        with gradio.Row() as buttons:
+            named = {
+                verdict: gradio.Button(label, size="lg", elem_id=f"verdict-{verdict}", min_width=120)
+                for verdict, label in VERDICTS.items()
+            }
+            with gradio.Row(elem_classes="r-picks"):
+                picks = [gradio.Button(str(n), elem_id=f"verdict-pick-{n}", min_width=0) for n in range(TOP_K)]
 
-    def judge(verdict: str) -> str:
+    def judge(verdict: str, number: int | None = None) -> tuple[Any, ...]:
         event = EVENT.get()
+        answer = session_answers.of(event)
         try:
-            service.feedback(session_answers.of(event), verdict)
+            picked = "" if number is None or answer is None else answer.item(number)
+            if verdict == WRONG and answer is not None and picked == answer.matched:
+                verdict, picked = RIGHT, ""
+            service.feedback("" if answer is None else answer.request_id, verdict, picked)
         except (RetrievalError, OSError) as error:
             event.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
-            return f"<p role='status'>The feedback could not be saved: {type(error).__name__}.</p>"
-        return "<p role='status'>Saved, thank you.</p>"
+            return "<p role='status'>This could not be saved. Search again, then answer.</p>", gradio.Row()
+        session_answers.record(event, None)  # one verdict per answer
+        return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False)
 
-    with gradio.Row(visible=False, elem_classes="r-verdicts") as row:
-        status = gradio.HTML(QUESTION, elem_id="noted")
-        for verdict, label in VERDICTS.items():
-            button = gradio.Button(label, size="sm", elem_id=f"verdict-{verdict}", min_width=60)
-            on_click = partial(judge, verdict)
-            button.click(on_click, None, status, show_progress="hidden", api_name=f"verdict_{verdict}", **UNQUEUED)
-    return row, status
-
-
-def _threshold_preview(service: Service) -> None:
-    """Add the threshold preview: a slider with error rates."""
-    gradio, curves = _gradio(), ThresholdCurves.of(service.retriever.bundle)
-    if curves is None or service.retriever.rates() is not None:  # the curves are of the bundle's own gallery
-        return
-    served = service.retriever.point.threshold
-    most = math.ceil(100 * float(curves.thresholds[-1])) / 100
-    with gradio.Accordion("Error rates of other thresholds", open=False, elem_id="threshold-preview"):
-        slider = gradio.Slider(0, most, round(served, 3), step=0.001, label="Threshold (preview only)", buttons=[])
-        shown = gradio.HTML(threshold_preview_html(served, served, curves), elem_id="threshold-preview-rates")
-
-    def rates(value: float) -> str:
-        bundle = service.retriever.bundle  # a reload may have swapped it
-        now = ThresholdCurves.of(bundle)
-        return "" if now is None else threshold_preview_html(float(value), bundle.threshold, now)
-
-    slider.input(
-        rates,
-        slider,
-        shown,
-        show_progress="hidden",
-        trigger_mode="always_last",
-        api_name="rates",
-        **UNQUEUED,
-    )
-
-
-def _drift(service: Service) -> None:
-    """Add the drift table, refreshed when it is opened."""
-    gradio = _gradio()
-
-    def now() -> str:
-        return drift_html(service.monitor.state(), service.monitor.warning())
-
-    with gradio.Accordion("Drift of live photos", open=False, elem_id="drift") as drift:
-        shown = gradio.HTML(now(), elem_id="drift-state")
-    drift.expand(now, None, shown, show_progress="hidden", api_name="drift", **UNQUEUED)
+    events = [(named[verdict], verdict, partial(judge, verdict)) for verdict in VERDICTS]
+    events += [(pick, f"pick_{n}", partial(judge, WRONG, n)) for n, pick in enumerate(picks)]
+    for button, name, on_click in events:
+        button.click(on_click, None, [status, buttons], show_progress="hidden", api_name=f"verdict_{name}", **UNQUEUED)
+    return Verdicts(area, status, buttons, named[RIGHT])
 
 
 def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[bytes, str]]:

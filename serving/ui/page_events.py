@@ -40,24 +40,39 @@ EVENT: ContextVar[EventContext] = ContextVar("event")  # of the current event
 Check = Callable[[Any, EventContext], Any]
 
 
+@dataclass(frozen=True)
+class SessionAnswer:
+    """An answer on the page, as feedback needs it."""
+
+    request_id: str
+    items: tuple[str, ...] = ()  # item ids in the order of their cards
+    matched: str = ""  # item id of the best match, empty for a no-match
+
+    def item(self, number: int) -> str:
+        """Return the item of a card; raise InvalidParameter if there is no such card."""
+        if not 0 <= number < len(self.items):
+            raise InvalidParameter("number", f"be that of one of the {len(self.items)} cards", number, remedy=RELOAD)
+        return self.items[number]
+
+
 class SessionAnswers:
-    """Request id of the newest answer of each session, for feedback."""
+    """The newest answer of each session, for feedback."""
 
     def __init__(self, most: int = 4096) -> None:
-        self._ids: OrderedDict[tuple[str, str], str] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, str], SessionAnswer] = OrderedDict()
         self._most = most
 
-    def record(self, event: EventContext, request_id: str) -> None:
-        """Keep the request id of a session's answer; an empty id removes it."""
-        self._ids.pop((event.client, event.session), None)
-        if request_id:
-            self._ids[event.client, event.session] = request_id
-        while len(self._ids) > self._most:
-            self._ids.popitem(last=False)
+    def record(self, event: EventContext, answer: SessionAnswer | None) -> None:
+        """Keep a session's answer; None removes it."""
+        self._answers.pop((event.client, event.session), None)
+        if answer is not None:
+            self._answers[event.client, event.session] = answer
+        while len(self._answers) > self._most:
+            self._answers.popitem(last=False)
 
-    def of(self, event: EventContext) -> str:
-        """Return the request id of a session's newest answer, or an empty string."""
-        return self._ids.get((event.client, event.session), "")
+    def of(self, event: EventContext) -> SessionAnswer | None:
+        """Return a session's newest answer that was not judged yet, or None."""
+        return self._answers.get((event.client, event.session))
 
 
 @dataclass(frozen=True)

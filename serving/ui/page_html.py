@@ -1,4 +1,4 @@
-"""Render the search page's HTML: header, answers, threshold preview and drift table.
+"""Render the search page's HTML: header and answers, in words for visitors.
 
 All catalogue text is escaped in this module.
 """
@@ -10,118 +10,118 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from retrieval.bundle.bundle import REPORT
-from retrieval.html import table
-from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult
+from retrieval.bundle.operating_point import CERTIFIED
+from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult, p_value_words
 from retrieval.retriever import Retriever
-from serving.ops.drift_monitor import Drift
 
-from .threshold_preview import ThresholdCurves
-
+REVIEWED = 6  # largest number of candidates for review that are shown
+NO_MATCH = "No confident match"
 WAITING = (
     '<div class="r-empty"><p><b>Upload, paste or take a photo of one item.</b></p>'
-    "<p>You get the catalogue items it shows, or a plain <em>not in the catalogue</em>.</p></div>"
+    "<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p>"
+    "</div>"
 )
 NO_THRESHOLD = "There are too few items to tell a match from no match: the closest ones are shown, right or not."
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
-    "distance to your photo; the line is the threshold {threshold:.3f}</p>"
+    "The shorter the bar, the closer the item. A match ends before the line.</p>"
 )
+CHECK = "Check a match before you rely on it."
 
 
-def header_html(retriever: Retriever, drift: str = "") -> str:
-    """Return the page header: gallery size, threshold with its target FPIR, and warnings."""
-    point, forecast, rates = retriever.point, retriever.fpir_forecast(), retriever.rates()
-    outgrown = "" if forecast is None else forecast.warning()
-    warnings = [outgrown if rates is None else rates.warning(point), drift]
-    measured = "" if rates is None else ", set in this gallery"
-    report = REPORT in retriever.bundle.manifest["files"] and point is retriever.bundle.operating_point
-    link = ' <a href="v1/report" target="_blank" rel="noopener">How it was set</a>' if report else ""
-    rule = (
-        f"A match is within the distance <b>{point.threshold:.3f}</b>. Target: at most "
-        f"{100 * point.target_fpir:.3g}% of photos of unknown items return a match "
-        f"(<b>{html.escape(point.status)}</b>{measured}).{link}"
-        if point.decides
-        else NO_THRESHOLD
-    )
+def header_html(retriever: Retriever, *, drift: bool = False) -> str:
+    """Return the page header: gallery size, the rate of false matches in a sentence, and warnings.
+
+    `drift` says that recent photos differ from those that the rate was measured with.
+    """
+    rate = rate_sentence(retriever)
+    link = '<a href="v1/report" target="_blank" rel="noopener">How this was measured</a>'
     return (
         '<header class="r-head"><h1>Which catalogue item is this?</h1><p>'
-        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. {rule}</p>"
-        + "".join(f'<p class="r-warning" role="alert">{html.escape(text)}.</p>' for text in warnings if text)
+        f"<b>{retriever.gallery.items:,}</b> items, <b>{len(retriever.gallery):,}</b> photos. {rate} {link}</p>"
+        + "".join(f'<p class="r-warning" role="alert">{text}</p>' for text in _warnings(retriever, drift=drift))
         + "</header>"
     )
 
 
-def answer_html(result: SearchResult) -> str:
-    """Return the answer to one photo: match cards, or a no-match with the closest item greyed out."""
+def rate_sentence(retriever: Retriever) -> str:
+    """Return how often an unknown item returns a match, as a sentence."""
+    point, rates, forecast = retriever.point, retriever.rates(), retriever.fpir_forecast()
+    if not point.decides:
+        return NO_THRESHOLD
+    if point.of_pairs:
+        return "How often an unknown item (one that is not in the catalogue) returns a match was not measured."
+    if rates is not None and point.status == CERTIFIED and not rates.broken(point):
+        share = f"at most {point.target_fpir:.1%}"
+    elif rates is not None:
+        share = f"about {max(rates.fpir(point.threshold), float(point.evidence.get('fpir_expected', 0))):.1%}"
+    else:
+        outgrown = forecast is not None and forecast.outgrown
+        share = f"about {forecast.fpir if forecast is not None and outgrown else point.target_fpir:.1%}"
+    told = f"An unknown item (one that is not in the catalogue) returns a match in <b>{share}</b> of searches."
+    here = point is not retriever.bundle.operating_point
+    return told if here else f"{told} This was measured with other items, not in this catalogue."
+
+
+def _warnings(retriever: Retriever, *, drift: bool) -> list[str]:
+    point, rates, forecast = retriever.point, retriever.rates(), retriever.fpir_forecast()
+    warnings = []
+    if rates is not None and rates.broken(point):
+        warnings.append(f"That is more than intended, because the catalogue has changed. {CHECK}")
+    if rates is None and forecast is not None and forecast.outgrown:
+        warnings.append(f"That is more than intended, because the catalogue has grown. {CHECK}")
+    if drift:
+        warnings.append(f"Recent photos look different from those that this was measured with. {CHECK}")
+    return warnings
+
+
+def shown_items(result: SearchResult) -> tuple[Match, ...]:
+    """Return the items that the page shows for an answer, in the order of their cards."""
+    if result.matches:
+        return (*result.matches, *result.review[:REVIEWED])
+    if result.ranked:
+        return result.ranked
     if result.nearest is None:
+        return ()
+    return result.review[:REVIEWED] or (result.nearest,)
+
+
+def answer_html(result: SearchResult) -> str:
+    """Return the answer to one photo: the match, or the closest items without a claim about the catalogue."""
+    shown = shown_items(result)
+    if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
-        return banner("none", "Not in the catalogue", empty)
-    if result.threshold is None:
-        scale = 1.25 * max(*(match.distance for match in result.ranked), 1e-6)
-        cards = "".join(_card(match, None, scale) for match in result.ranked)
-        return banner("none", "The closest items", NO_THRESHOLD) + f'<div class="r-cards">{cards}</div>'
-    scale = 1.25 * max(result.threshold, result.nearest.distance, *(match.distance for match in result.matches), 1e-6)
-    legend = LEGEND.format(threshold=result.threshold)
-    if not result.matches:
-        reason = _no_match_reason(result.reason, result.nearest, result.threshold)
-        card = _card(result.nearest, result.threshold, scale, note="closest, but not a match")
-        return banner("none", "Not in the catalogue", reason) + f'<div class="r-cards r-grey">{card}</div>{legend}'
+        return banner("none", NO_MATCH, empty)
+    scale = 1.25 * max(result.threshold or 0, *(match.distance for match in shown), 1e-6)
+
+    def cards(start: int, stop: int) -> str:
+        picked = "".join(_card(shown[n], n, result, scale) for n in range(start, stop))
+        return f'<div class="r-cards">{picked}</div>'
+
     count = len(result.matches)
-    text = (
-        "One item within the threshold."
-        if count == 1
-        else f"The nearest {count} items within the threshold, best first."
+    if result.threshold is None:
+        return banner("none", "The closest items", NO_THRESHOLD) + cards(0, len(shown))
+    if not count:
+        return banner("none", NO_MATCH, _no_match_text(result, len(shown))) + cards(0, len(shown)) + LEGEND
+    text = "This item is close enough." if count == 1 else f"{count} items are close enough; this is the closest."
+    review = len(shown) - count
+    others = (
+        f"<details class='r-others'><summary>Less close: {review} more</summary>{cards(count, len(shown))}</details>"
     )
-    cards = "".join(_card(match, result.threshold, scale) for match in result.matches)
-    title = f"This is {title_of(result.matches[0])}"
-    return banner("match", title, text) + f'<div class="r-cards">{cards}</div>{legend}'
+    title = f"This is {title_of(shown[0])}"
+    return (
+        banner("match", title, text) + f'<div class="r-found">{cards(0, count)}</div>{others if review else ""}{LEGEND}'
+    )
 
 
-def _no_match_reason(reason: str, nearest: Match, threshold: float) -> str:
-    away = f"The closest item is {nearest.distance:.3f} away; a match needs {threshold:.3f} or less."
-    if reason == LOW_CERTAINTY:
+def _no_match_text(result: SearchResult, count: int) -> str:
+    if result.reason == LOW_CERTAINTY:
         return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
-    if reason == OUT_OF_DOMAIN:
-        return f"It does not look like anything in this catalogue. {away}"
-    return away
-
-
-def threshold_preview_html(threshold: float, served: float, curves: ThresholdCurves) -> str:
-    """Return the error rates of another threshold beside those of the served one."""
-    rows = []
-    for name, value in (("this threshold", threshold), ("the served one", served)):
-        fpir, fnir = curves.at(value)
-        rows.append((f"{name}, {value:.3f}", f"{fpir:.1%}", f"{fnir:.1%}"))
-    columns = ("", "unknown items that return something (FPIR)", "known items that are missed (FNIR)")
-    return (
-        table(columns, rows, kind="r-table")
-        + f"<p class='r-small'>On the calibration's photos, {curves.items:,} items. This "
-        "preview does not change the threshold; <code>retrieval calibrate</code> sets the gallery's.</p>"
-    )
-
-
-def drift_html(drifts: Sequence[Drift], warning: str) -> str:
-    """Return the drift statistics as a table."""
-
-    def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:.3g}"
-
-    def verdict(drift: Drift) -> str:
-        if drift.effect is None:
-            return "too few to tell" if drift.reference else "nothing to compare with"
-        return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
-
-    rows = [
-        (drift.statistic.replace("_", " "), number(drift.median), number(drift.reference_median), verdict(drift))
-        for drift in drifts
-    ]
-    searches = max((drift.searches for drift in drifts), default=0)
-    return (
-        f"<p class='r-small'>{html.escape(warning) or 'No statistic differs'}. "
-        f"Searches compared: {searches:,}.</p>"
-        + table(("", "median now", "median before", "difference"), rows, kind="r-table")
-    )
+    if result.reason == OUT_OF_DOMAIN:
+        return "The photo looks unlike those of this catalogue. This is the closest item."
+    if count > 1:
+        return "None of these items is close enough to be sure. Is it one of them?"
+    return "No item is close enough to be sure. This is the closest one."
 
 
 def example_label(file: Path) -> str:
@@ -152,17 +152,26 @@ def thumbnail_url(photo_id: str) -> str:
     return f"v1/thumbnails/{quote(photo_id, safe='')}"  # quotes slashes too: a browser would resolve `..`
 
 
-def _card(match: Match, threshold: float | None, scale: float, *, note: str = "") -> str:
+def _card(match: Match, number: int, result: SearchResult, scale: float) -> str:
+    """Return the card of an item. Its button is shown and works where feedback is collected (page.css, page.js)."""
     title, item = html.escape(title_of(match)), html.escape(match.item_id)
-    width = 100 * match.distance / scale
+    width, threshold = 100 * match.distance / scale, result.threshold
     limit = "" if threshold is None else f", threshold {threshold:.4f}"
     line = "" if threshold is None else f'<u style="left:{100 * threshold / scale:.1f}%"></u>'
+    words = "" if match.p_value is None else f'<span class="r-p">{_sentence(p_value_words(match.p_value))}</span>'
+    label = "It is this one"
+    pick = f'<button type="button" class="r-pick" data-pick="{number}" aria-label="{label}: {title}">{label}</button>'
     return (
         f'<figure class="r-card"><img src="{html.escape(thumbnail_url(match.photo_id))}" alt="{title}">'
         f"<figcaption><b>{title}</b>"
         + (f'<span class="r-id">{item}</span>' if item != title else "")
-        + (f'<span class="r-note">{html.escape(note)}</span>' if note else "")
-        + f'<span>distance <strong>{match.distance:.3f}</strong></span><span class="r-bar" '
-        f'title="distance {match.distance:.4f}{limit}">'
-        f'<i style="width:{width:.1f}%"></i>{line}</span></figcaption></figure>'
+        + words
+        + f'<span class="r-bar" title="distance {match.distance:.4f}{limit}">'
+        f'<i style="width:{width:.1f}%"></i>{line}</span></figcaption>'
+        + ("" if threshold is None or (number == 0 and result.matches) else pick)  # "Yes, this one" is below
+        + "</figure>"
     )
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."

@@ -18,8 +18,10 @@ from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
+from retrieval.errors import InvalidParameter
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import read_feedback
 from serving.app import create_app
 from serving.config import TIGHTEN, ServeSettings
 from serving.ui.page_html import header_html
@@ -58,8 +60,50 @@ def test_answers_info_metrics_and_page_tell_of_the_gallerys_threshold(retriever:
     assert info["in_gallery"]["broken"] is False
     assert f"retrieval_fpir {info['in_gallery']['fpir']}" in metrics
     assert "retrieval_threshold_broken 0.0" in metrics
-    assert "20% of photos of unknown items" in header_html(retriever)
-    assert "set in this gallery" in header_html(retriever)
+    page = header_html(retriever)
+    assert f"returns a match in <b>about {point.evidence['fpir_expected']:.1%}</b> of searches" in page
+    assert "not in this catalogue" not in page
+
+
+def test_answers_list_candidates_for_review(retriever: Retriever) -> None:
+    with serving(retriever, review=1.0) as client, serving(retriever, review=0.0) as strict:
+        for item in range(100, 110):
+            send = {"content": encode(draw(item, 0)), "headers": JPEG}
+            answer, plain = (each.post("/v1/search?fields=none", **send).json() for each in (client, strict))
+            assert plain["review"] == []
+            assert answer["decision"] == plain["decision"]
+            assert answer["p_value_without_filter"] is False
+            assert len(answer["review"]) + len(answer["matches"]) > 1
+            for match in answer["review"]:
+                assert match["distance"] > answer["threshold"]
+                assert match["metadata"] == {}  # like matches, without what was not asked for
+    with pytest.raises(InvalidParameter, match="review"):
+        ServeSettings(review=2.0)
+
+
+def test_the_item_that_is_right_can_be_named(retriever: Retriever, tmp_path: Path) -> None:
+    file = tmp_path / "feedback.jsonl"
+    with serving(retriever, feedback=file) as client:
+        answer = client.post("/v1/search", content=encode(draw(3, 5)), headers=JPEG).json()
+        verdict = {"request_id": answer["request_id"], "verdict": "wrong"}
+        assert client.post("/v1/feedback", json={**verdict, "item_id": "no such item"}).status_code == 404
+        odd = {**verdict, "verdict": "right", "item_id": "item-04"}
+        assert client.post("/v1/feedback", json=odd).status_code == 422
+        for _ in range(2):  # the same verdict is recorded once
+            assert client.post("/v1/feedback", json={**verdict, "item_id": "item-04"}).status_code == 200
+    (line,) = read_feedback(file)
+    assert (line.verdict, line.right_item_id, line.of_unknown_item) == ("wrong", "item-04", False)
+
+
+def test_the_report_is_that_of_the_gallery(retriever: Retriever) -> None:
+    with serving(retriever) as client:
+        report, bundles = client.get("/v1/report"), client.get("/v1/report/bundle")
+    assert (report.status_code, report.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert f"about {retriever.point.evidence['fpir_expected']:.1%}" in report.text
+    assert "Drift of live photos" in report.text
+    assert "img-src 'self' data:" in report.headers["content-security-policy"]  # the pictures are in the page
+    assert bundles.status_code == 404  # this bundle has none
+    assert "report/bundle" not in report.text
 
 
 @pytest.mark.parametrize("choice", ["off", TIGHTEN])
@@ -71,6 +115,7 @@ def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever
             assert client.put(path, content=encode(draw(item, 0)), headers=JPEG).status_code in (200, 201)
         info = client.get("/v1/info").json()
     assert info["in_gallery"]["items"] == {"own": 60}
+    assert any("retrieval calibrate" in warning for warning in info["warnings"]) == info["in_gallery"]["broken"]
     if choice == TIGHTEN:
         assert info["threshold"] < before
         assert not info["in_gallery"]["broken"]

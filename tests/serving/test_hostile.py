@@ -685,6 +685,8 @@ def map_body(context, body):
         body["image"] = TEXTS[len(body["image"]) % len(TEXTS)]
     if isinstance(body, dict) and isinstance(body.get("images"), list):
         body["images"] = [TEXTS[0] if isinstance(entry, str) else entry for entry in body["images"]]
+    if isinstance(body, dict) and "verdict" in body and len(str(body.get("item_id"))) % 3:
+        body["item_id"] = "item-03" if body["verdict"] == "wrong" else ""
     return body
 """
 

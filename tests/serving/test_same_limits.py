@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retrieval.retriever import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
+from retrieval.arguments import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
 from serving.api import routes as api
 from serving.api import schemas
 

@@ -1,15 +1,24 @@
+import hashlib
+import io
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from index.contents import POINT
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import pack_point
 from retrieval.cli.main import group
+from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.audit import audit, audit_page, summary
+from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE
 from retrieval.retriever import Retriever
 
 from ...world import DIM, draw, encode, make_bundle
@@ -41,10 +50,54 @@ def test_it_finds_what_was_planted_and_nothing_else(folder: Path) -> None:
         ("item-1", "twin-of-1"),
         ("copy-of-2", "item-2"),
     }
-    assert [(p.item_id, p.other_item_id, p.distance) for p in found.duplicates] == [("copy-of-2", "item-2", 0.0)]
+    assert [(p.item_id, p.other_item_id, p.kind) for p in found.duplicates] == [
+        ("copy-of-2", "item-2", SAME_PICTURE),
+        ("item-1", "twin-of-1", SAME_PICTURE),
+    ]
     assert [s.photo_id for s in found.strays] == [f"item-0/{OFTEN}"]
     assert (found.items, found.single_photo_items) == (8, 1)
     assert {c.item_id for c in found.crowds[:4]} == {"item-1", "twin-of-1", "item-2", "copy-of-2"}
+
+
+def test_copies_are_told_from_look_alikes(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path, threshold=0.01)  # duplicates do not depend on the threshold
+    again = io.BytesIO()
+    draw(1, 0).resize((80, 80)).save(again, "JPEG", quality=60)
+    variant = draw(1, 0)
+    variant.paste((255, 255, 255), (0, 0, 12, 12))  # as a label in another colour
+    files = {"original": encode(draw(1, 0)), "saved again": again.getvalue(), "twin": encode(variant)}
+    with Gallery.create(tmp_path / "gallery", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+        for item, file in [*files.items(), ("same file", files["twin"])]:
+            vectors = bundle.embedder().embed([file]).vectors
+            content = {CONTENT: hashlib.sha256(file).hexdigest()}
+            gallery.add([f"{item}.jpg"], [item], vectors, thumbnails=[file], metadata=[content])
+        found = audit(bundle, gallery)
+        page = audit_page(found, gallery.thumbnail)
+    assert found.collisions[:1] == [replace(found.duplicates[0], kind="")]
+    assert [(p.item_id, p.other_item_id, p.kind) for p in found.duplicates] == [
+        ("same file", "twin", SAME_FILE),
+        ("original", "saved again", SAME_PICTURE),
+    ]
+    assert "same file and twin, same file" in page
+    assert "original and saved again, same picture" in page
+
+
+def test_without_thumbnails_only_files_and_distances_tell(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path)
+    vectors = bundle.embedder().embed([encode(draw(1, 0))] * 2).vectors
+    with Gallery.create(tmp_path / "gallery", dim=DIM, embedding_id=bundle.embedding_id) as gallery:
+        gallery.add(["a", "b"], ["one", "other"], vectors)
+        assert [pair.kind for pair in audit(bundle, gallery).duplicates] == [NEAR]
+
+
+def test_the_threshold_of_the_gallery_is_used(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "gallery", tmp_path / "gallery")
+    bundle = Bundle.open(folder / "bundle")
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        gallery.keep({POINT: pack_point(OperatingPoint(0.001, "estimated", 0.05, {}), bundle)}, "calibrate")
+        found = audit(bundle, gallery)
+    assert found.threshold == 0.001
+    assert [(p.item_id, p.other_item_id) for p in found.collisions] == [("copy-of-2", "item-2")]
 
 
 def test_it_agrees_with_the_searches(folder: Path) -> None:

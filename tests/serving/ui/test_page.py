@@ -30,7 +30,7 @@ def page(served: Served) -> Iterator[httpx.Client]:
 
 def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
-    assert "Not in the catalogue" in ask(page, path=upload(page, encode(draw(77, 0))))
+    assert "No confident match" in ask(page, path=upload(page, encode(draw(77, 0))))
     assert page.get("/readyz").status_code == page.get("/healthz").status_code == 200
 
 
@@ -44,7 +44,7 @@ def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Re
     clear = Image.fromarray(np.dstack([np.asarray(draw(5, 5)), np.full((40, 40), 120, np.uint8)]))
     for image, name in ((sideways.getvalue(), "a.jpg"), (encode(clear, "PNG"), "b.png")):
         expected = retriever.search(image).nearest_distance
-        assert f"<strong>{expected:.3f}<" in ask(page, path=upload(page, image, name), orig_name=name)
+        assert f'"distance {expected:.4f},' in ask(page, path=upload(page, image, name), orig_name=name)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +71,16 @@ def test_an_upload_has_the_endpoints_limit(page: httpx.Client) -> None:
 def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     config = page.get("/config").json()
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
+
+
+def test_progress_is_shown_on_the_answer_and_not_on_the_header(page: httpx.Client) -> None:
+    config = page.get("/config").json()
+    ids = {component["props"].get("elem_id"): component["id"] for component in config["components"]}
+    events = {dependency["api_name"]: dependency for dependency in config["dependencies"]}
+    (header,) = events["header"]["outputs"]
+    for name in ("search_whole", "search_part"):
+        assert header in events[name]["outputs"]
+        assert events[name]["show_progress_on"] == [ids["answer"]]
 
 
 def test_examples_are_spread_over_the_gallery(retriever: Retriever) -> None:

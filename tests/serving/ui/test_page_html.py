@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.forecast import FpirForecast
-from serving.ui.page_html import answer_html, header_html, thumbnail_url
+from serving.ui.page_html import answer_html, header_html, shown_items, thumbnail_url
 
 
 def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchResult:
@@ -31,36 +32,83 @@ def result(*distances: float, threshold: float = 0.5, **match: Any) -> SearchRes
     )
 
 
-def test_matches_stand_side_by_side_with_their_distances() -> None:
+def with_p_values(answer: SearchResult, *values: float) -> SearchResult:
+    """Return an answer whose items beyond the threshold are for review, with p-values in their order."""
+    found = [Match(f"item {i}", f"p{i}", 0.4 + i / 10, {}, value) for i, value in enumerate(values)]
+    return replace(
+        answer,
+        matches=tuple(m for m in found if m.distance <= 0.5),
+        review=tuple(m for m in found if m.distance > 0.5),
+        nearest=found[0],
+    )
+
+
+def test_matches_stand_side_by_side() -> None:
     page = answer_html(result(0.123, 0.456, 0.7))
     assert "This is item 0" in page
-    assert re.findall(r"distance <strong>([\d.]+)", page) == ["0.123", "0.456"]
+    assert "2 items are close enough" in page
+    assert re.findall(r"distance ([\d.]+), threshold ([\d.]+)", page) == [("0.1230", "0.5000"), ("0.4560", "0.5000")]
     assert page.count("<figure") == page.count("<img") == 2
-    assert "r-grey" not in page
-    assert "threshold 0.500" in page
+    assert "<details" not in page
 
 
-def test_no_match_says_so_and_greys_the_closest_item() -> None:
+def test_p_values_stand_in_words_where_they_were_measured() -> None:
+    page = answer_html(with_p_values(result(0.4), 0.004, 0.07, 0.2))
+    assert "An unknown item comes this close in 0.4% of searches." in page
+    assert page.count("comes this close") == page.count("<figure") == 3
+    assert page.index("Less close: 1 more") < page.index("in 20% of searches")
+    assert "comes this close" not in answer_html(result(0.4))
+
+
+def test_no_match_shows_the_closest_item_and_claims_nothing_about_the_catalogue() -> None:
     page = answer_html(result(0.51, 0.6))
-    assert "Not in the catalogue" in page
-    assert "The closest item is 0.510 away; a match needs 0.500 or less." in page
+    assert "No confident match" in page
+    assert "No item is close enough to be sure. This is the closest one." in page
     assert page.count("<figure") == 1
-    assert page.index("r-grey") < page.index("closest, but not a match")
-    assert "This is" not in page
+    for claim in ("ot in the catalogue", "This is item", "grey"):
+        assert claim not in page
+
+
+def test_candidates_for_review_can_be_picked_from() -> None:
+    nearby = with_p_values(result(0.4), *[0.1] * 12)
+    page = answer_html(replace(nearby, matches=(), decision="no_match", reason="beyond_threshold"))
+    assert "Is it one of them?" in page
+    assert re.findall(r'data-pick="(\d+)"', page) == [str(n) for n in range(6)]  # a few are enough to look at
+    assert [m.item_id for m in shown_items(replace(nearby, matches=()))] == [f"item {n}" for n in range(2, 8)]
+
+
+def test_the_first_match_is_confirmed_below_and_others_are_picked_on_their_cards() -> None:
+    page = answer_html(with_p_values(result(0.4), 0.01, 0.02, 0.1))
+    assert re.findall(r'data-pick="(\d+)"', page) == ["1", "2"]
 
 
 def test_other_reasons_are_said_in_words() -> None:
     unsure = answer_html(replace(result(0.3), matches=(), decision="no_match", reason="low_certainty"))
     assert "too ambiguous" in unsure
-    assert "a match needs" not in unsure
-    assert "does not look like anything" in answer_html(replace(result(0.9), reason="out_of_domain"))
+    assert "close enough" not in unsure
+    assert "looks unlike those of this catalogue" in answer_html(replace(result(0.9), reason="out_of_domain"))
 
 
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = Retriever.open(world / "bundle", world / "gallery")
     assert "r-warning" not in header_html(retriever)
     monkeypatch.setattr(retriever, "fpir_forecast", lambda: FpirForecast(5000, 300, 0.05, 0.31, known=False))
-    assert "about 31.0% of photos of unknown items now return something" in header_html(retriever)
+    page = header_html(retriever)
+    assert "returns a match in <b>about 31.0%</b> of searches" in page
+    assert "more than intended, because the catalogue has grown" in page
+    assert "recalibrate" not in page  # commands are for operators
+
+
+def test_drift_is_a_warning_in_words_for_visitors(retriever: Retriever) -> None:
+    assert "Recent photos look different" in header_html(retriever, drift=True)
+    assert "Recent photos look different" not in header_html(retriever)
+
+
+def test_a_threshold_for_pairs_has_no_rate(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Retriever, "point", OperatingPoint(0.5, "estimated", 0.05, {"protocol": "pairs"}))
+    page = header_html(retriever)
+    assert "was not measured" in page
+    assert "%" not in page
 
 
 def test_an_empty_gallery_is_no_match_either() -> None:
@@ -90,10 +138,17 @@ def test_a_thumbnail_address_survives_any_photo_id() -> None:
     assert thumbnail_url("../a b/ü?#.jpg") == "v1/thumbnails/..%2Fa%20b%2F%C3%BC%3F%23.jpg"
 
 
-def test_the_header_states_the_promise_and_its_status(retriever: Retriever) -> None:
+def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retriever: Retriever) -> None:
     page = header_html(retriever)
-    for told in ("<b>10</b> items", "<b>30</b> photos", "<b>0.500</b>", "5%", "<b>estimated</b>"):
+    for told in (
+        "<b>10</b> items",
+        "<b>30</b> photos",
+        "An unknown item (one that is not in the catalogue) returns a match in <b>about 5.0%</b> of searches.",
+        "measured with other items, not in this catalogue",
+        'href="v1/report"',
+    ):
         assert told in page
+    assert page.count("%") == 1
 
 
 def test_stand_ins_are_what_the_retriever_answers(retriever: Retriever) -> None:

@@ -13,12 +13,13 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
+from retrieval.errors import InvalidParameter
 from serving.api.problems import MEDIA_TYPE
 from serving.http.guard import Guard
 from serving.http.keys import CLIENTS, KeyRing, Rate, add_key
 from serving.http.limits import BodyLimit, Rates
 from serving.ops.telemetry import Telemetry
-from serving.ui.page_events import EVENT, Event, EventContext, SessionAnswers, photo_check
+from serving.ui.page_events import EVENT, Event, EventContext, SessionAnswer, SessionAnswers, photo_check
 from serving.ui.page_routes import EVENT_BYTES, page_routes
 from serving.ui.uploads import Uploads
 
@@ -274,11 +275,15 @@ def run_from(page: TestClient, origin: str) -> int:
 def test_a_verdict_is_about_the_newest_answer_of_its_own_session() -> None:
     answered = SessionAnswers(most=2)
     ann, bob = EventContext("ann", "one", "1"), EventContext("bob", "one", "2")
-    answered.record(ann, "first")
-    answered.record(ann, "second")
-    assert (answered.of(ann), answered.of(bob)) == ("second", "")
-    answered.record(ann, "")  # an answer that nobody can judge
-    assert answered.of(ann) == ""
+    answered.record(ann, SessionAnswer("first"))
+    answered.record(ann, second := SessionAnswer("second", ("mug", "cup")))
+    assert (answered.of(ann), answered.of(bob)) == (second, None)
+    assert [second.item(number) for number in range(2)] == ["mug", "cup"]
+    for number in (-1, 2):
+        with pytest.raises(InvalidParameter, match="cards"):
+            second.item(number)
+    answered.record(ann, None)  # an answer that nobody can judge
+    assert answered.of(ann) is None
     for number in range(3):
-        answered.record(EventContext("ann", str(number), ""), "x")
-    assert [answered.of(EventContext("ann", str(number), "")) for number in range(3)] == ["", "x", "x"]
+        answered.record(EventContext("ann", str(number), ""), second)
+    assert [answered.of(EventContext("ann", str(number), "")) for number in range(3)] == [None, second, second]

@@ -1,0 +1,41 @@
+"""Command `retrieval gallery report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from retrieval.files import check_place, write_file
+
+Folder = click.Path(path_type=Path)
+
+
+@click.command("report")
+@click.argument("bundle", type=Folder)
+@click.argument("path", type=Folder)
+@click.option("-o", "--output", required=True, type=Folder, help="HTML file to write.")
+def gallery_report(bundle: Path, path: Path, output: Path) -> None:
+    """Write a page on a gallery's error rates: how they were measured, with pictures, and what is assumed.
+
+    A server shows the same page at /v1/report.
+
+    \b
+    Example:
+      retrieval gallery report bundles/shop galleries/shop -o report.html
+    """
+    from index.contents import POINT
+    from index.gallery import Gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.bundle.served_point import served_point
+    from retrieval.retriever import require_match
+    from retrieval.threshold.gallery_report.data import GalleryReport
+    from retrieval.threshold.gallery_report.page import render_gallery_report
+
+    check_place(output)
+    opened = Bundle.open(bundle)
+    with Gallery.open(path, read_only=True) as gallery:
+        require_match(opened, gallery)
+        point = served_point(gallery.kept(POINT), opened)
+        write_file(output, render_gallery_report(GalleryReport.of(opened, gallery, point)))
+    click.echo(f"Wrote {output}.")

@@ -1,0 +1,90 @@
+"""Command `retrieval search`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
+
+from .options import Place
+
+Folder = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("bundle", type=Folder)
+@click.argument("gallery", type=Place())
+@click.argument("image", type=Folder)
+@click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items.")
+@click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
+@click.option(
+    "--review",
+    type=float,
+    default=REVIEW_P,
+    show_default=True,
+    help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def search(
+    bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, review: float, as_json: bool
+) -> None:
+    """Search for the catalogue item that a photo shows.
+
+    If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
+    comes as close. Items for review lie beyond the threshold; they are no matches.
+
+    \b
+    Example:
+      retrieval search bundles/shop galleries/shop query.jpg
+    """
+    from retrieval.retriever import Retriever
+
+    result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where, review=review)
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    for line in lines(result, filtered=where is not None):
+        click.echo(line)
+
+
+def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
+    """Yield a result as lines of text."""
+    for rank, match in enumerate(result.matches or result.ranked, 1):
+        yield f"{rank:3d}  {_line(match)}"
+    if result.matches:
+        yield f"{len(result.matches)} items within the threshold {result.threshold:.4f}."
+    elif result.ranked:
+        yield "These are the nearest items. Without a threshold, nothing says whether one of them is right."
+    else:
+        outcome = "nothing to rank" if result.decision == RANKED else "no match"
+        yield f"{outcome}: {_reason(result, filtered=filtered)}"
+    if result.review:
+        yield "For review, beyond the threshold:"
+    for match in result.review:
+        yield f"     {_line(match)}"
+    if result.p_value_without_filter and result.nearest is not None:
+        yield "How often an unknown item comes as close was measured without the filter."
+
+
+def _reason(result: SearchResult, *, filtered: bool) -> str:
+    nearest = result.nearest
+    if nearest is None:
+        return "no photo passes the filter" if filtered else "the gallery is empty"
+    if result.reason == LOW_CERTAINTY:
+        return f"the photo is too ambiguous (certainty {result.certainty:.3g})"
+    return (
+        f"the nearest item, {nearest.item_id}, is {nearest.distance:.4f} away{_words(nearest)}; "
+        f"the threshold is {result.threshold:.4f}"
+    )
+
+
+def _line(match: Match) -> str:
+    return f"{match.distance:.4f}  {match.item_id}  ({match.photo_id}){_words(match)}"
+
+
+def _words(match: Match) -> str:
+    return "" if match.p_value is None else f", {p_value_words(match.p_value)}"

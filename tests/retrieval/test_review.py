@@ -1,0 +1,130 @@
+"""Candidates for review, and p-values in answers: with a filter, in words, and without a threshold of the gallery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from index.gallery import Gallery
+from retrieval.bundle.bundle import FITTED
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import Photo
+from retrieval.cli.main import group
+from retrieval.errors import InvalidParameter
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.result import p_value_words
+from retrieval.retriever import Retriever
+
+from ..world import draw, make_bundle
+
+ITEMS = 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("review")
+    bundle = make_bundle(
+        folder, point=OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05}), files={FITTED: Fitted.of([], []).pack()}
+    )
+    photos = []
+    for item in range(ITEMS):
+        path = folder / f"{item}.png"
+        draw(item, 0).save(path)
+        photos.append(Photo(f"p{item}", path, f"item-{item:02d}", metadata={"half": item % 2}))
+    index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    with Gallery.open(folder / "gallery") as gallery:
+        gallery.declare({"half": "number"})
+    return folder
+
+
+@pytest.fixture
+def retriever(folder: Path) -> Iterator[Retriever]:
+    with Retriever.open(folder / "bundle", folder / "gallery") as opened:
+        yield opened
+
+
+def unknown(retriever: Retriever, **options: float) -> list[tuple[int, list[float]]]:
+    """Return the number of matches and the p-values of the candidates for review of unknown items."""
+    results = [retriever.search(draw(item, 0), **options) for item in range(100, 160)]  # type: ignore[arg-type]
+    return [(len(result.matches), [match.p_value or 0 for match in result.review]) for result in results]
+
+
+def test_review_starts_at_the_threshold_and_ends_at_its_p_value(retriever: Retriever) -> None:
+    assert retriever.point is not retriever.bundle.operating_point
+    results = [retriever.search(draw(item, 0)) for item in range(100, 160)]
+    assert any(result.review for result in results)
+    for result in results:
+        distances = [match.distance for match in (*result.matches, *result.review)]
+        assert distances == sorted(distances)
+        assert all(match.distance > result.threshold for match in result.review)
+        assert all(match.p_value is not None and match.p_value <= 0.25 for match in result.review)
+        assert result.decision == ("match" if result.matches else "no_match")
+        assert result.review or result.matches or result.nearest is None or (result.nearest.p_value or 0) > 0.25
+
+
+def test_the_limit_of_review_is_a_choice(retriever: Retriever) -> None:
+    none, some, everything = (unknown(retriever, review=limit) for limit in (0.0, 0.25, 1.0))
+    assert [matches for matches, _ in none] == [matches for matches, _ in some]  # the decision stays
+    assert sum(len(values) for _, values in none) == 0
+    assert 0 < sum(len(values) for _, values in some) < sum(len(values) for _, values in everything)
+    for limit in (-0.1, 1.1, float("nan")):
+        with pytest.raises(InvalidParameter, match="review"):
+            retriever.search(draw(1, 0), review=limit)
+
+
+def test_matches_and_review_together_are_at_most_top_k(retriever: Retriever) -> None:
+    result = retriever.search(draw(3, 0), top_k=1, review=1.0)
+    assert (len(result.matches), result.review) == (1, ())
+    assert len(retriever.search(draw(3, 0), top_k=4, review=1.0).review) <= 3
+
+
+def test_a_filtered_search_says_that_its_p_value_was_measured_without_one(folder: Path) -> None:
+    with Retriever.open(folder / "bundle", folder / "gallery") as retriever:
+        plain, filtered = (retriever.search(draw(3, 0), where=where) for where in (None, "half = 1"))
+        assert filtered.nearest is not None
+        assert plain.nearest is not None
+        assert filtered.nearest.p_value == plain.nearest.p_value == pytest.approx(1 / (ITEMS + 1))
+        assert (plain.p_value_without_filter, filtered.p_value_without_filter) == (False, True)
+        assert retriever.search(draw(3, 0), where="half = 0").matches == ()
+
+
+def test_without_a_threshold_of_the_gallery_nothing_is_for_review(world: Path) -> None:
+    with Retriever.open(world / "bundle", world / "gallery") as retriever:
+        result = retriever.search(draw(77, 0), review=1.0)
+    assert (result.review, result.p_value_without_filter) == ((), False)
+    assert result.nearest is not None
+    assert result.nearest.p_value is None
+
+
+def test_words_of_a_p_value() -> None:
+    shown = {p: p_value_words(p) for p in (0.0001, 0.004, 0.0994, 0.0996, 1.0)}
+    assert [text.removeprefix("an unknown item comes this close in ") for text in shown.values()] == [
+        "less than 0.1% of searches",
+        "0.4% of searches",
+        "9.9% of searches",
+        "10% of searches",
+        "100% of searches",
+    ]
+
+
+def test_the_command_lists_candidates_in_words(folder: Path) -> None:
+    photo = folder / "unknown.png"
+    with Retriever.open(folder / "bundle", folder / "gallery") as retriever:
+        item = next(i for i in range(100, 160) if retriever.search(draw(i, 0)).review)
+    draw(item, 0).save(photo)
+    arguments = ["search", str(folder / "bundle"), str(folder / "gallery"), str(photo)]
+    told = CliRunner().invoke(group, arguments, catch_exceptions=False).output
+    assert "For review, beyond the threshold:" in told
+    assert "an unknown item comes this close in" in told
+    none = CliRunner().invoke(group, [*arguments, "--review", "0"], catch_exceptions=False).output
+    assert "For review" not in none
+    found = json.loads(CliRunner().invoke(group, [*arguments, "--json"], catch_exceptions=False).output)
+    assert found["review"]
+    assert found["review"][0]["p_value"] <= 0.25
+    filtered = CliRunner().invoke(group, [*arguments, "--where", "half = 1"], catch_exceptions=False).output
+    assert "was measured without the filter" in filtered

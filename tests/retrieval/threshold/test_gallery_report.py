@@ -1,0 +1,150 @@
+"""The report of a gallery: rates, charts, pictures and assumptions, whatever the evidence holds and the ids are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from index.contents import POINT
+from index.gallery import Gallery
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import served_point
+from retrieval.catalogue.read import Photo
+from retrieval.cli.main import group
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.gallery_report.data import GalleryReport
+from retrieval.threshold.gallery_report.page import ASSUMED, render_gallery_report
+
+from ...world import draw, make_bundle
+
+EVIL = '"><script>alert(1)</script>'
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return a bundle and a gallery beside it: 24 items of two photos, one with a hostile id, one photo twice."""
+    folder = tmp_path_factory.mktemp("report")
+    bundle = make_bundle(
+        folder, point=OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05}), files={FITTED: Fitted.of([], []).pack()}
+    )
+    photos = []
+    for item in range(24):
+        for number in range(2):
+            path = folder / f"{item}-{number}.png"
+            draw(item, number).save(path)
+            photos.append(Photo(f"{EVIL}{item}-{number}", path, f"{EVIL}-{item}"))
+    photos.append(Photo("the same file", folder / "3-0.png", "another id"))
+    index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    return bundle
+
+
+@pytest.fixture
+def report(bundle: Bundle) -> Iterator[GalleryReport]:
+    with Gallery.open(bundle.path.with_name("gallery"), read_only=True) as gallery:
+        yield GalleryReport.of(bundle, gallery, served_point(gallery.kept(POINT), bundle))
+
+
+def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryReport) -> None:
+    page = render_gallery_report(report)
+    assert report.rates is not None
+    told = max(report.rates.fpir(report.point.threshold), report.point.evidence["fpir_expected"])
+    assert f"An unknown item returns a match in <b>about {told:.1%}</b> of searches" in page
+    assert f"{report.rates.fpir_upper(report.point.threshold):.1%} with 95 % confidence" in page
+    assert page.count("<svg") == 2
+    for heading in (
+        "Of 100 matches, how many are right?",
+        "What other thresholds would do",
+        "Items that are hardest to tell apart",
+        "What is assumed",
+    ):
+        assert heading in page
+    assert ASSUMED[0] in page
+    assert "(in use)" in page
+
+
+def test_it_needs_nothing_from_elsewhere_and_runs_nothing(report: GalleryReport) -> None:
+    page = render_gallery_report(report)
+    assert "<script" not in page
+    assert '"">' not in page
+    assert re.findall(r"""(?:src|href)=["'](?!data:image/jpeg;base64)""", page) == []
+    assert "url(" not in page
+    assert "prefers-color-scheme: dark" in page
+
+
+def test_a_file_under_two_ids_is_shown_as_a_duplicate(report: GalleryReport) -> None:
+    duplicates = render_gallery_report(report).split("<h2>Duplicates</h2>")[1].split("<h2>")[0]
+    assert duplicates.count("class='card'") == 1
+    assert duplicates.count("<img") == 2
+    assert "another id" in duplicates
+
+
+def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
+    item = f"{EVIL}-5"
+    more = {
+        "assumptions": ["One & only"],
+        "fpir_with_duplicates": 0.071,
+        "concentration": {
+            "families": 8,
+            "tenth": 0.31,
+            "warning": "Much of it is here <b>.",
+            "worst_families": [{"items": [item, f"{EVIL}-6"], "size": 5, "fpir": 0.38, "matched": 0.6}],
+            "worst_items": [{"item": item, "fpir": 0.67, "draws": 3}],
+            "attracting": [{"item": "is gone", "share": 0.21}],
+        },
+    }
+    page = render_gallery_report(
+        replace(report, point=replace(report.point, evidence={**report.point.evidence, **more}))
+    )
+    for told in (
+        "One &amp; only",
+        "the rate would be 7.1%",
+        "the worst tenth of the 8 families the rate is about 31%",
+        "Much of it is here &lt;b&gt;.",
+        "5 similar items: about 38%",
+        "left out, 67% of its photos",
+        "is gone: returned in 21% of all false matches",
+    ):
+        assert told in page
+    assert ASSUMED[0] not in page
+    assert "<script" not in page
+
+
+def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryReport) -> None:
+    point = OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.04, "fpir_upper": 0.09, "tpir": 0.7})
+    page = render_gallery_report(GalleryReport(report.gallery, point, 49, 25))
+    assert "<b>about 4.0%</b>" in page
+    assert "measured with other items, not in this catalogue" in page
+    assert "<svg" not in page
+    pairs = OperatingPoint(0.5, "estimated", 0.05, {"protocol": "pairs"})
+    assert "were not measured" in render_gallery_report(GalleryReport(report.gallery, pairs, 49, 25))
+    none = render_gallery_report(GalleryReport(report.gallery, OperatingPoint.uncalibrated(0.05), 6, 3))
+    assert "There is no threshold yet" in none
+    assert "%" not in none.split("</style>")[1].split("What is assumed")[0]
+
+
+def test_rates_of_other_photos_are_not_shown(bundle: Bundle, tmp_path: Path) -> None:
+    photos = [Photo(f"p{i}", bundle.path.with_name(f"{i}-0.png"), f"i{i}") for i in range(24)]
+    index_catalogue(bundle, photos, tmp_path / "gallery", progress=False)
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        point = served_point(gallery.kept(POINT), bundle)
+        assert GalleryReport.of(bundle, gallery, point).rates is not None
+        gallery.remove(photo_ids=["p3"])  # without updating the draws
+        page = render_gallery_report(GalleryReport.of(bundle, gallery, point))
+    assert "has changed since these rates were measured" in page
+    assert "<svg" not in page
+
+
+def test_the_command_writes_the_page(bundle: Bundle, tmp_path: Path) -> None:
+    places = [str(bundle.path), str(bundle.path.with_name("gallery"))]
+    done = CliRunner().invoke(group, ["gallery", "report", *places, "-o", str(tmp_path / "report.html")])
+    assert done.exit_code == 0, done.output
+    assert "How often this search is wrong" in (tmp_path / "report.html").read_text()
+    missing = ["gallery", "report", *places, "-o", str(tmp_path / "no" / "report.html")]
+    assert CliRunner().invoke(group, missing).exit_code != 0
