@@ -153,9 +153,7 @@ def export(
         from training.export.variants import Variant
 
         if run is None or meta["size"] is not None or meta["fit"] is not None:
-            raise InvalidParameter(
-                "RUN", "be given, or a model with --pretrained, which alone takes --size and --fit", run
-            )
+            raise InvalidParameter("RUN", "be given, or --pretrained MODEL, which alone takes --size and --fit", run)
         bundle = export_run(
             open_run(run),
             output,
