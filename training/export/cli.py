@@ -152,8 +152,8 @@ def export(
         from training.export.export import export as export_run
         from training.export.variants import Variant
 
-        if run is None or (meta["size"] or meta["fit"]) is not None:
-            raise InvalidParameter("RUN", "be given, or --pretrained, which alone takes --size and --fit", run)
+        if run is None or meta["size"] is not None or meta["fit"] is not None:
+            raise InvalidParameter("RUN", "be given, or --pretrained MODEL, which alone takes --size and --fit", run)
         bundle = export_run(
             open_run(run),
             output,
