@@ -26,7 +26,7 @@ LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
 REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # share of the draws, and accepted items, that tell the design effect
-LEAST_EFFECT = 0.5  # design effect that is assumed at least
+LEAST_EFFECT = 1.0  # design effect that is assumed at least: no more independent items than there are
 
 Floats = NDArray[np.float64]
 
