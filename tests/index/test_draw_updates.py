@@ -11,9 +11,10 @@ import pytest
 from index import draws as draws_module
 from index.contents import POINT
 from index.distance import PLAIN
-from index.draws import NOBODY, Drawer, Draws, Probes, every_item_once, sample
+from index.draws import NOBODY, Drawer, Draws, Probes
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws, update_draws
+from index.sampling import every_item_once, hashed, sample
 from index.snapshot import Snapshot
 
 from .vectors import DIM, filled
@@ -183,8 +184,7 @@ def test_rows_of_known_draws() -> None:
 
 def test_the_hash_is_splitmix64() -> None:
     """Galleries keep samples that were drawn by it."""
-    hashed = draws_module._hashed(np.array([0, 1])).tolist()
-    assert hashed == [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1]
+    assert hashed(np.array([0, 1])).tolist() == [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1]
 
 
 def test_the_order_of_a_sample_by_hand() -> None:
@@ -204,7 +204,7 @@ def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
             assert sample(now, NONE, most=most).tolist() == everything[:most].tolist()
         two = now.items[[1, 2]]
         assert sample(now, two, most=100).tolist() == [i for i in everything.tolist() if i % 10 not in (1, 2)]
-        keys = draws_module._hashed(now.seqs[everything[:10]])
+        keys = hashed(now.seqs[everything[:10]])
         assert (keys[1:] > keys[:-1]).all()  # the first photo of each item, by its hash
 
 
@@ -222,7 +222,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert KeptDraws.read(gallery) is None
         made = kept(gallery, probes=probes, is_fitted=lambda item, _: item == "c")
         assert (made.photos, made.seqs, made.until) == (5, 10, 5)
-        assert made.covers(gallery.snapshot())
+        assert made.covers(gallery)
         gallery.keep(made.pack(), "measure")
         read = KeptDraws.read(gallery)
         assert read is not None
@@ -235,7 +235,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert set(read.sources[OWN].items) == {"a", "b", "d"}
         assert by_id(read.sources[OWN], "nearest_items")["d0"] == "c"  # fitted items are found
         gallery.remove(photo_ids=["a0"])
-        assert not read.covers(gallery.snapshot())
+        assert not read.covers(gallery)
         gallery._store._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
         assert KeptDraws.read(gallery) is None
 
@@ -246,7 +246,7 @@ def test_other_photos_are_not_covered_although_they_are_as_many(tmp_path: Path) 
         gallery.remove(photo_ids=["a0"])
         put(gallery, {"e0": ("e", 80.0)})
         assert gallery.snapshot().photos == made.photos
-        assert not made.covers(gallery.snapshot())
+        assert not made.covers(gallery)
 
 
 @pytest.mark.parametrize("about", [b"{", b"{}", b'{"model": 1}'])
@@ -301,7 +301,7 @@ def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
         made = kept(reader, probes=probes)
         assert made.photos == 5
         assert made.sources["probe"].nearest_items.tolist() == ["a"]  # its own item is left out
-        assert not made.covers(reader.snapshot())
+        assert not made.covers(reader)
 
 
 def test_what_every_source_has_searched() -> None:
