@@ -66,7 +66,7 @@ def compare(fits: Sequence[Fit], setting: Setting, worlds: int, target: float) -
         for name, limit in limits(DrawnDistances.of(simulation.draws[OWN]), target).items():
             if limit is not None:
                 realised[name].append((simulation.fpir(limit), simulation.tpir(limit), exact))
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in BOUNDS:
         values = np.array(realised[name]).reshape(-1, 3)
         kept = int((values[:, 0] <= target).sum())

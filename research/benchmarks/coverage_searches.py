@@ -110,7 +110,10 @@ def _distances(queries: Vectors, photos: Vectors) -> Floats:
 
 def _own(photos: Vectors, drawn: NDArray[np.int64], partners: NDArray[np.int64]) -> Draws:
     """Return the own draws: one photo of every item before a second of any."""
-    items, distances, nearest, own = [], [], [], []
+    items: list[NDArray[np.int64]] = []
+    distances: list[Floats] = []
+    nearest: list[NDArray[np.int64]] = []
+    own: list[Floats] = []
     left = MOST_DRAWS
     for number, queries in enumerate(photos):
         chosen, left = drawn[:left], left - len(drawn[:left])
@@ -124,8 +127,10 @@ def _own(photos: Vectors, drawn: NDArray[np.int64], partners: NDArray[np.int64])
             copied = partners[block] != NOBODY
             alike[copied, partners[block][copied]] = -2
             _, apart, rivals = _split(alike, block)
-            for values, more in ((items, block), (distances, apart), (nearest, rivals), (own, mine)):
-                values.append(more)
+            items.append(block)
+            distances.append(apart)
+            nearest.append(rivals)
+            own.append(mine)
     codes = np.concatenate(items)
     return _draws(codes, np.concatenate(distances), np.concatenate(nearest), np.concatenate(own), partners[codes])
 

@@ -49,7 +49,7 @@ class World:
         """Return the families of a catalogue of about so many items."""
         count = max(2, round(items / self.family_items))
         sizes = np.exp(generator.normal(size=count))
-        scale = np.arange(1, self.dim + 1) ** (-self.decay / 2)
+        scale = np.arange(1, self.dim + 1, dtype=np.float64) ** (-self.decay / 2)
         scale /= np.linalg.norm(scale)
         centres = generator.normal(size=(count, self.dim)) * scale * np.sqrt(self.family_share)
         spreads = np.exp(self.tightness * generator.normal(size=count)) * np.sqrt(1 - self.family_share)
