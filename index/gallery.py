@@ -24,10 +24,10 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import check_columns
 from .lock import take_lock
 from .metadata import encode_metadata
+from .neighbours import Neighbour, StoredPhoto
 from .reader import DATABASE, INDEXES, SEGMENTS
 from .rebuild import Rebuilt, Rewritten, build_index, rewrite, segments_to_combine, segments_to_rewrite
 from .segments import Part, encode_row, sync_folder, write_errors, write_segment
-from .snapshot import Neighbour, StoredPhoto
 from .store import Entry, Store
 from .versions import TAIL
 from .writer import Writer

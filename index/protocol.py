@@ -15,8 +15,9 @@ from index.ann.recall import Probe
 
 from .distance import PLAIN, DistanceForm
 from .drawable import Drawable
+from .neighbours import Neighbour
 from .rebuild import Rebuilt
-from .snapshot import Neighbour, Within
+from .snapshot import Within
 
 
 class GalleryProtocol(Drawable, Protocol):

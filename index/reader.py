@@ -22,7 +22,8 @@ from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
 from .metadata import encode_metadata
-from .snapshot import Filter, Neighbour, Snapshot, StoredPhoto, Within
+from .neighbours import Neighbour, StoredPhoto
+from .snapshot import Filter, Snapshot, Within
 from .store import Store
 from .verification import check_files, check_on_own_connection, check_rows
 from .versions import read_snapshot
@@ -53,8 +54,7 @@ class Reader:
     def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
         """Open a gallery; raise GalleryError if there is none.
 
-        `actor` is the name that the change log records for changes. It defaults to the user of this process and can be
-        overridden per change.
+        `actor` is the name in the change log, by default the user of this process. Each change may name another.
         """
         return cls(Path(path), read_only=read_only, actor=actor)
 

@@ -24,6 +24,7 @@ from index.ann.kinds import APPROXIMATE, FP16
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, squared_distance
 from .filters import Value
+from .neighbours import Neighbour
 from .segments import OpenSegment
 from .sweep import MANY, sweep
 
@@ -38,26 +39,6 @@ FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Rows = NDArray[np.int64]
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """An item near a query, by its nearest photo."""
-
-    item_id: str
-    photo_id: str
-    distance: float
-    metadata: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class StoredPhoto:
-    """A photo stored in the gallery."""
-
-    photo_id: str
-    item_id: str
-    metadata: dict[str, Any]
-    vector: NDArray[np.float32]  # (d,)
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from index.contents import POINT
 from index.location import open_gallery
+from index.neighbours import Neighbour
 from index.protocol import GalleryProtocol
 from index.shell import command
-from index.snapshot import Neighbour
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.local_density import LocalDensity

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from index.distance import accepts
-from index.snapshot import Neighbour
+from index.neighbours import Neighbour
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
 

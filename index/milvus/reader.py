@@ -17,7 +17,8 @@ from index.contents import POINT
 from index.distance import PLAIN, DistanceForm, Floats
 from index.errors import GalleryError, InvalidParameter
 from index.filters import parse_where, to_milvus
-from index.snapshot import Neighbour, Within
+from index.neighbours import Neighbour
+from index.snapshot import Within
 
 from .collection import Collection
 from .contents import Contents

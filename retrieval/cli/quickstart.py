@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,8 +99,9 @@ def quickstart(
 def _run(verb: str, *arguments: object) -> None:
     """Print a command and run it."""
     root = click.get_current_context().find_root().command
-    click.secho(f"\n$ {command(verb, *arguments)}", bold=True)
-    root.main([verb, *map(str, arguments)], prog_name="retrieval", standalone_mode=False)
+    words = [verb, *map(str, arguments)]
+    click.secho(f"\n$ {shlex.join(['retrieval', *words])}", bold=True)
+    root.main(words, prog_name="retrieval", standalone_mode=False)
 
 
 def _can_train(photos: Sequence[Photo]) -> bool:

@@ -39,7 +39,17 @@ def test_a_broken_rule_is_refused(name: str, value: object) -> None:
 def test_the_training_page_names_settings_that_exist() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {"config", "resume", "help"}
-    named -= {"search", "trials", "jobs", "objective", "calibration", "metrics", "provider"}  # of other commands
+    named -= {
+        "search",
+        "trials",
+        "jobs",
+        "objective",
+        "calibration",
+        "metrics",
+        "provider",
+        "pretrained",
+        "gallery",
+    }  # of other commands
     known = {field.name.replace("_", "-") for field in dataclasses.fields(Settings)}
     assert named - known <= {"multi_gpu", "num_processes"}  # of accelerate's launcher
     assert len(named & known) > 20

@@ -80,7 +80,7 @@ def test_each_photo_of_a_flat_folder_is_an_item(output: Path, tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         answer = retriever.search(tmp_path / "flat" / "thing 7.png")
-    assert answer.anchored
+    assert answer.threshold_status == "estimated"
     assert answer.matches[0].metadata["name"] == "thing 7"
 
 

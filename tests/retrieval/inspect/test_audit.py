@@ -14,7 +14,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import ADDITIVE, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import pack_point
+from retrieval.bundle.served_point import pack_points
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.audit import audit, audit_page, summary
@@ -94,7 +94,7 @@ def test_the_threshold_of_the_gallery_is_used(folder: Path, tmp_path: Path) -> N
     shutil.copytree(folder / "gallery", tmp_path / "gallery")
     bundle = Bundle.open(folder / "bundle")
     with Gallery.open(tmp_path / "gallery") as gallery:
-        gallery.keep({POINT: pack_point(OperatingPoint(0.001, "estimated", 0.05, {}), bundle)}, "calibrate")
+        gallery.keep({POINT: pack_points(None, bundle, OperatingPoint(0.001, "estimated", 0.05, {}))}, "calibrate")
         found = audit(bundle, gallery)
     assert found.threshold == 0.001
     assert [(p.item_id, p.other_item_id) for p in found.collisions] == [("copy-of-2", "item-2")]

@@ -1,0 +1,26 @@
+"""Fields that several requests and responses have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+Verdict = Literal["right", "wrong", "unknown"]
+TopK = Annotated[int, Field(ge=1, le=100, description="Largest number of matches.")]
+Where = Annotated[
+    str | None,
+    Field(max_length=2000, description="A filter over declared columns, such as \"brand = 'x' and price < 10\"."),
+]
+Fields = Annotated[
+    list[Annotated[str, Field(max_length=200)]] | None,
+    Field(max_length=64, description="Metadata keys to return with each match; all by default."),
+]
+ThresholdStatus = Annotated[
+    Literal["certified", "estimated", "unanchored", "uncalibrated"],
+    Field(
+        description="How the FPIR is known in this gallery; unanchored: the bundle's threshold, set elsewhere; "
+        "uncalibrated: there is no threshold."
+    ),
+]
+Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
