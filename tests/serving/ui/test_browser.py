@@ -111,7 +111,7 @@ def test_an_example_has_its_file_name_as_a_label(browser: Browser, world: Path, 
     running = start(world, tmp_path, "--examples", str(examples))
     page = browser.new_page(viewport=PHONE)  # type: ignore[arg-type]
     page.goto(running.address)
-    for label, answer in (("The third item", "This is item-03"), ("Unknown", "Not in the catalogue")):
+    for label, answer in (("The third item", "This is item-03"), ("Unknown", "No confident match")):
         button = page.get_by_role("button", name=label, exact=True)
         expect(button).to_be_visible()
         assert button.evaluate("e => getComputedStyle(e, '::after').content") == f'"{label}"'
