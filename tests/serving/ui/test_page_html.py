@@ -56,7 +56,7 @@ def test_p_values_stand_in_words_where_they_were_measured() -> None:
     page = answer_html(with_p_values(result(0.4), 0.004, 0.07, 0.2))
     assert "An unknown item comes this close in 0.4% of searches." in page
     assert page.count("comes this close") == page.count("<figure") == 3
-    assert page.index("Less close: 1 more") < page.index("in 20% of searches")
+    assert page.index("1 more, less close") < page.index("in 20% of searches")
     assert "comes this close" not in answer_html(result(0.4))
 
 
