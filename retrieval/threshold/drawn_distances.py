@@ -104,9 +104,9 @@ class DrawnDistances:
         """Return by how much the variance of the FPIR exceeds that of as many independent items with one draw each.
 
         Two items that are nearest to each other are accepted or rejected together, which increases the variance.
-        Several draws of one item that differ from each other reduce it, but it is never assumed to be below
-        LEAST_EFFECT. The bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a higher one, which accepts a share
-        REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
+        Several draws of one item that differ from each other reduce it, but it is assumed to be LEAST_EFFECT at least.
+        The bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a
+        higher one, which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
 
         Alternatives in simulated worlds (`research.benchmarks.coverage`): counting all items as independent broke the
         promise too often; counting families of linked items, or half of the items, had a lower TPIR.

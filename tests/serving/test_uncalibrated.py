@@ -102,7 +102,7 @@ def test_commands_say_that_nothing_is_decided(retriever: Retriever, tmp_path: Pa
     found = CliRunner().invoke(group, ["search", str(retriever.bundle.path), gallery, str(tmp_path / "query.png")])
     assert "1  " in found.output
     assert "item-04" in found.output.splitlines()[0]
-    assert "nothing says whether one of them is right" in found.output
+    assert "There is no threshold to decide whether any of them is right" in found.output
     checked = CliRunner().invoke(group, ["doctor", str(retriever.bundle.path)])
     assert "FPIR 0.05 uncalibrated" in checked.output
     assert "inf" not in checked.output.replace("info", "")
