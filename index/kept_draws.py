@@ -55,7 +55,7 @@ class KeptDraws:
 
     @classmethod
     def read(cls, gallery: Drawable) -> KeptDraws | None:
-        """Return the draws that a gallery keeps, None if there are none or they are damaged (they can be made again)."""
+        """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
             content = gallery.kept(DRAWS)
             return None if content is None else cls._unpacked(load_arrays(content))

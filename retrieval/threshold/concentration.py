@@ -1,11 +1,11 @@
 """Concentration: whether false matches occur mainly in a few families of items, and in which.
 
-The rate of a single item cannot be measured: one to three draws have few possible rates, so the
-tenth of items with the highest rates is far above the target in every gallery. Items are therefore linked into families
-(`families`). Siblings that are not nearest to each other are matched independently, given the rate q of their family,
-so the share of matched siblings among those of a matched item estimates E[q²] / E[q]. Together with the mean rate it
-determines a beta distribution of q, and the mean of its highest tenth. If false matches do not depend on the family,
-this mean is close to the mean rate, even with few draws per item.
+The rate of a single item cannot be measured: one to three draws have few possible rates, so the tenth of items with the
+highest rates is far above the target in every gallery. Items are therefore linked into families (`families`). Siblings
+that are not nearest to each other are matched independently, given the rate q of their family, so the share of matched
+siblings among those of a matched item estimates E[q²] / E[q]. Together with the mean rate it determines a beta
+distribution of q, and the mean of its highest tenth. If false matches do not depend on the family, this mean is close
+to the mean rate, even with few draws per item.
 
 There is a warning if the highest tenth exceeds four times the target and at most 5 % of random permutations of the
 rates yield as many matched siblings. Items that are nearest to each other are permuted as pairs, because they are
