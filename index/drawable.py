@@ -1,4 +1,4 @@
-"""What draws need of a gallery, whatever holds its photos."""
+"""Protocols for galleries that draws are made from, whatever stores their photos."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Photos(Protocol):
 
 
 class Drawable(Protocol):
-    """A gallery that draws are made of, and that keeps them with its photos.
+    """A gallery that draws are made from, and that keeps them with its photos.
 
     `on_change` is called with each change of photos. The contents that it returns are kept with the change.
     """
@@ -84,7 +84,7 @@ class Drawable(Protocol):
         """Return the `Photos.fingerprint` of the newest version."""
 
     def kept(self, name: str) -> bytes | None:
-        """Return what is kept under a name with the newest version, None if there is nothing."""
+        """Return the content that is kept under a name with the newest version, None if there is none."""
 
     def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
         """Keep named contents, such as an operating point, as one change; None removes a content."""

@@ -1,4 +1,4 @@
-"""Draws: searches of a gallery for items that are not in it, which show how close unknown items come.
+"""Draws: searches of a gallery for items that are not in it, to measure how close unknown items come.
 
 An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
 items with the same file as the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if
@@ -90,7 +90,7 @@ class Drawer:
         Parameters
         ----------
         excluded:
-            Numbers of the items that are not drawn because the model was fitted on them.
+            Numbers of the items without draws, because the model was fitted on them.
         """
         known = Draws.none() if known is None else known
         positions = sample(self.snapshot, excluded, most=most)

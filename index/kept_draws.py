@@ -55,7 +55,7 @@ class KeptDraws:
 
     @classmethod
     def read(cls, gallery: Drawable) -> KeptDraws | None:
-        """Return the draws that a gallery keeps, None if there are none or they are damaged: they can be made again."""
+        """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
             content = gallery.kept(DRAWS)
             return None if content is None else cls._unpacked(load_arrays(content))
@@ -90,7 +90,7 @@ def update_draws(
     probes:
         Photos from elsewhere to search the gallery with, by source.
     is_fitted:
-        Whether the model was fitted on a gallery item. Such items give no own draws.
+        Whether the model was fitted on a gallery item. Such items have no own draws.
     content_key:
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     """

@@ -29,7 +29,7 @@ from .segments import OpenSegment
 from .sweep import MANY, sweep
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
-FURTHER = 6  # items beyond the distance of interest that a search returns if it found them
+FURTHER = 6  # items beyond the distance of interest that a search returns at most
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 FILTERS = 32  # filters kept in the cache
@@ -160,7 +160,7 @@ class Snapshot:
             yield self.vectors(positions[start : start + BLOCK])
 
     def _check(self, positions: Rows) -> None:
-        """Check the vectors at some positions, all at once: hashing many rows together is faster than by block."""
+        """Check the vectors at some positions, all at once, because this is faster than by block."""
         for segment, rows, _ in self._by_segment(positions):
             segment.check(rows)
 
@@ -178,7 +178,7 @@ class Snapshot:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
         Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
-        to that distance are guaranteed; beyond come up to `FURTHER` items, as far as they were found. `skip` (n,) holds
+        to that distance are guaranteed; up to `FURTHER` items beyond it follow if they were found. `skip` (n,) holds
         one position per query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]

@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positions: Rows) -> tuple[Rows, Floats]:
     """Return the positions (n, ≤ count) of the vectors nearest to unit vectors (n, d), in any order, and a bound.
 
-    The bound (n,) is the least cosine among them: no other one has a greater cosine. It is -inf if there is no other.
+    The bound (n,) is the least cosine among them. No other vector has a greater one. It is -inf if there is no other.
 
     Parameters
     ----------

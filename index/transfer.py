@@ -34,7 +34,7 @@ NOT_EXPORTED = f"`{command('gallery', 'export', 'GALLERY', 'NEW.parquet')}` writ
 
 @dataclass(frozen=True)
 class Imported:
-    """What was imported."""
+    """The result of an import."""
 
     photos: int
     kept: frozenset[str]  # names of the contents, such as the operating point
@@ -43,9 +43,8 @@ class Imported:
 def export_photos(gallery: Gallery, path: Path) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
-    A .parquet file contains the photos, the change log and what the gallery keeps (operating point, labelled queries),
-    but no draws. A .csv file is a table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot
-    be imported.
+    A .parquet file contains the photos, the change log, the operating points and the labelled queries, but no draws.
+    A .csv file is a table for spreadsheets with ids and metadata but no vectors or thumbnails; it cannot be imported.
     """
     if path.suffix.lower() not in (*PARQUET, TABLE):
         raise InvalidParameter("output", "end in .parquet or .csv", str(path))

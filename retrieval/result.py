@@ -9,7 +9,7 @@ from .bundle.operating_point import UNANCHORED
 from .images import Appearance
 
 MATCH, NO_MATCH = "match", "no_match"
-RANKED = "ranked"  # neither, for want of a threshold
+RANKED = "ranked"  # neither, because there is no threshold
 UNCALIBRATED = "uncalibrated"
 BEYOND_THRESHOLD = "beyond_threshold"
 LOW_CERTAINTY, OUT_OF_DOMAIN = "low_certainty", "out_of_domain"
@@ -18,7 +18,7 @@ REVIEW_P = 0.25  # default limit of the p-value of candidates for review
 
 
 def p_value_words(p_value: float) -> str:
-    """Return what a p-value says, as a clause in words."""
+    """Return a p-value as a clause in words."""
     share = "less than 0.1%" if p_value < 0.0005 else f"{p_value:.1%}" if p_value < 0.0995 else f"{p_value:.0%}"
     return f"an unknown item comes this close in {share} of searches"
 

@@ -106,7 +106,7 @@ class Retriever:
         explain: bool = False,
         review: float = REVIEW_P,
     ) -> SearchResult:
-        """Return the catalogue items that match a photo, if any. Without a threshold, the nearest ones in order.
+        """Return the catalogue items that match a photo, if any, or the nearest ones if there is no threshold.
 
         Parameters
         ----------
@@ -119,8 +119,8 @@ class Retriever:
         explain:
             Add an explanation to the result. This costs a second search, by the plain distance.
         review:
-            Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none where
-            the threshold was not set in this gallery. Unlike matches, some may be missing.
+            Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
+            the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What served a search: the operating point and the measured rates of one gallery version."""
+"""The operating point and the measured rates that a search uses."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def serve(
 def _rule(point: OperatingPoint, rates: GalleryRates | None) -> str:
     """Return the threshold with its target and status, or that there is none."""
     if not point.decides:
-        return "no threshold yet, so answers rank items and say neither match nor no-match."
+        return "no threshold yet, so answers only rank items."
     place = ", set in this gallery" if rates is not None else ""
     return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
 

@@ -39,7 +39,7 @@ class EmbeddingModel(nn.Module):
 
 
 class PretrainedModel(nn.Module):
-    """Embeds normalised pixels (n, 3, h, w) as the mean features (n, c) of a pretrained backbone, or projects them."""
+    """Embeds normalised pixels (n, 3, h, w) as the mean features (n, c) of a backbone, or their projection."""
 
     def __init__(self, backbone: Backbone, *, projection: nn.Module | None = None) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ class Collection:
     def __init__(self, client: MilvusClient, name: str) -> None:
         self._client, self._name = client, name
         fields = client.describe_collection(name)["fields"]
-        self.is_numbered = any(column["name"] == "seq" for column in fields)  # not so in earlier versions
+        self.is_numbered = any(column["name"] == "seq" for column in fields)  # not so in older collections
 
     @classmethod
     def create(cls, address: str, *, dim: int, facts: Mapping[str, object], index: str, token: str) -> Collection:

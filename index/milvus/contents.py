@@ -1,7 +1,7 @@
 """Named contents of a gallery on Milvus, such as the operating point and the draws.
 
-A content is written in parts under a new name of its own. One row of the facts then lists the parts of all contents, so
-that contents of one change are replaced at once.
+A content is written in parts under a new name. One row of the facts lists the parts of all contents, so the contents
+of one change are replaced together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The photos of a gallery on Milvus as draws see them: numbered in insertion order, searched by position."""
+"""Photos of a gallery on Milvus, as draws use them: numbered in insertion order and searched by position."""
 
 from __future__ import annotations
 

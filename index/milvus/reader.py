@@ -184,7 +184,7 @@ class MilvusReader:
         return int(facts.get("photos", 0)), int(facts.get("live_seqs", 0))
 
     def kept(self, name: str) -> bytes | None:
-        """Return what is kept under a name with the newest version, None if there is nothing."""
+        """Return the content that is kept under a name with the newest version, None if there is none."""
         return self._contents.get(name, self.facts())
 
     def verify(self) -> list[str]:

@@ -6,9 +6,9 @@ Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol
 paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
-anchoring        what a threshold set in a gallery realises on items that are not in it, with frozen features
+anchoring        FPIR that thresholds set in a gallery realise on items that are not in it, with frozen features
 anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
-growth           what a threshold realises in a gallery that grows, if it is only tightened
+growth           FPIR that a threshold realises in a growing gallery if it is only tightened
 pretrained       ranking and thresholds of pretrained models without training
 coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
                  `coverage_worlds`, `coverage_searches`, `coverage_bounds`

@@ -84,7 +84,7 @@ def searches(
 
 
 def bundle_probes(model: Model, items: Collection[str]) -> dict[str, Probes]:
-    """Return the photos of items as a bundle has those of its calibration items."""
+    """Return the photos of items in the form of a bundle's calibration photos."""
     sources = ((PROBE, False), (REFERENCE, True))
     return {name: model.data.probes(model.data.rows(items, in_gallery=side)) for name, side in sources}
 
@@ -117,7 +117,7 @@ def untrained(model: Model, count: int) -> Iterator[list[Search]]:
 
 
 def trained(model: Model) -> Iterator[list[Search]]:
-    """Search the training items for siblings of theirs that were kept out of training, and for the test items."""
+    """Search the training items for siblings that were kept out of training, and for the test items."""
     draws = draws_of(model, model.trained, bundle_probes(model, model.splits.calibration))
     yield searches(model, model.trained, model.kept_out, draws, targets=TARGETS, others=model.splits.test)
 
@@ -135,7 +135,7 @@ def mixed(model: Model, count: int) -> Iterator[list[Search]]:
 def untrained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
     """Search random halves of items for the other half; yield the search by what its threshold was set with.
 
-    Own draws, labelled queries of some known items, or own draws with probes and the query shift as a bundle has them.
+    The kinds are own draws, labelled queries of some known items, and own draws with a bundle's probes and query shift.
     For the last, as many untrained items as there are calibration items are set aside before the others are divided.
     """
     for known, unknown in halves(model, model.untrained, count):
@@ -160,8 +160,8 @@ def trained_sources(model: Model, count: int) -> Iterator[dict[str, Search]]:
     """Search the training items for untrained ones; yield the search by what its threshold was set with.
 
     As many untrained items as there are calibration items are the probes. With them, the validation items give own
-    draws, because the model was not fitted on them. For comparison, the fitted items are left out of the gallery one
-    at a time.
+    draws, because the model was not fitted on them. For comparison, a threshold is also set by
+    leaving out the fitted items one at a time.
     """
     left_out = model.data.draws(model.data.rows(model.splits.fit, in_gallery=True), {})
     for known, unknown in divisions(model, model.untrained, len(model.splits.calibration), count):

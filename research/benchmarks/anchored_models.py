@@ -1,7 +1,7 @@
 """Fine-tuned models of the anchoring benchmark: trained once, with the embeddings of all their photos.
 
 Every model has the same recipe, chosen for its cost: the default settings with photos of 128 px and 90 steps. A run is
-kept in a folder of its own, so that an interrupted benchmark continues.
+kept in a folder of its own, so an interrupted benchmark can continue.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Model:
 
     @property
     def trained(self) -> list[str]:
-        """Return the items of the training partition: those that were fitted on, and those of the validation."""
+        """Return the items of the training partition: the fitted and the validation items."""
         return sorted({*self.splits.fit, *self.splits.validation})
 
     @property
@@ -114,7 +114,7 @@ def _model(photos: Sequence[Photo], settings: Settings, path: Path, kept_out: Co
 
 
 def _run(settings: Settings, path: Path) -> Run:
-    """Return the finished run at `path`, trained or resumed if need be; raise DataError if it is of other settings."""
+    """Return the finished run at `path`, trained or resumed if needed; raise DataError if its settings differ."""
     started = (path / "settings.json").exists()
     run = Run.open(path) if started else None
     if run is not None:

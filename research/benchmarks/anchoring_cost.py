@@ -4,7 +4,7 @@
 
 A gallery of simulated embeddings (`gallery`) is anchored with the bundle, with its calibration photos as probes. Photos
 are then added and removed, in turns with and without the draws kept. Searches with the photos run in a gallery of the
-catalogue, in turns with and without an operating point of its own: in process and over HTTP. Intervals are 95 %
+catalogue, in turns with and without an operating point of its own, in process and over HTTP. Intervals are 95 %
 bootstrap intervals over the pairs. The machine has other load, so CPU seconds are given beside the time where the work
 is long.
 """

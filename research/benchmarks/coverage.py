@@ -3,9 +3,10 @@
     python -m research.benchmarks.coverage
 
 Worlds are fitted to the frozen features of four data sets, without their test items (`coverage_worlds`), and take
-turns. Each gallery is anchored with its draws and tested with fresh unknown items of the same families. Items are in
-the catalogue under two ids with the same files (5 %). In half-trained galleries, training moved every second item
-apart as far as makes leaving such items out realise 0.29 instead of 0.05, as measured with trained models.
+turns. Each gallery is anchored with its draws and tested with fresh unknown items of the same families. 5 % of the
+items are in the catalogue under two ids with the same files. In half-trained galleries, every second item is moved
+apart as by training: so far that a threshold set by leaving out such items realises 0.29 instead of 0.05, as measured
+with trained models.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from .tables import NONE, Recorder, parser_of
 SETS = ("birds", "cars", "covers", "grocery")
 PHOTOS = 5  # per item, of the real features
 TARGET = 0.05
-LEFT_OUT = 0.29  # what leaving fitted items out realises for TARGET
+LEFT_OUT = 0.29  # FPIR realised by thresholds for TARGET that were set by leaving out fitted items
 TRIALS = 400  # worlds compared in a fit
 COMPARED = 100  # worlds in which bounds are compared
 ROUNDS = 20
@@ -68,7 +69,7 @@ _SOURCES = {"grocery": ("store_a",), "covers": ("canon", "droid", "e63", "palm",
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one gallery's threshold realises."""
+    """The rates that one gallery's threshold realises."""
 
     status: str  # "" if there is no threshold
     fpir: float = 0.0
@@ -146,7 +147,7 @@ class Measured:
 
 
 def measure_all(fits: Sequence[Fit], apart: Sequence[float], *, scale: float, until: float) -> list[Measured]:
-    """Measure the settings in rounds, so that each has its share of the worlds when the time is up."""
+    """Measure the settings in rounds, so that all have their share of the worlds when time is up."""
     found = [(Measured(setting), max(1, round(scale * worlds))) for setting, worlds in settings()]
     for each in range(1, ROUNDS + 1):
         for measured, worlds in found:
@@ -160,7 +161,7 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Folder for computed features.")
     parser.add_argument("--scale", type=float, default=1.0, help="Multiplies the number of worlds.")
-    parser.add_argument("--minutes", type=float, default=600.0, help="Stop after so long, with the worlds done so far.")
+    parser.add_argument("--minutes", type=float, default=600.0, help="Time limit; reports the worlds done so far.")
     arguments = parser.parse_args()
     started = time.monotonic()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))

@@ -17,7 +17,7 @@ from .coverage_worlds import Floats, Vectors, World, distances_of, nearest_items
 UNKNOWN, NEW, KNOWN = 4000, 500, 500  # searches for unknown items, for those of new families, and for known items
 CALIBRATION_ITEMS, CALIBRATION_PHOTOS = 60, 2  # of the bundle, where it has some
 DUPLICATES = 0.05  # share of the items of a gallery that are in it under a second id
-OTHER = 0.35  # length of what users' photos or gallery photos have alone, where there is a query shift
+OTHER = 0.35  # length of the component that only users' photos or only gallery photos have, with a query shift
 NOISE = 0.5  # photos of a fine-tuned model spread less than those of the frozen one that the worlds are fitted to
 BLOCK = 500
 
@@ -169,7 +169,7 @@ def _draws(
 
 
 def spread_of_training(world: World, realised: float, target: float) -> float:
-    """Return how far apart items were fitted if leaving them out realises a given FPIR on unknown items."""
+    """Return how far apart to move items so that leaving them out realises a given FPIR on unknown items."""
     low, high = 0.0, 1.0  # the realised FPIR grows up to about 1
     for _ in range(6):
         middle = (low + high) / 2

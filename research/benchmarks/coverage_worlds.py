@@ -46,7 +46,7 @@ class World:
         )
 
     def families(self, generator: np.random.Generator, items: int) -> Families:
-        """Return the families of a catalogue of about so many items."""
+        """Return the families of a catalogue of about this many items."""
         count = max(2, round(items / self.family_items))
         sizes = np.exp(generator.normal(size=count))
         scale = np.arange(1, self.dim + 1, dtype=np.float64) ** (-self.decay / 2)

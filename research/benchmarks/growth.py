@@ -1,4 +1,4 @@
-"""Realised FPIR of a gallery that grows, with a threshold that is set at its first size and then only tightened.
+"""Realised FPIR of a growing gallery, with a threshold that is set at its first size and then only tightened.
 
     python -m research.benchmarks.growth [--output runs/anchoring]
 
@@ -10,10 +10,10 @@ Two populations of items, with frozen features and plain distance:
   items of the data set differ from theirs, but by 0.4 as much, as with a model that was trained for such items.
 
 The gallery gets its operating point at 60 items and then grows as `index --auto-calibrate tighten` adds photos. At each
-step, unknown items, which are never in the gallery, measure the FPIR, with items weighted equally: with their photos of
-the kind that the gallery has, as the promise assumes, and with their query photos, which covers and grocery have of
-another kind. Query photos of the items in the gallery measure the TPIR. For comparison, the same with a threshold that
-is set afresh at each step.
+step, the FPIR is measured with unknown items, which are never in the gallery, and items are weighted equally. It is
+measured with photos of the same kind as the gallery's, as the promise assumes, and with query photos, which are of
+another kind in covers and grocery. The TPIR is measured with query photos of the items in the gallery. For comparison,
+the same rates are given for a threshold that is set again at each step.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from .anchoring import SETS, TARGET, features_of
 from .tables import Recorder, parser_of
 
 REAL_STEPS = (60, 120, 200, 300, 380)
-RESAMPLED_SETS = ("birds", "cars", "grocery")  # covers have one gallery photo an item
+RESAMPLED_SETS = ("birds", "cars", "grocery")  # covers have one gallery photo per item
 RESAMPLED_STEPS = (60, 120, 300, 600, 1000, 2000, 3000)
 STEPS = {"real": REAL_STEPS, "resampled": RESAMPLED_STEPS}
 UNKNOWN = 1000  # resampled items
@@ -140,7 +140,7 @@ def _unit(features: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Frozen:
-    """What anchoring reads of a bundle, for a model that was fitted on no item of the gallery."""
+    """The parts of a bundle that anchoring reads, for a model that was not fitted on items of the gallery."""
 
     bundle_id: str = "frozen"
     distance_form: DistanceForm = PLAIN
@@ -225,7 +225,13 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/anchoring"), help="Folder for computed features.")
     parser.add_argument("--repetitions", type=int, default=10)
-    parser.add_argument("--populations", nargs="*", choices=STEPS, default=list(STEPS), help="Each has its own record.")
+    parser.add_argument(
+        "--populations",
+        nargs="*",
+        choices=STEPS,
+        default=list(STEPS),
+        help="Each has its own record.",
+    )
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     features = Features.read(data, arguments.output, str(data / "weights/mobilenet_v1_0.75_224"))

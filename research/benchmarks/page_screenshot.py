@@ -44,7 +44,7 @@ Folder = click.Path(path_type=Path, exists=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), default=Path("docs/page.png"), show_default=True)
 @click.option("--examples", type=Folder, multiple=True, help="Photos to click.")
 @click.option("--width", default=1180, show_default=True)
-@click.option("--height", default=820, show_default=True, help="At least; 0: the whole page.")
+@click.option("--height", default=820, show_default=True, help="Smallest height in pixels; 0 for the whole page.")
 @click.option("--dark", is_flag=True)
 def main(
     bundle: Path,

@@ -114,7 +114,7 @@ class Bundle:
 
     @cached_property
     def draws_id(self) -> str:
-        """An identifier of all that draws depend on: bundles that differ in the threshold alone share their draws."""
+        """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
         files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
         return _hash(json.dumps([self.embedding_id, self.distance_form.key, *files]).encode())
 

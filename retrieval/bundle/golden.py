@@ -21,7 +21,7 @@ PATCHES = 8
 
 
 def golden_pixels(size: int, *, seed: int = 0) -> NDArray[np.uint8]:
-    """Return the synthetic image (or another one), a pattern of coloured patches, uint8 (1, size, size, 3)."""
+    """Return a synthetic image, a pattern of coloured patches that depends on the seed, uint8 (1, size, size, 3)."""
     patches = np.random.default_rng(seed).integers(0, 256, (PATCHES, PATCHES, 3), dtype=np.uint8)
     places = np.arange(size) * PATCHES // size
     return patches[places][:, places][None]

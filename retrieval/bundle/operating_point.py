@@ -10,9 +10,9 @@ from typing import Any
 from retrieval.errors import InvalidParameter
 
 CERTIFIED, ESTIMATED = "certified", "estimated"
-UNCALIBRATED = "uncalibrated"  # there is no threshold: searches rank items and decide nothing
+UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank items
 NOTHING = -math.inf  # a threshold that accepts nothing
-UNANCHORED = "unanchored"  # said of a bundle's threshold where it serves: it was not set in the gallery searched
+UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
 PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 

@@ -130,13 +130,13 @@ def index(
 
 
 def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:
-    """Print what to expect of the threshold in the gallery as it is now; a bundle that decides has one of its own."""
+    """Print what to expect of the threshold in the gallery as it is now; `bundle_decides` if the bundle has its own."""
     from retrieval.threshold.gallery_anchor import describe
 
     if done.point is None:
         if not bundle_decides:
-            why = done.unanchored or "only a local gallery keeps one"
-            click.echo(f"This gallery has no threshold, so searches rank items and decide nothing: {why}.")
+            why = done.unanchored or "none was set"
+            click.echo(f"This gallery has no threshold, so searches only rank items: {why}.")
         elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return

@@ -96,7 +96,7 @@ def describe_point(opened: Gallery) -> list[str]:
     rates = GalleryRates.read(opened, point, newest.draws_id)
     if rates is None:
         again = command("calibrate", "BUNDLE", opened.path, "--dry-run")
-        return [*lines, f"Its FPIR in this version was not measured; `{again}` does."]
+        return [*lines, f"Its FPIR was not measured in this version; to measure it: {again}"]
     upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
     lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
     warning = rates.warning(point, gallery=opened.path)

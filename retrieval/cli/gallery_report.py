@@ -16,9 +16,10 @@ Folder = click.Path(path_type=Path)
 @click.argument("path", type=Folder)
 @click.option("-o", "--output", required=True, type=Folder, help="HTML file to write.")
 def gallery_report(bundle: Path, path: Path, output: Path) -> None:
-    """Write a page on a gallery's error rates: how they were measured, with pictures, and what is assumed.
+    """Write an HTML report on a gallery's error rates.
 
-    A server shows the same page at /v1/report.
+    It shows how they were measured, the photos behind false matches, and the assumptions. A server has the same page
+    at /v1/report.
 
     \b
     Example:

@@ -18,7 +18,7 @@ PACKAGES = ("index", "research", "retrieval", "serving", "training")
 SECTIONS = {
     "Start here": {
         "quickstart": Entry(
-            "retrieval.cli.quickstart", "quickstart", "Make a search of a folder of photos, and serve it."
+            "retrieval.cli.quickstart", "quickstart", "Build a search from a folder of photos and serve it."
         ),
         "demo": Entry("training.demo", "demo", "Draw a catalogue, then train, export and index it."),
     },

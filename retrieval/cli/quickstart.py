@@ -1,4 +1,4 @@
-"""The command `retrieval quickstart`: from photos to a served search, by the verbs that do each step."""
+"""The command `retrieval quickstart`, which runs the commands from photos to a served search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.files import check_place
 
 Folder = click.Path(path_type=Path)
-CHECKED_WITH = 50  # labelled photos that are enough to measure a search on users' photos
+CHECKED_WITH = 50  # labelled photos of users that the output suggests
 TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
 
 
@@ -39,8 +39,8 @@ TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which traini
     "--fit/--no-fit",
     default=True,
     show_default=True,
-    help="Fit the model's features to the catalogue where that finds more items. It takes 60 items with several "
-    "photos, and half of them no longer count for the threshold.",
+    help="Fit the model's features to the catalogue if that finds more items. This needs 60 items with several "
+    "photos. Items that it uses (at most half) do not count for the threshold.",
 )
 @click.option("--target-fpir", type=float, default=0.05, show_default=True, help="Target FPIR of the threshold.")
 @click.option("--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them.")
@@ -57,10 +57,10 @@ def quickstart(
     serve: bool,
     port: int,
 ) -> None:
-    """Make a search of a folder, CSV or parquet file of photos, without training, and serve it.
+    """Build a search from a folder, CSV or parquet file of photos, without training, and serve it.
 
-    Each folder with photos is an item; in a folder without sub-folders, each photo is one. Each step is a command that
-    is printed before it runs, so it can be repeated or changed.
+    Each folder with photos is an item; in a folder without sub-folders, each photo is one. Each step is printed as a
+    command before it runs, so you can repeat or change it.
 
     \b
     Example:
@@ -73,7 +73,7 @@ def quickstart(
     bundle, gallery = output / "bundle", output / "gallery"
     check_place(bundle)
     if bundle.exists():
-        click.echo(f"Keeping the model in {bundle}. For another one, remove it or choose another directory with -o.")
+        click.echo(f"Keeping the model in {bundle}. To use another one, remove it or choose another directory with -o.")
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)

@@ -35,7 +35,7 @@ def search(
     """Search for the catalogue item that a photo shows.
 
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
-    comes as close. Items for review lie beyond the threshold; they are no matches.
+    comes as close. Items for review lie beyond the threshold; they are not matches.
 
     \b
     Example:
@@ -58,7 +58,7 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
     if result.matches:
         yield f"{len(result.matches)} items within the threshold {result.threshold:.4f}."
     elif result.ranked:
-        yield "These are the nearest items. Without a threshold, nothing says whether one of them is right."
+        yield "These are the nearest items. There is no threshold to decide whether any of them is right."
     else:
         outcome = "nothing to rank" if result.decision == RANKED else "no match"
         yield f"{outcome}: {_reason(result, filtered=filtered)}"

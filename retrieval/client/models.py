@@ -143,7 +143,7 @@ class Info:
     fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
     drift: dict[str, Any]
-    warnings: tuple[str, ...] = ()  # what an operator should know, with the command that helps
+    warnings: tuple[str, ...] = ()  # for operators, with the command that helps
 
 
 @dataclass(frozen=True)

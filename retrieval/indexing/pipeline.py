@@ -2,8 +2,8 @@
 
 Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
 The calling thread meanwhile writes finished batches, one transaction per batch. If the gallery has an operating point,
-each transaction measures it and holds at least MEASURED photos. Photos that cannot be used are reported and do not stop
-the run. To continue an interrupted run, run it again: photos whose content is already in the gallery are skipped.
+each transaction measures it and contains at least MEASURED photos. Photos that cannot be used are reported and do not
+stop the run. To continue an interrupted run, run it again: photos whose content is already in the gallery are skipped.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> di
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield batches of at least `count` photos or without any, the last one excepted."""
+    """Yield batches of at least `count` photos, or without vectors; the last one may be smaller."""
     group = Batch()
     for batch in batches:
         group = group + batch

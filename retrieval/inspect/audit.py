@@ -2,7 +2,7 @@
 
 - collisions: items closer to each other than the threshold, whose photos also return the other item;
 - strays: photos farther than the threshold from all other photos of their own item;
-- duplicates: photos of different items that are the same file, the same picture, or nearly the same;
+- duplicates: photos of different items that are the same file, copies of one photo, or nearly the same;
 - crowds: items in the densest regions, closest to their nearest other items.
 
 Shapes: n photos, d = embedding size.
@@ -159,7 +159,7 @@ def _threshold(bundle: Bundle, gallery: Gallery) -> float:
 
 
 class _Nearest:
-    """The nearest photos of each two items within a limit."""
+    """The nearest photos of each pair of items within a limit."""
 
     def __init__(self, side: ItemDistances, limit: float) -> None:
         self._side, self._limit = side, limit
@@ -177,7 +177,7 @@ class _Nearest:
                 self._found[pair] = (distance, start + row, place)
 
     def photos(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the photos of each two items."""
+        """Return the photos of each pair of items."""
         both = np.array([photos for _, *photos in self._found.values()], dtype=np.int64).reshape(-1, 2)
         return both[:, 0], both[:, 1]
 
@@ -186,7 +186,7 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
     """Compare all photos with each other.
 
     Returns, for each photo, the distance to the nearest other photo of its item, and the mean distance to the nearest
-    other items; and the nearest photos of each two items within `limit`, and within `COPIES` by the plain distance.
+    other items; and the nearest photos of each pair of items within `limit`, and within `COPIES` by the plain distance.
     """
     items, others = side.labels, len(side.starts) - 1
     own, crowd = np.full(len(items), np.inf), np.empty(len(items))
@@ -204,7 +204,7 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
 
 
 def _duplicates(gallery: Gallery, candidates: Sequence[Pair]) -> list[Pair]:
-    """Return the duplicates: items that share a file, and of the candidates the copies and the nearly equal ones."""
+    """Return the items that share a file, and the candidates that are copies or nearly the same."""
     files = same_files(gallery)
     found = []
     for pair in candidates:

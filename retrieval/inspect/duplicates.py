@@ -1,6 +1,6 @@
-"""Duplicates: photos that are in a gallery under two items, by their file or by what they show.
+"""Duplicates: photos that are in a gallery under two items, found by their file or by their pixels.
 
-A copy is recognized by its pixels, not by its distance: photos of two real items can be as close as copies are.
+A copy is recognised by its pixels, not by its distance, because photos of two items can be as close as copies.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from index.protocol import GalleryProtocol
 from retrieval.indexing.worker import CONTENT
 
 SAME_FILE, SAME_PICTURE, NEAR = "same file", "same picture", "nearly the same"  # kinds of duplicates
-# Limits between photos that were scaled and saved again, and photos of two items, which differ far more.
+# Limits that separate photos that were scaled and saved again from photos of two items, which differ far more.
 HASH_SIDE = 8  # of the perceptual hash, which has HASH_SIDE² bits
 MOST_BITS = 2  # that differ between copies
 FLAT = 8  # difference of brightness below which a bit is noise
@@ -27,7 +27,7 @@ MOST_DIFFERENCE = 7.0  # mean difference of pixels between copies, of 255
 
 
 def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str]]:
-    """Return for each two items that share a file, in alphabetical order, one photo of each with that file."""
+    """Return one photo of each item with the shared file, for pairs of items that share one, in alphabetical order."""
     holders: dict[str, dict[str, str]] = defaultdict(dict)  # photo_id by file hash and item
     for photo_id, digest in sorted(gallery.values(CONTENT).items()):
         stored = gallery.photo(photo_id)
@@ -41,7 +41,7 @@ def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str
 
 
 def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo_id: str) -> bool:
-    """Return whether two photos are copies of one picture, by a perceptual hash and the pixels of their thumbnails."""
+    """Return whether two photos are copies, by a perceptual hash and the pixels of their thumbnails."""
     jpegs = [thumbnail(name) for name in (photo_id, other_photo_id)]
     if None in jpegs:
         return False
@@ -55,7 +55,7 @@ def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo
 
 
 def _slopes(image: Image.Image) -> NDArray[np.int16]:
-    """Return by how much each pixel of a small grey version is brighter than its left neighbour: a difference hash."""
+    """Return how much brighter each pixel of a small grey version is than its left neighbour (a difference hash)."""
     grey = np.asarray(_resized(image.convert("L"), HASH_SIDE + 1, HASH_SIDE), dtype=np.int16)
     return np.diff(grey, axis=1)
 

@@ -3,12 +3,13 @@
 A draw is a search of this gallery for an item that is not in it (`index.draws`). Own draws exclude items that the model
 was fitted on. The share of draws within a threshold, with items weighted equally, estimates its FPIR in this gallery.
 The estimate assumes that unknown items resemble the drawn items, so that their distances are exchangeable. A threshold
-that accepts a share of few draws accepts more of new items on average, so an estimated threshold is set where each
-item, left out of the gallery, is accepted in at most the target share of its searches (`DrawnDistances.limit`).
+that accepts a share of a small number of draws accepts a larger share of new items on average. An estimated threshold
+therefore accepts items that are left out of the gallery in at most the target share of searches
+(`DrawnDistances.limit`).
 
 The target is *certified* if the upper 95 % Clopper-Pearson bound over the effective number of independent items keeps
-it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. Few items certify only a threshold
-that finds little, so targets are certified from 300 items on, or on request.
+it (`DrawnDistances.design_effect`), and *estimated* if only the observed rate does. With few items, a certified
+threshold finds little, so targets are certified from 300 items on, or on request.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
     effective = drawn.items / drawn.design_effect(-math.inf)
     return CalibrationError(
         f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: they count as {effective:.0f} independent "
-        f"ones, and it takes {items_needed(target_fpir)} of them",
+        f"ones, and {items_needed(target_fpir)} are needed",
         remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
     )
 
@@ -231,9 +232,9 @@ def assumptions(source: str, shift: Shift) -> list[str]:
         photos = "Users' photos look like catalogue photos; this was not measured."
     drawn = "the calibration items of the bundle" if source == PROBE else "the items of this catalogue"
     return [
-        f"Unknown items are like {drawn}: of the same families, in similar shares. Nothing is promised for others.",
+        f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
         photos,
-        "No product is in the catalogue under two ids, except where both have the same file.",
+        "No item is in the catalogue under two ids, unless both have the same file.",
         "The bundle's list of items that the model was fitted on is complete.",
     ]
 

@@ -37,7 +37,7 @@ SPLITS = 200  # number of random splits of the clusters into halves
 STEPS = 2**20  # grid over the distances when the FPIR is predicted for another gallery size
 REMEDY = "Bring more calibration items, or accept the word `estimated` with --allow-estimate"
 
-ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # what clusters are
+ITEMS, GROUPS, FAMILIES = "items", "groups of items", "families of similar items"  # kinds of clusters
 
 Floats = NDArray[np.float64]
 Rule = Callable[[UtilityCurves], float | None]  # chooses one of the distances of curves
@@ -64,7 +64,8 @@ def calibrate(
     groups:
         (n,) cluster of each query, if items are not independent of each other.
     vectors:
-        (n, d) unit vectors of the queries. Without groups, families found by them are the clusters, else the items.
+        (n, d) unit vectors of the queries. Without groups, the clusters are families found from these vectors, or the
+        items if there are none.
     seen_labels:
         Items used in training. Calibrating on any of them is an error.
     gallery_size:
@@ -102,7 +103,7 @@ def calibrate(
 def _clusters(
     scores: SearchScores, groups: ArrayLike | None, vectors: NDArray[np.float32] | None
 ) -> tuple[str, NDArray[np.int64]]:
-    """Return what the clusters are, and the cluster of each query (n,)."""
+    """Return the kind of the clusters, and the cluster of each query (n,)."""
     if groups is not None:
         return GROUPS, np.unique(np.asarray(groups), return_inverse=True)[1]
     if vectors is not None:
@@ -128,7 +129,7 @@ class _Promise:
     clusters: NDArray[np.int64]
     target: float
     items: int
-    kind: str = ITEMS  # what the clusters are
+    kind: str = ITEMS  # of the clusters
 
     @property
     def far_out(self) -> bool:
@@ -197,8 +198,8 @@ class _Promise:
             )
         count = int(self.clusters.max()) + 1
         return (
-            f"{count} independent {self.kind} cannot certify an FPIR of {self.target:g}: even without a single error "
-            f"it takes {items_needed(self.target)}"
+            f"{count} independent {self.kind} cannot certify an FPIR of {self.target:g}: even without a single error, "
+            f"{items_needed(self.target)} are needed"
         )
 
 

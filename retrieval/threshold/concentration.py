@@ -1,15 +1,15 @@
-"""Concentration: whether false matches gather in a few families of items, and which items are concerned.
+"""Concentration: whether false matches occur mainly in a few families of items, and in which.
 
-The rate of a single item tells little: with one to three draws it is 0, 1 or a half, so the tenth of items with the
-highest rate is far above the target in every gallery. What a rate says of *other* unknown items is measured instead.
-Items are linked into families (`families`). Siblings that are not nearest to each other are matched by different
-coincidences, so how often the sibling of a matched item is matched too estimates E[q²] / E[q], where q is the rate of
-a family. With the mean rate, it gives a beta distribution of q, and the mean of its highest tenth. If false matches do
-not depend on the family, this is close to the mean however few draws an item has.
+The rate of a single item cannot be measured: one to three draws have few possible rates, so the tenth of items with the
+highest rates is far above the target in every gallery. Items are therefore linked into families (`families`). Siblings
+that are not nearest to each other are matched independently, given the rate q of their family, so the share of matched
+siblings among those of a matched item estimates E[q²] / E[q]. Together with the mean rate it determines a beta
+distribution of q, and the mean of its highest tenth. If false matches do not depend on the family, this mean is close
+to the mean rate, even with few draws per item.
 
-A warning needs two things: the highest tenth exceeds four times the target, and fewer than 5 % of random exchanges of
-the rates between items yield as many matched siblings. Nearest pairs are exchanged together, since they are matched
-together.
+There is a warning if the highest tenth exceeds four times the target and at most 5 % of random permutations of the
+rates yield as many matched siblings. Items that are nearest to each other are permuted as pairs, because they are
+matched together.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def concentration(drawn: DrawnDistances, threshold: float, target: float) -> dic
     families = siblings.worst(mean, strength, drawn.names)
     warning = ""
     if tenth > limit and siblings.exceeds_chance():
-        such = f", such as those like {', '.join(families[0]['items'][:3])}" if families else ""
+        such = f", such as that of {', '.join(families[0]['items'][:3])}" if families else ""
         warning = (
-            f"False matches gather in some families of items{such}: in the tenth of families with most of them, an "
+            f"False matches are concentrated in some families of items{such}; in the worst tenth of families, an "
             f"unknown item returns a match in about {tenth:.0%} of searches (average {mean:.1%}, target {target:.1%})"
         )
     return {
@@ -102,7 +102,7 @@ class _Siblings:
         return cls(rates, np.arange(count) < drawn.items, families, pairs[pairs[:, 0] != pairs[:, 1]])
 
     def matched(self, rates: Floats) -> tuple[float, float]:
-        """Return the sum of the rates of unlinked siblings of matched items, weighted by the latter, and the weight."""
+        """Return the sum of the rates of unlinked siblings of items, weighted by the items' rates, and the weight."""
         sums = np.bincount(self.families, rates)
         sizes = np.bincount(self.families, self.drawn)
         first, second = self.links[self.drawn[self.links].all(axis=1)].T
@@ -111,13 +111,13 @@ class _Siblings:
         return float(together), float(weight)
 
     def strength(self, mean: float) -> float:
-        """Return how strongly the rates of families agree with the mean rate, inf if they do not differ."""
+        """Return the strength (a + b) of the beta distribution of families' rates, inf if they do not differ."""
         together, weight = self.matched(self.rates)
         again = min(1.0, together / weight) if weight > 1e-9 else mean
         return (1 - again) / (again - mean) if again > mean + 1e-9 else np.inf
 
     def exceeds_chance(self) -> bool:
-        """Return whether few random exchanges of rates between items yield as many matched siblings."""
+        """Return whether at most CHANCE of random permutations of the rates yield as many matched siblings."""
         observed = self.matched(self.rates)[0]
         generator = np.random.default_rng(0)
         units = self._units()
@@ -143,7 +143,7 @@ class _Siblings:
         return [np.array(pairs, dtype=np.int64).reshape(-1, 2), alone[:, None]]
 
     def worst(self, mean: float, strength: float, names: NDArray[np.str_]) -> list[dict[str, Any]]:
-        """Return the families with the highest rates, shrunken to the mean."""
+        """Return the families with the highest rates, shrunk towards the mean."""
         sums, sizes = np.bincount(self.families, self.rates), np.bincount(self.families, self.drawn)
         if np.isinf(strength):
             return []

@@ -25,8 +25,8 @@ CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold
 TOLERANCE = 1e-12  # of sums of weights
-REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # share of the draws, and accepted items, that tell the design effect
-LEAST_EFFECT = 1.0  # design effect that is assumed at least: no more independent items than there are
+REFERENCE_SHARE, REFERENCE_ITEMS = 0.05, 20  # least accepted share and items to measure a design effect
+LEAST_EFFECT = 1.0  # lower limit of design effects: there are at most as many independent items as items
 
 Floats = NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class DrawnDistances:
     items: int
     names: NDArray[np.str_]  # ids of the items, then of others that are nearest to a draw
     rivals: NDArray[np.int64]  # (n,) number of the nearest other item in `names`, -1 if it is unknown
-    margin: float = 0.0  # by how much the distances may be too great, as the bounds assume
+    margin: float = 0.0  # by how much the distances may be too great, which bounds allow for
 
     @classmethod
     def of(
@@ -51,7 +51,7 @@ class DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
         Draws that found no other item, as in a gallery of one item, are left out. So are draws whose file another item
-        has too, unless `duplicates` is true: the nearest other item is probably the same product under a second id.
+        has too, unless `duplicates` is true: the nearest other item is probably the same item under a second id.
         """
         chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
         if not duplicates:
@@ -103,13 +103,13 @@ class DrawnDistances:
     def design_effect(self, threshold: float) -> float:
         """Return by how much the variance of the FPIR exceeds that of as many independent items with one draw each.
 
-        Two items that are nearest to each other are accepted together, by one coincidence, so that the rate varies as
-        if there were half as many of them. Items with several draws that differ make it vary less. The bound counts
-        `items / design_effect` independent items. At a low threshold, the effect is that of a share REFERENCE_SHARE
-        or of REFERENCE_ITEMS accepted items.
+        Two items that are nearest to each other are accepted or rejected together, which increases the variance.
+        Several draws of one item that differ from each other reduce it, but it is assumed to be LEAST_EFFECT at least.
+        The bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a
+        higher one, which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
 
-        Tried in simulated worlds (`research.benchmarks.coverage`): items as if they were independent (the promise is
-        broken too often), families of linked items, and half of the items (both give more TPIR away).
+        Alternatives in simulated worlds (`research.benchmarks.coverage`): counting all items as independent broke the
+        promise too often; counting families of linked items, or half of the items, had a lower TPIR.
         """
         share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))
         accepted = int(np.searchsorted(np.cumsum(self.weights), share + TOLERANCE, side="right"))
@@ -217,7 +217,7 @@ class GalleryRates:
 
     @classmethod
     def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str) -> GalleryRates | None:
-        """Return the rates of the newest version, None unless it has up-to-date draws and the point is from draws.
+        """Return the rates of the newest version, None unless its draws are up to date and the point is from draws.
 
         `draws_id` identifies what the draws depend on (`Bundle.draws_id`).
         """

@@ -1,8 +1,8 @@
 """Families of items, found by linking each item to its nearest other item.
 
-Items of one family resemble each other, so their errors are not independent. No distance has to be chosen: a family is
-what hangs together by links, with at least two items. It is rather too large than too small, so a bound over families
-is on the safe side.
+Items of one family resemble each other, so their errors are not independent. A family is a connected component of the
+links, with at least two items, so no distance limit has to be chosen. Families tend to be too large rather than too
+small, which makes a bound over families conservative.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BLOCK = 1024  # items compared at a time
 
 
 def linked(nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the family (n,) of each item, from the number of its nearest other item (n,), -1 where there is none."""
+    """Return the family (n,) of each item, from the number of its nearest other item (n,), -1 if there is none."""
     count = len(nearest)
     target = np.where(nearest >= 0, nearest, np.arange(count))
     families = np.arange(count)

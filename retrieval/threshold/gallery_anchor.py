@@ -86,8 +86,8 @@ class GalleryAnchor:
     def follow(self, gallery: Drawable, *, unanchored: bool = False) -> bool:
         """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
 
-        With `unanchored` and `tighten`, galleries without a point are followed, too, so that they get one. Returns
-        whether the gallery is followed.
+        With `unanchored` and `tighten`, galleries without a point are followed too, to set one. Returns whether the
+        gallery is followed.
         """
         if gallery.undrawable() or self.bundle.operating_point.of_pairs:
             return False
@@ -164,7 +164,7 @@ class GalleryAnchor:
 def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
     """Return whether every source of draws keeps the target of a point: by its bound if it certified the point.
 
-    The other sources keep it if the FPIR to expect of new items does, as when the threshold was set.
+    Other sources keep it if the FPIR to expect of new items does.
     """
     rates = GalleryRates.of(draws, point)
     certified = point.evidence.get("certified", ())
@@ -191,7 +191,7 @@ def _pack_probes(probes: Probes) -> bytes:
 
 
 def describe(point: OperatingPoint) -> list[str]:
-    """Return two lines that describe what to expect of an anchored point, and more where there is more to know."""
+    """Return lines with the rates to expect of an anchored point, followed by warnings and assumptions if any."""
     evidence = point.evidence
     items = evidence["sources"][evidence["source"]]["items"]
     promise = (
@@ -218,20 +218,20 @@ def _details(evidence: Mapping[str, Any]) -> list[str]:
     lines = []
     shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
     if shares:
-        told = ", ".join(f"{value:.0%} with {float(share):.0%}" for share, value in shares.items())
+        told = ", ".join(f"{value:.0%} if {float(share):.0%}" for share, value in shares.items())
         lines.append(
-            f"Matches whose first item is right, by the share of searches for unknown items: {told}. "
+            f"Matches whose first item is right: {told} of searches are for unknown items. "
             f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} find another item first."
         )
     if evidence.get("duplicates"):
         rate = evidence.get("fpir_with_duplicates", evidence["fpir"])
         lines.append(
-            f"{evidence['duplicates']} photos are those of another item too and were left out; with them, "
+            f"{evidence['duplicates']} photos are also in the gallery under another item and were left out; with them, "
             f"{rate:.1%} of searches for unknown items return a match."
         )
     warning = evidence.get("concentration", {}).get("warning")
     if warning:
         lines.append(f"Warning: {warning}.")
     if evidence.get("assumptions"):
-        lines.append(" ".join(["This assumes:", *evidence["assumptions"]]))
+        lines.append(" ".join(["Assumptions:", *evidence["assumptions"]]))
     return lines

@@ -117,7 +117,7 @@ def propose(
         Users' photos with item ids of the gallery. They replace the labelled queries that the gallery keeps.
     feedback:
         Verdicts on answers, which can lower the threshold but not raise it (`verdicts`). The gallery keeps the limit
-        that they set, and later calibrations obey it unless they ask for a larger target.
+        that they set, and later calibrations stay within it unless their target is larger.
     trusted:
         Names of API keys whose verdicts count without a limit.
     certify:

@@ -44,7 +44,7 @@ class Shift:
 
     @property
     def margin(self) -> float:
-        """By how much the applied shift may be too great: a certified threshold must keep its target even then."""
+        """The amount by which the applied shift may be too great, which certified thresholds allow for."""
         return max(0.0, self.applied - self.value + MARGIN * self.error)
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Stored searches: the searches that a gallery, its bundle and its feedback file keep, decided at two thresholds."""
+"""Compare the answers to stored searches (of a gallery, its bundle and its feedback file) at two thresholds."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 A search counts as one of an unknown item if its answer was judged "unknown", or if a no-match was judged "right".
 Feedback caps the threshold at the largest value that returns something for at most the target share of these searches.
 Feedback is biased, because people report what they notice: it can tighten a threshold, but never certifies or loosens
-one. The gallery's operating point keeps the cap, so later calibrations for the same or a stricter target obey it.
+one. The gallery's operating point keeps the cap, which applies to later calibrations for the same or a lower target.
 
 Verdicts may also be false, and a key may be stolen. The influence of each key that the operator does not trust by name
 is therefore limited in two ways:
@@ -85,7 +85,7 @@ class FeedbackCap:
 
 
 def strictest_cap(tally: Tally | None, point: OperatingPoint, target_fpir: float) -> FeedbackCap | None:
-    """Return the cap by new verdicts or by those behind an operating point, the smaller one, None if there is none."""
+    """Return the smaller of the caps by new verdicts and by those of an operating point, None if there is none."""
     kept = FeedbackCap.of(point)
     caps = [] if kept is None or target_fpir > kept.target_fpir else [kept]
     if tally is not None:

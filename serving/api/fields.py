@@ -19,8 +19,8 @@ Fields = Annotated[
 ThresholdStatus = Annotated[
     Literal["certified", "estimated", "unanchored", "uncalibrated"],
     Field(
-        description="How the FPIR is known in this gallery; unanchored: the bundle's threshold, set elsewhere; "
-        "uncalibrated: there is no threshold."
+        description="Whether the FPIR is certified or estimated in this gallery; unanchored: the bundle's threshold, "
+        "set elsewhere; uncalibrated: there is no threshold."
     ),
 ]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]

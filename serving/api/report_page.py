@@ -1,4 +1,4 @@
-"""The served report: that of the gallery, with the drift of live photos and a link to the bundle's report."""
+"""The report over HTTP: the gallery's, with the drift of live photos and a link to the bundle's report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drift_html(drifts: Sequence[Drift], *, is_warning: bool) -> str:
 
     def verdict(drift: Drift) -> str:
         if drift.effect is None:
-            return "too few to tell" if drift.reference else "nothing to compare with"
+            return "too few searches" if drift.reference else "nothing to compare with"
         return f"{drift.effect:.2f}, {'differs' if drift.alarm else 'as expected'}"
 
     rows = [
@@ -44,7 +44,7 @@ def drift_html(drifts: Sequence[Drift], *, is_warning: bool) -> str:
         for drift in drifts
     ]
     searches = max((drift.searches for drift in drifts), default=0)
-    told = "They differ from the photos that the rates were measured with" if is_warning else "Nothing stands out"
+    told = "Recent photos differ from those that the rates were measured with" if is_warning else "No drift was found"
     return (
         f"<h2>Drift of live photos</h2><p>{told}. Searches compared: {searches:,}.</p><div class='scroll' tabindex='0'>"
         + table(("", "median now", "median before", "difference"), rows)

@@ -126,11 +126,11 @@ class Answer(BaseModel):
     )
 
     decision: Literal["match", "no_match", "ranked"] = Field(
-        description="ranked: there is no threshold yet, so the nearest items are listed and nothing is decided."
+        description="ranked: there is no threshold yet, so the nearest items are listed without a decision."
     )
     reason: Literal[
         "", "beyond_threshold", "low_certainty", "out_of_domain", "filtered_out", "gallery_empty", "uncalibrated"
-    ] = Field(description="Why nothing is returned as a match; empty for a match.")
+    ] = Field(description="Why there is no match; empty for a match.")
     matches: list[MatchOut] = Field(description="Items within the threshold, best first, each by its nearest photo.")
     ranked: list[MatchOut] = Field(
         default=[], description="The nearest items, best first, if the decision is ranked; else empty."
@@ -154,7 +154,7 @@ class Answer(BaseModel):
         "decision. There are none if the threshold was not set in this gallery."
     )
     p_value_without_filter: bool = Field(
-        description="Whether the search had a filter: its p-values were measured without one, in the whole gallery."
+        description="Whether the search had a filter although its p-values were measured without one."
     )
     explanation: Explanation | None = None
 

@@ -1,4 +1,4 @@
-// The parts of the page that Gradio has no component for.
+// Parts of the page that Gradio has no components for.
 (() => {
   // A box drawn on the photo moves the four sliders of "Search a part of it", and they draw the box.
   const SIDES = ["left", "right", "top", "bottom"];
@@ -65,13 +65,13 @@
   document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
   window.addEventListener("resize", draw);
 
-  // the button of a card clicks the button that Gradio knows
+  // the button of a card clicks Gradio's hidden button
   document.addEventListener("click", (event) => {
     const pick = event.target.closest?.("#answer .r-pick");
     if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
   });
 
-  // an answer below the visible part of a phone's screen is scrolled to
+  // scroll to an answer that is below the visible part of the screen
   let last = null;
   function showAnswer() {
     const banner = document.querySelector("#answer .r-banner");

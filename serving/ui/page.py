@@ -47,7 +47,7 @@ WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched regio
 SIDES = ("left", "right", "top", "bottom")
 QUESTIONS = {  # by whether the answer is a match
     True: "<p>Is this right?</p>",
-    False: "<p>Is it one of these? Say so below its picture. If not:</p>",
+    False: "<p>Is it one of these? If so, choose it. If not:</p>",
 }
 VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
 
@@ -143,7 +143,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
 async def _search(
     service: Service, uploads: Uploads, token: str | None, box: Sequence[float]
 ) -> tuple[str, SessionAnswer | None]:
-    """Return the answer's HTML, and what feedback needs of it, None if there is nothing to judge."""
+    """Return the answer's HTML, and the answer for feedback, None if there is nothing to judge."""
     if token is None:
         return WAITING, None
     event = EVENT.get()

@@ -42,7 +42,7 @@ Check = Callable[[Any, EventContext], Any]
 
 @dataclass(frozen=True)
 class SessionAnswer:
-    """An answer on the page, as feedback needs it."""
+    """The parts of an answer that feedback needs."""
 
     request_id: str
     items: tuple[str, ...] = ()  # item ids in the order of their cards

@@ -21,10 +21,10 @@ WAITING = (
     "<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p>"
     "</div>"
 )
-NO_THRESHOLD = "There are too few items to tell a match from no match: the closest ones are shown, right or not."
+NO_THRESHOLD = "There are too few items to decide what is a match. The closest items are shown, right or wrong."
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
-    "The shorter the bar, the closer the item. A match ends before the line.</p>"
+    "The shorter the bar, the closer the item. The bar of a match ends before the line.</p>"
 )
 CHECK = "Check a match before you rely on it."
 
@@ -32,7 +32,7 @@ CHECK = "Check a match before you rely on it."
 def header_html(retriever: Retriever, *, drift: bool = False) -> str:
     """Return the page header: gallery size, the rate of false matches in a sentence, and warnings.
 
-    `drift` says that recent photos differ from those that the rate was measured with.
+    `drift`: whether recent photos differ from those that the rate was measured with.
     """
     rate = rate_sentence(retriever)
     link = '<a href="v1/report" target="_blank" rel="noopener">How this was measured</a>'
@@ -60,7 +60,7 @@ def rate_sentence(retriever: Retriever) -> str:
         share = f"about {forecast.fpir if forecast is not None and outgrown else point.target_fpir:.1%}"
     told = f"An unknown item (one that is not in the catalogue) returns a match in <b>{share}</b> of searches."
     here = point is not retriever.bundle.operating_point
-    return told if here else f"{told} This was measured with other items, not in this catalogue."
+    return told if here else f"{told} This was measured on other items, not in this catalogue."
 
 
 def _warnings(retriever: Retriever, *, drift: bool) -> list[str]:
@@ -106,7 +106,7 @@ def answer_html(result: SearchResult) -> str:
     text = "This item is close enough." if count == 1 else f"{count} items are close enough; this is the closest."
     review = len(shown) - count
     others = (
-        f"<details class='r-others'><summary>Less close: {review} more</summary>{cards(count, len(shown))}</details>"
+        f"<details class='r-others'><summary>{review} more, less close</summary>{cards(count, len(shown))}</details>"
     )
     title = f"This is {title_of(shown[0])}"
     return (
@@ -118,7 +118,7 @@ def _no_match_text(result: SearchResult, count: int) -> str:
     if result.reason == LOW_CERTAINTY:
         return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
     if result.reason == OUT_OF_DOMAIN:
-        return "The photo looks unlike those of this catalogue. This is the closest item."
+        return "This photo is unlike those of this catalogue. This is the closest item."
     if count > 1:
         return "None of these items is close enough to be sure. Is it one of them?"
     return "No item is close enough to be sure. This is the closest one."

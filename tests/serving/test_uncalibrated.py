@@ -81,7 +81,7 @@ def test_the_endpoint_ranks_and_takes_no_verdicts(retriever: Retriever, tmp_path
 def test_the_page_shows_the_closest_items_and_claims_nothing(retriever: Retriever) -> None:
     head, page = header_html(retriever), answer_html(retriever.search(draw(1, 5)))
     for text in (head, page):
-        assert "too few items to tell a match from no match" in text
+        assert "too few items to decide what is a match" in text
         assert "inf" not in text
         assert "Not in the catalogue" not in text
     assert page.count("<figure") == 6
@@ -102,7 +102,7 @@ def test_commands_say_that_nothing_is_decided(retriever: Retriever, tmp_path: Pa
     found = CliRunner().invoke(group, ["search", str(retriever.bundle.path), gallery, str(tmp_path / "query.png")])
     assert "1  " in found.output
     assert "item-04" in found.output.splitlines()[0]
-    assert "nothing says whether one of them is right" in found.output
+    assert "There is no threshold to decide whether any of them is right" in found.output
     checked = CliRunner().invoke(group, ["doctor", str(retriever.bundle.path)])
     assert "FPIR 0.05 uncalibrated" in checked.output
     assert "inf" not in checked.output.replace("info", "")
@@ -110,7 +110,7 @@ def test_commands_say_that_nothing_is_decided(retriever: Retriever, tmp_path: Pa
     indexed = CliRunner().invoke(
         group, ["index", str(retriever.bundle.path), str(photos), "-o", str(tmp_path / "g")], catch_exceptions=False
     )
-    assert "This gallery has no threshold, so searches rank items and decide nothing: " in indexed.output
+    assert "This gallery has no threshold, so searches only rank items: " in indexed.output
 
 
 def test_the_first_threshold_of_a_gallery_has_none_to_compare_with(tmp_path: Path) -> None:

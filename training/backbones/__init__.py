@@ -1,10 +1,10 @@
 """Backbones: networks that turn a photo into features, trained from scratch or pretrained.
 
-base                                   what every backbone has
+base                                   the base class
 small lite0                            our own networks
 transformers_backbone naflex           the image models of `transformers`
 timm_backbone                          the image models of `timm`
-load choice                            from a name, or from the record that a run keeps; the choice of `auto`
+load choice                            loading by name or from the record of a run; the choice of `auto`
 published processor hub                the preprocessing that a pretrained model was published with, and its files
 """
 

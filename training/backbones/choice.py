@@ -22,5 +22,5 @@ def choose_backbone() -> tuple[str, str]:
 
 
 def resolved(name: str) -> str:
-    """Return the name of a backbone, chosen if it is `auto`."""
+    """Return a backbone's name; `auto` is replaced by the choice for this machine."""
     return choose_backbone()[0] if name == AUTO else name

@@ -1,4 +1,4 @@
-"""Files of pretrained models: in a local folder, in the cache of the Hugging Face hub, or on the hub."""
+"""Find the files of pretrained models in a local folder, in the cache of the Hugging Face hub, or on the hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAY_OUT = (
 
 @cache
 def hub_is_reachable() -> bool:
-    """Return whether the hub answers: false in offline mode (HF_HUB_OFFLINE=1). Asked once per process."""
+    """Return whether the hub answers, which is checked once per process; false in offline mode (HF_HUB_OFFLINE=1)."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:

@@ -1,7 +1,7 @@
-"""EfficientNet-Lite0, with ImageNet weights that a Python package carries: a pretrained model without a download.
+"""EfficientNet-Lite0 with ImageNet weights from a Python package, so that nothing is downloaded from a model hub.
 
-Lite models are EfficientNets (Tan and Le, ICML 2019) without squeeze-and-excitation and with ReLU6 for swish. The
-weights were converted from TensorFlow, so convolutions are padded as there.
+Lite models are EfficientNets (Tan and Le, ICML 2019) without squeeze-and-excitation, with ReLU6 instead of swish.
+The weights were converted from TensorFlow, so convolutions use its padding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CLASSIFIER = ("_fc.weight", "_fc.bias")  # the layer for ImageNet's classes, whi
 
 
 class SameConv2d(nn.Conv2d):
-    """A convolution padded as in TensorFlow ("same"): where the padding is odd, one more pixel at the end."""
+    """A convolution with TensorFlow's "same" padding: if it is odd, the end has one more pixel."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Return ceil(h / stride) rows and ceil(w / stride) columns."""

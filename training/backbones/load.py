@@ -1,4 +1,4 @@
-"""Load a backbone by its name, or rebuild it from the record that a run keeps."""
+"""Load a backbone by its name, or rebuild it from the record of a run."""
 
 from __future__ import annotations
 

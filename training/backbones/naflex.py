@@ -1,4 +1,4 @@
-"""SigLIP 2 with flexible resolution ("NaFlex"): its network reads patches of any number, ours are those of a square."""
+"""SigLIP 2 with flexible resolution ("NaFlex"), whose network reads any number of patches; here, those of a square."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The image processor that a pretrained model was published with: its file, and the defaults of its class.
 
-The file is preprocessor_config.json, or processor_config.json, which holds it under `image_processor`. Values that it
-leaves out are those of the processor's class in `transformers`. A model without such a file has the usual processor of
-its family.
+The file is preprocessor_config.json, or the entry `image_processor` of processor_config.json. Missing values are the
+defaults of the processor's class in `transformers`. A model without such a file gets the usual processor of its family.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models of `timm` as backbones, where it is installed: the vector that a model pools of an image."""
+"""Models of `timm` as backbones, if it is installed. They return the pooled vector of an image."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimmBackbone(Backbone):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What rebuilds the network with random weights."""
+        """The values that rebuild the network with random weights."""
         return {"family": TIMM, "name": self.name}
 
     @classmethod

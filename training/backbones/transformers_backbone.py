@@ -1,7 +1,7 @@
-"""Image models of `transformers` as backbones, of any family with one image as its input.
+"""Image models of `transformers` as backbones, for every family that takes a single image.
 
-Of a checkpoint with two towers (CLIP, SigLIP), the vision tower and its projection are used. Families that were trained
-for one vector per image (CLIP, SigLIP, DINO) give this vector; the others give their last feature map or their tokens.
+For a checkpoint with two towers (CLIP, SigLIP), the vision tower and its projection are used. Families trained for one
+vector per image (CLIP, SigLIP, DINO) return this vector; the others return their last feature map or their tokens.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class TransformersBackbone(Backbone):
     Parameters
     ----------
     readout:
-        "map" for the last feature map (n, c, h, w), or the tokens as (n, c, tokens, 1); "vector" for the vector that
-        the model itself makes of an image, as (n, c, 1, 1).
+        "map" for the last feature map (n, c, h, w), or the tokens as (n, c, tokens, 1); "vector" for the model's own
+        vector of the image, as (n, c, 1, 1).
     bgr:
         Whether the model was trained on channels in the order blue, green, red.
     """
@@ -75,7 +75,7 @@ class TransformersBackbone(Backbone):
 
     @property
     def record(self) -> dict[str, Any]:
-        """What rebuilds the network with random weights."""
+        """The values that rebuild the network with random weights."""
         config: Any = self.network.config
         values = {"class": type(self.network).__name__, "readout": self.readout, "bgr": self.bgr}
         return {"family": "transformers", **values, "config": dict(config.to_dict())}
@@ -84,7 +84,7 @@ class TransformersBackbone(Backbone):
     def pretrained(cls, name: str) -> TransformersBackbone:
         """Return a model with its weights, from a local folder or the hub.
 
-        Raises InvalidParameter if there is no such model, if weights of it are missing or if it is no image model.
+        Raises InvalidParameter if the model does not exist, lacks some of its weights, or is not an image model.
         """
         if model_file(name, CONFIG) is None:
             raise InvalidParameter("backbone", f"have a {CONFIG}", name, remedy=WAY_OUT)
@@ -152,7 +152,7 @@ def _load(name: str) -> nn.Module:
 
 @contextmanager
 def _errors_only() -> Iterator[None]:
-    """Let `transformers` log nothing but errors."""
+    """Let `transformers` log only errors."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

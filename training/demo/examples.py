@@ -31,8 +31,8 @@ class Example:
 def choose_examples(answers: Answers) -> list[Example]:
     """Return the first queries of each kind, in the order of COUNTS.
 
-    Matches return the right item first. The unknown return no match. A miss is a photo of a catalogue item that returns
-    no match or another item first.
+    A match returns the right item first. Unknown items return no match. A miss is a photo of a catalogue item that
+    returns no match, or another item first.
     """
     return [
         Example(query, kind, _label(answers, query, kind))

@@ -1,4 +1,4 @@
-"""Run the demo: draw a catalogue, train, export, index, and ask fresh queries."""
+"""Run the demo: draw a catalogue, train, export, index, and search with new photos."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def demo_settings(catalogue: Path, *, epochs: int = 14, seed: int = SEED) -> Set
 
 
 def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
-    """Draw a catalogue, train, export and index it under `output`, and ask the fresh queries."""
+    """Draw a catalogue, train, export and index it under `output`, and search with new photos."""
     catalogue = make_catalogue(output / "photos", size=PHOTO_SIZE, seed=seed)
     run = train(demo_settings(catalogue, seed=seed), output / "run")
     bundle = export(run, output / "bundle", target_fpir=TARGET_FPIR, allow_estimate=True)
@@ -86,7 +86,7 @@ def run_demo(output: Path, *, seed: int = SEED) -> DemoResult:
 
 
 def measure_demo(output: Path) -> DemoResult:
-    """Ask the fresh queries of a demo that is drawn, trained, exported and indexed under `output`."""
+    """Search the gallery of a finished demo under `output` with its new photos."""
     trained = [photo for photo in read_catalogue(output / "photos" / CATALOGUE) if photo.partition == "train"]
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         bundle, point = retriever.bundle, retriever.point

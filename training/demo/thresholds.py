@@ -101,8 +101,8 @@ def conclude(answers: Answers, rates: Mapping[str, Rates], target_fpir: float) -
     kinds = kind_rates(answers)
     siblings = kinds[KIND_NAMES[SIBLING]][1]
     return [
-        "Of the searches for unknown items, the threshold chosen by hand on the training photos lets "
-        f"{rates[BY_HAND].fpir:.1%} return a match.",
+        "With the threshold chosen by hand on the training photos, "
+        f"{rates[BY_HAND].fpir:.1%} of the searches for unknown items return a match.",
         f"The bundle's threshold was set in a smaller gallery of calibration items. Here it realises "
         f"{rates[BUNDLE].fpir:.1%}, {_against(rates[BUNDLE], target_fpir)}.",
         f"The gallery's threshold was set in this gallery. It realises {rates[GALLERY].fpir:.1%}, "

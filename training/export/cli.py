@@ -63,7 +63,7 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 @_of_context(
     "--fit",
     type=click.Path(path_type=Path),
-    help="Fit the pretrained model to a part of these photos (folder, CSV or parquet), if that finds more items.",
+    help="Fit the pretrained model to part of these photos (folder, CSV or parquet) if that finds more items.",
 )
 @_of_context(
     "--size", type=int, help="Side of a pretrained model's square input, in pixels.  [default: the model's own]"
@@ -133,8 +133,8 @@ def export(
     Without a target, the threshold is set for an FPIR of 0.05. With another precision or provider than fp32 on the
     CPU, everything is measured again and compared with fp32; such a bundle needs galleries of its own.
 
-    The bundle of a pretrained model has no threshold: it ranks items until `retrieval index` sets one in a gallery of
-    20 items. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto, which chooses.
+    The bundle of a pretrained model has no threshold. Searches only rank items until `retrieval index` sets one in a
+    gallery of 20 items. MODEL is efficientnet-lite0, a local folder, a model of the Hugging Face hub, or auto.
 
     \b
     Example:
@@ -191,9 +191,9 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
         flags = ", ".join("RUN" if name == "run" else f"--{name.replace('_', '-')}" for name in given)
         raise InvalidParameter(
             "--pretrained",
-            "be used without a run and without options for the threshold, except --target-fpir",
+            "be used without a run and without threshold options other than --target-fpir",
             flags,
-            remedy="A gallery sets the threshold: leave them out",
+            remedy="The threshold is set in a gallery: leave them out",
         )
     meta = context.meta
     catalogue = read_catalogue(meta["fit"]) if meta["fit"] else None

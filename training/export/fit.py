@@ -1,6 +1,6 @@
-"""Fitting of a pretrained model to a catalogue: a projection of its features, fitted to a part of the items.
+"""Fit a pretrained model to a catalogue: a projection of its features, fitted to a part of the items.
 
-The other items set the threshold of the gallery, because fitted items say nothing about unknown ones.
+The threshold of the gallery is set on the other items, because fitted items are farther apart than unknown ones.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ MOST_PHOTOS = 12  # of an item
 def fit_to_catalogue(pretrained: Pretrained, photos: Sequence[Photo], *, seed: int = 0) -> tuple[Pretrained, str]:
     """Return a pretrained model fitted to a part of a catalogue, if that finds more items, and a sentence about it.
 
-    At most half of the items are fitted to, and at most 1,000. Groups are not divided. Items with a single photo, and
-    photos that cannot be read, are left out.
+    At most half of the items, and at most 1,000, are used for the fit. Groups are not divided. Items with a single
+    photo, and photos that cannot be read, are left out.
     """
     counts = Counter(photo.item_id for photo in photos)
     several = [item for item, count in counts.items() if count > 1]
     if len(several) < 2 * LEAST_ITEMS:
         return pretrained, (
             f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
-            f"takes {2 * LEAST_ITEMS}, half of which then set the threshold."
+            f"needs {2 * LEAST_ITEMS}, half of them for the threshold."
         )
     share = min(SHARE, MOST_ITEMS / len(several))
     chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed)))

@@ -47,7 +47,7 @@ def write_onnx(
 
 @contextmanager
 def _plain_attention(model: nn.Module) -> Iterator[None]:
-    """Compute the attention of `transformers` by matrix products; the exporter fails on fused ones in some families."""
+    """Use attention by matrix products in `transformers`; the exporter fails on fused attention in some families."""
     networks: list[Any] = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
     used = [(network, network.config._attn_implementation) for network in networks]
     try:
@@ -60,7 +60,7 @@ def _plain_attention(model: nn.Module) -> Iterator[None]:
 
 
 def _name_outputs(program: Any) -> None:
-    """Give the outputs their names, which values of the network may have too (an `embedding` of positions)."""
+    """Name the outputs, and rename inner values with these names (such as an `embedding` of positions)."""
     graph = program.model.graph
     values = [value for node in graph for value in node.outputs]
     for value in [*values, *graph.initializers.values()]:

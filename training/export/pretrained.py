@@ -1,6 +1,6 @@
-"""Export of a pretrained model as a bundle without a run: it has no threshold until a gallery sets one.
+"""Export of a pretrained model as a bundle without a run and without a threshold, which is set in a gallery.
 
-Unless it was fitted to a part of a catalogue, every item of a gallery shows how close an unknown item comes.
+All items of a gallery count for its threshold, except those that the model was fitted to.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def export_pretrained(
     RunError
         If the ONNX model differs too much from torch.
     InvalidParameter
-        If int8 is asked for without photos.
+        If the precision is int8 and there are no photos.
     BundleError
         If `path` exists.
     """

@@ -1,10 +1,10 @@
-"""Projections fitted to the features of a pretrained backbone: photos of one item move together, without training.
+"""Projections fitted to the features of a pretrained backbone, which bring photos of one item closer together.
 
 A projection takes the signed power of the features, subtracts their mean, and whitens them by the covariance within
 items (Hatch et al. 2006, "Within-class covariance normalization"), so directions in which photos of one item differ
 count less. The covariance is shrunk towards a multiple of the identity. Power and shrinkage are selected by
 cross-validation over items, and the projection is kept only if it finds significantly more items than the features
-alone do. Items that it was fitted on say nothing about unknown items, so it is fitted on a part of a catalogue.
+alone do. Fitted items cannot be used to set a threshold, so it is fitted on a part of a catalogue.
 Shapes: n photos, c = width of the features.
 """
 

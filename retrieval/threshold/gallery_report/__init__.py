@@ -1,1 +1,1 @@
-"""The report of a gallery: how often its searches are wrong, how that was measured, and what is assumed."""
+"""The report of a gallery: its error rates, how they were measured, and what they assume."""

@@ -1,4 +1,4 @@
-"""What the report of a gallery shows."""
+"""Data of a gallery's report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class GalleryReport:
-    """What a report shows: the point that serves and, if it was set in this gallery, the draws behind it."""
+    """The data of a report: the point that serves and, if it was set in this gallery, its draws."""
 
     gallery: GalleryProtocol
     point: OperatingPoint

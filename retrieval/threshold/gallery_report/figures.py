@@ -17,9 +17,9 @@ from .data import GalleryReport, found_shares, mated_distances
 POINTS = 161  # thresholds of the curves
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)  # FPIRs in the table of other thresholds
 SOURCES = {
-    OWN: "photos of this catalogue, their own item left out",
-    PROBE: "photos of other items, from the model's calibration",
-    LABELLED: "users' photos that were labelled, their own item left out",
+    OWN: "photos of this catalogue, with their own item left out",
+    PROBE: "calibration photos of the model, of other items",
+    LABELLED: "labelled photos of users, with their own item left out",
 }
 
 
@@ -44,9 +44,9 @@ def distances_figure(report: GalleryReport, rates: GalleryRates) -> tuple[str, s
         lines, title="Distances", x_label="distance", y_label="share of photos", x_range=(low, high),
         y_range=(0, top), y_text=percent,
     )  # fmt: skip
-    own_searches = "" if own is None else "Searches for items of the catalogue, beside searches for unknown items: "
-    caption = f"{own_searches or 'Searches for unknown items: '}{SOURCES[name]}. A match lies left of the threshold."
-    return "How far items are", picture, caption
+    kinds = "Searches for unknown items" if own is None else "Searches for catalogue items, and for unknown items"
+    caption = f"{kinds} ({SOURCES[name]}). Matches are left of the threshold."
+    return "Distances", picture, caption
 
 
 def curves_figure(report: GalleryReport, rates: GalleryRates) -> tuple[str, str, str]:
@@ -66,7 +66,7 @@ def curves_figure(report: GalleryReport, rates: GalleryRates) -> tuple[str, str,
         x_range=x_range, y_range=(0, 1), y_text=percent,
     )  # fmt: skip
     caption = "Searches for unknown items that return a match, and searches for catalogue items that find them first."
-    return "What other thresholds would do", picture, caption
+    return "Error rates at other thresholds", picture, caption
 
 
 def _threshold_line(point: OperatingPoint, top: float) -> Line:
@@ -112,10 +112,10 @@ def sources_table(report: GalleryReport, rates: GalleryRates) -> str:
                 "too few items" if proposed is None else f"{proposed:.3f}",
             )
         )
-    columns = ("searches with", "items", "photos", "return a match", "upper 95 % bound", "own threshold")
+    columns = ("searches with", "items", "photos", "return a match", "upper 95 % bound", "proposed threshold")
     return (
         "<h2>How it was measured</h2><p>The catalogue was searched for items that are not in it, or that were left out "
-        "for the search. The strictest threshold serves.</p>"
+        "for the search. The strictest of the proposed thresholds is used.</p>"
         + scrolling(table(columns, rows))
         + _expected(report, rates)
     )
@@ -133,6 +133,6 @@ def _expected(report: GalleryReport, rates: GalleryRates) -> str:
     if expected <= measured:
         return ""
     return (
-        f"<p>{measured:.1%} of these searches return a match. The threshold was chosen with the same items, so "
-        f"{expected:.1%} is to be expected of others.</p>"
+        f"<p>{measured:.1%} of these searches return a match. The threshold was chosen on the same items, so expect "
+        f"{expected:.1%} for new ones.</p>"
     )

@@ -16,11 +16,12 @@ from .style import STYLE
 
 TITLE = "How often this search is wrong"
 ASSUMED = (
-    "An unknown item resembles the items that were left out. Things of another kind are usually farther away, but not "
-    "always.",
+    "Unknown items resemble the items that were left out. Things of another kind are usually, but not always, farther "
+    "away.",
     "Users' photos resemble the photos that were searched with, or the difference was measured and added.",
     "No item is in the catalogue under two ids: its photos would look like false matches.",
-    "The items that the model was trained on are known. They are not used, because they say nothing about new ones.",
+    "The list of items that the model was trained on is complete. They are not used, because the model separates them "
+    "better than new items.",
 )
 
 
@@ -43,7 +44,7 @@ def _status(report: GalleryReport) -> str:
     point, evidence = report.point, report.point.evidence
     size = f"{report.photos:,} photos of {report.items:,} items."
     if not point.decides:
-        told = "There is no threshold yet: searches list the closest items and decide nothing."
+        told = "There is no threshold yet. Searches list the closest items, without a decision."
         return f"<div class='status'><p>{size} {told}</p></div>"
     if point.of_pairs:
         told = "The threshold is for comparing two photos. Error rates of searches were not measured."
@@ -51,10 +52,10 @@ def _status(report: GalleryReport) -> str:
     lines = [f"{size} An unknown item is one that is not in the catalogue.", _promise(report)]
     tpir, wrong = evidence.get("tpir"), evidence.get("misidentification")
     if tpir is None:
-        lines.append("How many photos of catalogue items find their item was not measured.")
+        lines.append("The share of photos that find their item was not measured.")
     else:
         of = html.escape(str(evidence.get("tpir_of") or "photos whose item is in the catalogue"))
-        also = "" if wrong is None else f", and {wrong:.1%} get another item"
+        also = "" if wrong is None else f", and {wrong:.1%} return another item first"
         lines.append(f"<b>{tpir:.0%}</b> of {of} find their item{also}.")
     if not evidence.get("anchored"):
         lines.append("This was measured with other items, not in this catalogue.")
@@ -84,7 +85,7 @@ def _precision(precision: Mapping[str, float | None] | None) -> str:
     if not precision:
         return ""
     rows = [
-        (f"{float(share):.0%} of searches", "not known" if value is None else f"{value:.0%}")
+        (f"{float(share):.0%} of searches", "not measured" if value is None else f"{value:.0%}")
         for share, value in precision.items()
     ]
     return (
@@ -115,18 +116,18 @@ def _concentration(report: GalleryReport) -> str:
     told = f"<p class='warning'>{html.escape(str(warning))}</p>" if warning else ""
     if tenth is not None:
         families = int(concentration.get("families", 0))
-        told += f"<p>In the worst tenth of the {families:,} families the rate is about {float(tenth):.0%}.</p>"
+        told += f"<p>In the worst tenth of the {families:,} families, the rate is about {float(tenth):.0%}.</p>"
     families_cards = [
         (list(map(str, row.get("items", ())))[:2], f"{int(row['size'])} similar items: about {row['fpir']:.0%}")
         for row in concentration.get("worst_families", ())
     ]
-    items = [([str(row["item"])], f"left out, {row['fpir']:.0%} of its photos return a match")
+    items = [([str(row["item"])], f"when left out, {row['fpir']:.0%} of its photos return a match")
              for row in concentration.get("worst_items", ())]  # fmt: skip
     attracting = [([str(row["item"])], f"returned in {row['share']:.0%} of all false matches")
                   for row in concentration.get("attracting", ())]  # fmt: skip
     parts = [
         _section("Families of similar items with the most false matches", named_cards(report.gallery, families_cards)),
-        _section("Items whose absence is noticed least", named_cards(report.gallery, items)),
+        _section("Items most often mistaken for others when left out", named_cards(report.gallery, items)),
         _section("Items that unknown items are mistaken for", named_cards(report.gallery, attracting)),
     ]
     return (f"<h2>Where the false matches are</h2>{told}" if told else "") + "".join(parts)
@@ -137,8 +138,8 @@ def _duplicates(report: GalleryReport) -> str:
     if not cards:
         return ""
     both = report.point.evidence.get("fpir_with_duplicates")
-    told = "The same photo is in the catalogue under two ids. Such searches are not counted as false matches"
-    told += f"; with them the rate would be {both:.1%}." if both is not None else "."
+    told = "These photos are in the catalogue under two ids. They are not counted as false matches"
+    told += f"; with them, the rate would be {both:.1%}." if both is not None else "."
     return f"<h2>Duplicates</h2><p>{told}</p><div class='cards'>{''.join(cards)}</div>"
 
 

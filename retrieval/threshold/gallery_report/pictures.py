@@ -1,4 +1,4 @@
-"""Cards of the report: pairs of photos, duplicates and items, with pictures from the gallery."""
+"""Cards of the report: pairs of photos, duplicates and items, with thumbnails from the gallery."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 12  # cards per section
 
 
 def look_alike_cards(report: GalleryReport) -> list[str]:
-    """Return the nearest pairs of photos of two items, one pair of items once."""
+    """Return the nearest pairs of photos of different items, each pair of items once."""
     draws, snapshot = (report.draws or {}).get(OWN), report.snapshot
     if draws is None or snapshot is None:
         return []
@@ -34,14 +34,14 @@ def look_alike_cards(report: GalleryReport) -> list[str]:
         seen.add(pair)
         photos = (str(draws.ids[row]), _photo_of(snapshot, int(draws.nearest[row])))
         distance = float(draws.distances[row]) + report.shift
-        match = " A photo of one returns the other where that is missing." if distance <= report.point.threshold else ""
+        match = " If one is missing, its photo returns the other." if distance <= report.point.threshold else ""
         names = f"{draws.items[row]} and {draws.nearest_items[row]}"
         cards.append(card(report.gallery, photos, f"{names}, {distance:.3f} apart.{match}"))
     return cards
 
 
 def duplicate_cards(report: GalleryReport) -> list[str]:
-    """Return the photos that are in the gallery under two items, as far as the draws found them."""
+    """Return the photos in the gallery under two items, as far as the draws found them."""
     draws, snapshot = (report.draws or {}).get(OWN), report.snapshot
     if draws is None or snapshot is None:
         return []
@@ -60,7 +60,7 @@ def duplicate_cards(report: GalleryReport) -> list[str]:
 
 
 def named_cards(gallery: GalleryProtocol, entries: Iterable[tuple[Sequence[str], str]]) -> list[str]:
-    """Return cards of items, each a list of item ids with what is said of them."""
+    """Return a card for each entry: item ids, and a text about them."""
     cards = []
     for items, text in entries:
         photos = [rows[0][0] for item in items if (rows := gallery.item(item))]

@@ -1,4 +1,4 @@
-"""Style of the report: readable in light and dark, on paper and at the width of a phone."""
+"""Style sheet of the report, for light and dark mode, print and phones."""
 
 from retrieval.svg import STYLE as CHARTS
 

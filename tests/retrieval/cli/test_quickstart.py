@@ -88,7 +88,7 @@ def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> No
     photos = write_folder(tmp_path / "photos", items=range(12), photos=range(2))
     done = run(photos, output)
     assert done.exit_code == 0, done.output
-    assert "This gallery has no threshold, so searches rank items" in done.output
+    assert "This gallery has no threshold, so searches only rank items" in done.output
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         answer = retriever.search(next((photos / "item-03").iterdir()))
     assert (answer.decision, answer.matches) == ("ranked", ())

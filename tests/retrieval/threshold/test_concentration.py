@@ -45,7 +45,7 @@ def test_it_warns_where_a_tenth_of_the_items_lies_in_narrow_families(items: int,
         drawn = catalogue(np.random.default_rng(seed), items, photos, tight=True)
         told = concentration(drawn, drawn.at_share(0.05), 0.05)
         assert told["tenth"] > told["limit"] == 0.2
-        assert "in the tenth of families" in told["warning"]
+        assert "in the worst tenth of families" in told["warning"]
         tight = {str(item) for item in range(items // 10)}
         first = told["worst_families"][0]
         assert len(set(first["items"]) - tight) <= 1  # a stranger may be linked to a family

@@ -61,7 +61,7 @@ def test_the_report_shows_rates_charts_pictures_and_assumptions(report: GalleryR
     assert page.count("<svg") == 2
     for heading in (
         "Of 100 matches, how many are right?",
-        "What other thresholds would do",
+        "Error rates at other thresholds",
         "Items that are hardest to tell apart",
         "What is assumed",
     ):
@@ -107,7 +107,7 @@ def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
     for told in (
         "One &amp; only",
         "the rate would be 7.1%",
-        "the worst tenth of the 8 families the rate is about 31%",
+        "the worst tenth of the 8 families, the rate is about 31%",
         "Much of it is here &lt;b&gt;.",
         "5 similar items: about 38%",
         "left out, 67% of its photos",

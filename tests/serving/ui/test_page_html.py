@@ -56,7 +56,7 @@ def test_p_values_stand_in_words_where_they_were_measured() -> None:
     page = answer_html(with_p_values(result(0.4), 0.004, 0.07, 0.2))
     assert "An unknown item comes this close in 0.4% of searches." in page
     assert page.count("comes this close") == page.count("<figure") == 3
-    assert page.index("Less close: 1 more") < page.index("in 20% of searches")
+    assert page.index("1 more, less close") < page.index("in 20% of searches")
     assert "comes this close" not in answer_html(result(0.4))
 
 
@@ -86,7 +86,7 @@ def test_other_reasons_are_said_in_words() -> None:
     unsure = answer_html(replace(result(0.3), matches=(), decision="no_match", reason="low_certainty"))
     assert "too ambiguous" in unsure
     assert "close enough" not in unsure
-    assert "looks unlike those of this catalogue" in answer_html(replace(result(0.9), reason="out_of_domain"))
+    assert "is unlike those of this catalogue" in answer_html(replace(result(0.9), reason="out_of_domain"))
 
 
 def test_an_outgrown_promise_is_a_warning_on_the_page(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_the_header_has_one_rate_in_a_sentence_and_a_link_to_the_report(retrieve
         "<b>10</b> items",
         "<b>30</b> photos",
         "An unknown item (one that is not in the catalogue) returns a match in <b>about 5.0%</b> of searches.",
-        "measured with other items, not in this catalogue",
+        "measured on other items, not in this catalogue",
         'href="v1/report"',
     ):
         assert told in page

@@ -1,4 +1,4 @@
-"""Synthetic catalogue: drawn items, photographed in two stores, and queries to ask it."""
+"""Synthetic catalogue: drawn items, photographed in two stores, and queries to search it with."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def make_catalogue(
 
     `queries.csv` lists new photos of store_b in random order, with their `kind`: one of each catalogue item ("known"),
     two of each of new items of the same population ("unknown"), new variants of catalogue items ("sibling"), and
-    things from other worlds ("object", "place", "blank", "noise"). The right answer is no match, except for the known.
+    photos of other things ("object", "place", "blank", "noise"). Only queries of the kind "known" have a right match.
 
     Parameters
     ----------

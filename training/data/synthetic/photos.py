@@ -1,6 +1,7 @@
 """Photos of sprites, with background, neighbours, pose, occlusion, light and camera noise.
 
-Every effect grows with the item's `variation` in [0, 1]: near 0 all photos have the same place and pose, near 1 any.
+Every effect grows with the item's `variation` in [0, 1]: near 0 all photos have the same place and pose, near 1 they
+vary freely.
 """
 
 from __future__ import annotations

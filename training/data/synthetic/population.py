@@ -78,10 +78,9 @@ class Population:
 def draw_population(items: int, generator: np.random.Generator) -> Population:
     """Draw a catalogue of `items` items, and the unknown items.
 
-    The catalogue has a random part of the items of all lines. Whole lines are for training. The items that the
-    catalogue does not have are the unknown ones, except for those of training lines. So unknown items are exchangeable
-    with all catalogue items that the model is not fitted on, validation items too: they have variants in the catalogue
-    equally often.
+    The catalogue is a random part of the items of all lines. Training uses whole lines. Items outside the catalogue are
+    unknown items, except those of training lines. Unknown items are therefore exchangeable with all catalogue items
+    that the model is not fitted on, including validation items: both have variants in the catalogue equally often.
     """
     lines = _lines(generator)
     trained = round(items * TRAINED)
@@ -123,7 +122,7 @@ def draw_item(family: str, shape: Shape, number: int, generator: np.random.Gener
 
 
 def _lines(generator: np.random.Generator) -> Iterator[list[SyntheticItem]]:
-    """Yield line after line."""
+    """Yield lines, one at a time."""
     names, counts = list(FAMILIES), dict.fromkeys(FAMILIES, 0)
     while True:
         family = names[int(generator.integers(len(names)))]

@@ -1,4 +1,4 @@
-"""Queries for a synthetic catalogue: photos of known items, unknown items, their variants, and other worlds."""
+"""Queries for a synthetic catalogue: photos of known items, unknown items, new variants, and other things."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KNOWN, UNKNOWN, SIBLING = "known", "unknown", "sibling"
 OTHERS = OBJECT, PLACE, BLANK, NOISE = "object", "place", "blank", "noise"
 KINDS = (KNOWN, UNKNOWN, SIBLING, *OTHERS)
 UNKNOWN_PHOTOS = 2  # per unknown item
-SIBLING_SHARE, OTHER_SHARE = 0.25, 0.05  # siblings, and queries of each other world, relative to the catalogue's items
+SIBLING_SHARE, OTHER_SHARE = 0.25, 0.05  # siblings, and queries of each other kind, relative to items
 NEIGHBOURS = 3  # designs per family that may stand next to an item
 ASKING = STORES[-1]  # the store whose photos are the queries
 
@@ -40,7 +40,7 @@ class Query:
 
 
 class Shelf:
-    """Photographs items next to neighbours of the same family that are in no catalogue."""
+    """Photographs items next to neighbours of the same family that are not in the catalogue."""
 
     def __init__(self, studio: Studio, generator: np.random.Generator) -> None:
         self.studio = studio
@@ -79,7 +79,7 @@ def sibling_queries(known: Sequence[SyntheticItem], shelf: Shelf, seed: int) -> 
 
 
 def other_queries(count: int, shelf: Shelf, seed: int) -> Iterator[Query]:
-    """Yield `count` queries of each other world: objects of other shapes, empty places, blank photos and noise."""
+    """Yield `count` queries of each kind of other thing: other shapes, empty places, blank photos and noise."""
     generator, studio = np.random.default_rng((seed, 7)), shelf.studio
     for number in range(count):
         family, shape = list(OTHER_FAMILIES.items())[number % len(OTHER_FAMILIES)]
