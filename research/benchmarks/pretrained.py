@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=20)
     arguments = parser.parse_args()
     model = Pretrained.load(arguments.model)
-    columns = ("data", "model", "R@1", "FPIR realised for 0.05", "TPIR", "TPIR at exactly 0.05")
+    columns = ("data and model", "R@1", "FPIR realised for 0.05", "TPIR", "TPIR at exactly 0.05")
     with Recorder("pretrained", arguments) as record:
         record.table("frozen", columns)
         for name, file, photos in data_sets(Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))):
@@ -86,8 +86,7 @@ def main() -> None:
                 runs = [repeat(each, seed) for seed in range(arguments.repetitions)]
                 realised = np.array([run.fpir(run.thresholds["own"]) for run in runs])
                 record.add(
-                    name,
-                    kind,
+                    f"{name}, {kind}",
                     f"{recall_at_1(vectors, photos):.3f}",
                     f"{realised.mean():.3f} ± {realised.std():.3f}",
                     f"{np.mean([run.tpir(run.thresholds['own']) for run in runs]):.3f}",
