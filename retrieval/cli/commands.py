@@ -135,8 +135,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
 
     if done.point is None:
         if not bundle_decides:
-            why = done.unanchored or "only a local gallery keeps one"
-            click.echo(f"This gallery has no threshold, so searches rank items and decide nothing: {why}.")
+            click.echo(f"This gallery has no threshold, so searches rank items and decide nothing: {done.unanchored}.")
         elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return
