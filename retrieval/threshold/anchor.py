@@ -181,6 +181,11 @@ def _propose(
         limit = drawn.limit(target, certified=status == CERTIFIED)
         if limit is None:
             continue
+        if cap < 0:
+            raise CalibrationError(
+                f"more than {target:g} of the judged searches for unknown items are at distance 0 from an item",
+                remedy="Check these verdicts, or ask for a larger --target-fpir",
+            )
         limit = min(limit, cap)
         if limit < 0:
             raise CalibrationError(
