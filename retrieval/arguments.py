@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
+from numbers import Integral, Real
 
 import numpy as np
 
@@ -24,5 +24,5 @@ def check_arguments(images: Sequence[object], *, top_k: int, where: str | None, 
     if where is not None and (not isinstance(where, str) or len(where) > MOST_WHERE):
         told = f"{len(where)} characters" if isinstance(where, str) else where
         raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
-    if not 0 <= review <= 1:
+    if not isinstance(review, Real) or not 0 <= review <= 1:
         raise InvalidParameter("review", "lie between 0 and 1", review)

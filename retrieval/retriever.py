@@ -269,12 +269,16 @@ class Retriever:
 
     def _rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
         """Return the rates of a version that is the newest or was searched before, else None."""
-        gallery = self.gallery
-        if version not in self._rates and version == gallery.version:
-            rates = GalleryRates.read(gallery, point, self.bundle.draws_id)
-            if version == gallery.version:  # nothing changed meanwhile
+        if version not in self._rates and version == self.gallery.version:
+            rates = GalleryRates.read(self.gallery, point, self.bundle.draws_id)
+            if version == self.gallery.version:  # nothing changed meanwhile
                 self._rates = {version: rates}
         return self._rates.get(version)
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether the gallery's own threshold serves, and its FPIR in the newest version is unknown."""
+        return self.point is not self.bundle.operating_point and self.rates() is None
 
     def fpir_forecast(self) -> FpirForecast | None:
         """Return the expected FPIR at the gallery's current size, None if it was measured or the bundle cannot tell."""

@@ -28,8 +28,7 @@ from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from retrieval.bundle.operating_point import OperatingPoint
-    from retrieval.threshold.drawn_distances import GalleryRates
+    from retrieval.retriever import Retriever
 
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # maximum on the page
@@ -89,6 +88,7 @@ def serve(
     settings = ServeSettings(**{name: value for name, value in options.items() if value is not None})
     check_exposure(host, settings.keys, insecure=insecure)
     from retrieval.retriever import Retriever
+    from retrieval.threshold.drawn_distances import unmeasured_warning
     from serving.ops.logs import BatchedHandler
 
     from .app import create_app
@@ -102,9 +102,11 @@ def serve(
 
     retriever = reopen()
     point, rates = retriever.point, retriever.rates()
-    click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(point, rates)}")
+    click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")
     if rates is not None and rates.broken(point):
         click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")
+    if retriever.unmeasured:
+        click.echo(f"Warning: {unmeasured_warning(gallery, bundle)}.")
     forecast = retriever.fpir_forecast()
     if forecast is not None and forecast.outgrown:
         click.echo(f"Warning: {forecast.warning(bundle, gallery)}.")
@@ -120,11 +122,12 @@ def serve(
     _run(app, listeners)
 
 
-def _rule(point: OperatingPoint, rates: GalleryRates | None) -> str:
+def _rule(retriever: Retriever) -> str:
     """Return the threshold with its target and status, or that there is none."""
+    point = retriever.point
     if not point.decides:
         return "no threshold yet, so answers only rank items."
-    place = ", set in this gallery" if rates is not None else ""
+    place = "" if point is retriever.bundle.operating_point else ", set in this gallery"
     return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
 
 

@@ -26,6 +26,7 @@ from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
+from retrieval.threshold.drawn_distances import unmeasured_warning
 from retrieval.threshold.feedback import append_feedback, feedback_on
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from serving.http.callers import CALLER
@@ -164,7 +165,8 @@ class Service:
         bundle, gallery, forecast = retriever.bundle, retriever.gallery, retriever.fpir_forecast()
         point, rates = retriever.point, retriever.rates()
         outgrown = "" if forecast is None else forecast.warning()
-        warnings = [outgrown if rates is None else rates.warning(point), self.monitor.warning()]
+        unmeasured = unmeasured_warning() if retriever.unmeasured else ""
+        warnings = [outgrown if rates is None else rates.warning(point), unmeasured, self.monitor.warning()]
         return {
             "bundle_id": bundle.bundle_id,
             "embedding_id": bundle.embedding_id,

@@ -6,8 +6,8 @@ the local gallery only; for a machine failure during an addition, see the Milvus
 consistency.
 
 Draws and the operating point are written after the photos of a change, all of them at once, together with the new
-version. After a crash in between, the draws do not cover the photos (`KeptDraws.covers`), so there are no rates and
-p-values, and the operating point is the earlier one. One process at a time may change a gallery.
+version. After a crash in between, no draws cover the photos (`KeptDraws.covers`), which the rates and p-values take
+into account, and the operating point is the earlier one. One process at a time may change a gallery.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from index.metadata import encode_metadata
 
 from .collection import LONGEST_ID, Collection
 from .photos import MilvusPhotos
-from .reader import MilvusReader
+from .reader import UNKNOWN, MilvusReader
+
+UNFINISHED = {"photos": UNKNOWN, "live_seqs": UNKNOWN}  # facts while photos change: no draws cover such a gallery
 
 
 class MilvusGallery(MilvusReader):
@@ -99,7 +101,8 @@ class MilvusGallery(MilvusReader):
             present = self._existing(new.photo_ids)
             if not upsert:
                 refuse_present(set(present))
-            first = int(self.facts().get("next_seq", 0))
+            facts = self.facts()
+            first = int(facts.get("next_seq", 0))
             rows = [
                 {
                     "photo_id": photo_id,
@@ -114,9 +117,10 @@ class MilvusGallery(MilvusReader):
                 )
             ]
             if count:
-                self._collection.set_facts({"next_seq": first + count})  # first, so that no number is used twice
+                started = {"next_seq": first + count, **UNFINISHED}  # first, so that no number is used twice
+                self._collection.set_facts(started)
                 self._collection.upsert(rows)
-                self._finish(list(present.values()), list(enumerate(new.item_ids, first)), actor)
+                self._finish(facts, list(present.values()), list(enumerate(new.item_ids, first)), actor)
         return count
 
     def remove(
@@ -133,8 +137,10 @@ class MilvusGallery(MilvusReader):
             gone = self._existing(photo_ids)
             gone |= self._seqs(self._collection.walk_items(self._id_fields, item_ids))
             if gone:
+                facts = self.facts()
+                self._collection.set_facts(UNFINISHED)
                 self._collection.delete(sorted(gone))
-                self._finish(list(gone.values()), [], actor)
+                self._finish(facts, list(gone.values()), [], actor)
         return len(gone)
 
     def _existing(self, photo_ids: Sequence[str]) -> dict[str, int]:
@@ -148,13 +154,14 @@ class MilvusGallery(MilvusReader):
     def _seqs(self, rows: Iterable[Any]) -> dict[str, int]:
         return {row["photo_id"]: row.get("seq", -1) for row in rows}
 
-    def _finish(self, removed: Sequence[int], added: Sequence[tuple[int, str]], actor: str) -> None:
-        """Record a change of photos, with the contents of `on_change`, as one new version."""
-        facts = self.facts()
+    def _finish(
+        self, facts: Mapping[str, str], removed: Sequence[int], added: Sequence[tuple[int, str]], actor: str
+    ) -> None:
+        """Record a change of photos, with the contents of `on_change`, as one new version after that of `facts`."""
         version = int(facts.get("version", 0)) + 1
         new: dict[str, object] = {"version": version, "changed_by": actor}
         if self._collection.is_numbered:
-            self._follow(version, removed, added)
+            self._follow(version, removed, added, anew=facts.get("photos") == UNKNOWN)
             count, seqs = int(facts.get("photos", 0)), int(facts.get("live_seqs", 0))
             count += len(added) - len(removed)
             seqs += sum(seq for seq, _ in added) - sum(removed)
@@ -170,12 +177,13 @@ class MilvusGallery(MilvusReader):
             self._collection.set_facts(new)
         self._contents.forget(facts, self.facts())
 
-    def _follow(self, version: int, removed: Sequence[int], added: Sequence[tuple[int, str]]) -> None:
-        """Update the photos in memory after a change, or read them if they are needed."""
-        if self._photos is not None and self._photos.version == version - 1:
+    def _follow(self, version: int, removed: Sequence[int], added: Sequence[tuple[int, str]], *, anew: bool) -> None:
+        """Update the photos in memory after a change; read them if that is asked for or `on_change` needs them."""
+        if self._photos is not None and self._photos.version == version - 1 and not anew:
             self._photos = self._photos.changed(version, removed, added)
         else:
-            self._photos = None if self.on_change is None else MilvusPhotos.read(self._collection, version)
+            needed = anew or self.on_change is not None
+            self._photos = MilvusPhotos.read(self._collection, version) if needed else None
 
     def rebuild_if_due(
         self,

@@ -27,6 +27,8 @@ from .search import nearest_items
 
 UNNUMBERED = "it was made by an earlier version, which did not number the photos; index them into a new gallery"
 
+UNKNOWN = "-1"  # fact about the photos while they change, and after a change that was not finished
+
 
 class MilvusReader:
     """Read access to a gallery on a Milvus cluster."""
@@ -155,8 +157,11 @@ class MilvusReader:
         if not self._collection.is_numbered:
             raise GalleryError(f"{self.path} keeps no draws", remedy=f"Choose another gallery: {UNNUMBERED}")
         with self._guard:
-            if self._photos is None or not (self._changing or self._photos.version == self.version):
-                self._photos = MilvusPhotos.read(self._collection, self.version)
+            if self._photos is None or not self._changing:
+                facts = self.facts()
+                version = int(facts.get("version", 0))
+                if self._photos is None or self._photos.version != version or facts.get("photos") == UNKNOWN:
+                    self._photos = MilvusPhotos.read(self._collection, version)
             return self._photos
 
     @contextmanager

@@ -135,8 +135,7 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
 
     if done.point is None:
         if not bundle_decides:
-            why = done.unanchored or "none was set"
-            click.echo(f"This gallery has no threshold, so searches only rank items: {why}.")
+            click.echo(f"This gallery has no threshold, so searches only rank items: {done.unanchored}.")
         elif done.unanchored:
             click.echo(f"This gallery uses the bundle's threshold: {done.unanchored}.")
         return

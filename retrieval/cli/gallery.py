@@ -82,7 +82,7 @@ def describe_point(opened: Gallery) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.contents import POINT
     from retrieval.bundle.served_point import read_points
-    from retrieval.threshold.drawn_distances import GalleryRates
+    from retrieval.threshold.drawn_distances import GalleryRates, unmeasured_warning
 
     points = read_points(opened.kept(POINT))
     if not points:
@@ -95,8 +95,7 @@ def describe_point(opened: Gallery) -> list[str]:
     ]
     rates = GalleryRates.read(opened, point, newest.draws_id)
     if rates is None:
-        again = command("calibrate", "BUNDLE", opened.path, "--dry-run")
-        return [*lines, f"Its FPIR was not measured in this version; to measure it: {again}"]
+        return [*lines, f"Warning: {unmeasured_warning(opened.path)}."]
     upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
     lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
     warning = rates.warning(point, gallery=opened.path)

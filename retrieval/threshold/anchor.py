@@ -78,7 +78,8 @@ def anchor(
     Raises
     ------
     CalibrationError
-        If no source has `least_items` items, none certifies the target as `certify` asks, or nothing would be found.
+        If no source has `least_items` items, the strictest does not certify the target although `certify` asks for it,
+        or nothing would be found.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
@@ -86,16 +87,16 @@ def anchor(
     labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
     mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
-    if certify and all(status == ESTIMATED for _, status in proposals.values()):
-        raise _uncertified(max(usable.values(), key=lambda drawn: drawn.items), target_fpir)
     source = min(proposals, key=lambda name: proposals[name][0])
     (threshold, status), rates = proposals[source], GalleryRates(usable)
+    if certify and status == ESTIMATED:
+        raise _uncertified(source, usable[source], target_fpir)
     evidence = {
         "anchored": True,
         "source": source,
         "confidence": CONFIDENCE,
         "gallery_items": gallery_items,
-        "shift": shift.to_dict() | ({} if OWN in usable else {"applied": 0.0, "margin": 0.0}),
+        "shift": shift.to_dict(),
         **_sources(usable, proposals, threshold),
         **_rates(rates, source, threshold, target_fpir),
         **_duplicates(draws, rates, shift, threshold),
@@ -126,12 +127,13 @@ def _duplicates(draws: Mapping[str, Draws], rates: GalleryRates, shift: Shift, t
     return {"duplicates": count, "fpir_with_duplicates": fpir}
 
 
-def _uncertified(drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
+def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
     effective = drawn.items / drawn.design_effect(-math.inf)
+    more = "Export a bundle with more calibration items" if source == PROBE else "Add items"
     return CalibrationError(
-        f"{drawn.items} items cannot certify an FPIR of {target_fpir:g}: they count as {effective:.0f} independent "
-        f"ones, and {items_needed(target_fpir)} are needed",
-        remedy="Add items, accept more false matches with a larger --target-fpir, or leave --certify out",
+        f"{drawn.items} {'calibration ' if source == PROBE else ''}items cannot certify an FPIR of {target_fpir:g}: "
+        f"they count as {effective:.0f} independent ones, and {items_needed(target_fpir)} are needed",
+        remedy=f"{more}, accept more false matches with a larger --target-fpir, or leave --certify out",
     )
 
 
@@ -180,6 +182,11 @@ def _propose(
         limit = drawn.limit(target, certified=status == CERTIFIED)
         if limit is None:
             continue
+        if cap < 0:
+            raise CalibrationError(
+                f"more than {target:g} of the judged searches for unknown items are at distance 0 from an item",
+                remedy="Check these verdicts, or ask for a larger --target-fpir",
+            )
         limit = min(limit, cap)
         if limit < 0:
             raise CalibrationError(

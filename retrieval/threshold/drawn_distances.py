@@ -209,6 +209,14 @@ def competing(drawn: Mapping[str, DrawnDistances], *, least_items: int = LEAST_I
     return {name: source for name, source in enough.items() if name != OWN or LABELLED not in enough}
 
 
+def unmeasured_warning(gallery: Path | str = "GALLERY", bundle: Path | str = "BUNDLE") -> str:
+    """Return a warning, with the command to run, for a threshold that was set in an earlier version of a gallery."""
+    return (
+        "The gallery has changed since its threshold was set, and its FPIR in this version was not measured. "
+        f"`{command('calibrate', bundle, gallery)}` sets a new threshold, and shows the old one's FPIR with --dry-run"
+    )
+
+
 @dataclass(frozen=True)
 class GalleryRates:
     """FPIR in one gallery version, by the source of draws with the highest rate."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class GalleryAnchor:
         """Return an operating point to replace one that misses its target, None if there is none or no need for it.
 
         A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
-        if that decides.
+        if that decides. A certified point is replaced by an estimated one if the items left cannot certify the target.
         """
         stored = stored_point(gallery.kept(POINT), self.bundle)
         if stored is None:
@@ -70,14 +70,15 @@ class GalleryAnchor:
             return self.anchored(gallery, draws, cap=cap).point
         if keeps_target(draws, stored):
             return None
-        new = self.anchored(
+        propose = partial(
+            self.anchored,
             gallery,
             draws,
             target_fpir=stored.target_fpir,
             cap=stored.threshold,
-            certify=stored.status == CERTIFIED,
             shift=Shift.of(stored),
-        ).point
+        )
+        new = (propose(certify=True).point if stored.status == CERTIFIED else None) or propose().point
         if new is None or new.threshold >= stored.threshold:
             return None
         limit = FeedbackCap.of(stored)

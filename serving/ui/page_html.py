@@ -68,6 +68,8 @@ def _warnings(retriever: Retriever, *, drift: bool) -> list[str]:
     warnings = []
     if rates is not None and rates.broken(point):
         warnings.append(f"That is more than intended, because the catalogue has changed. {CHECK}")
+    if retriever.unmeasured:
+        warnings.append(f"The catalogue has changed since this was measured. {CHECK}")
     if rates is None and forecast is not None and forecast.outgrown:
         warnings.append(f"That is more than intended, because the catalogue has grown. {CHECK}")
     if drift:

@@ -191,6 +191,32 @@ def test_numbers_are_not_used_twice_after_a_crash(address: str, monkeypatch: pyt
     gallery.close()
 
 
+@pytest.mark.parametrize("change", ["add", "remove"])
+def test_draws_do_not_cover_photos_of_a_change_that_was_not_finished(
+    address: str, change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gallery = MilvusGallery.create(address, dim=DIM, embedding_id="e")
+    gallery.add(["a", "b"], ["x", "y"], unit(2))
+    draws = updated(gallery, None, PLAIN)
+    gallery.keep(draws.pack(), "measure")
+    assert draws.covers(gallery)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MilvusGallery, "_finish", crash)
+        with pytest.raises(KeyboardInterrupt):
+            gallery.add(["c"], ["z"], unit(1, 5)) if change == "add" else gallery.remove(photo_ids=["b"])
+    assert len(gallery.snapshot().seqs) == len(gallery)
+    opened = MilvusGallery.open(address)
+    assert not draws.covers(opened)
+    opened.add(["d"], ["z"], unit(1, 6))
+    assert opened.fingerprint() == MilvusGallery.open(address).snapshot().fingerprint
+    assert not draws.covers(opened)
+    opened.close()
+
+
 def test_a_gallery_of_an_earlier_version_is_searched_but_keeps_nothing(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

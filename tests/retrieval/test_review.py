@@ -72,9 +72,9 @@ def test_the_limit_of_review_is_a_choice(retriever: Retriever) -> None:
     assert [matches for matches, _ in none] == [matches for matches, _ in some]  # the decision stays
     assert sum(len(values) for _, values in none) == 0
     assert 0 < sum(len(values) for _, values in some) < sum(len(values) for _, values in everything)
-    for limit in (-0.1, 1.1, float("nan")):
+    for limit in (-0.1, 1.1, float("nan"), "0.3", None):
         with pytest.raises(InvalidParameter, match="review"):
-            retriever.search(draw(1, 0), review=limit)
+            retriever.search(draw(1, 0), review=limit)  # type: ignore[arg-type]
 
 
 def test_matches_and_review_together_are_at_most_top_k(retriever: Retriever) -> None:

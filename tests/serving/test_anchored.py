@@ -146,6 +146,20 @@ def test_photos_that_another_process_indexes_are_measured(retriever: Retriever, 
     assert "Warning: The gallery has changed" in told
 
 
+def test_a_change_that_was_not_measured_is_told(retriever: Retriever, tmp_path: Path) -> None:
+    place = str(tmp_path / "gallery")
+    with serving(retriever) as client:
+        assert client.get("/v1/info").json()["warnings"] == []
+        assert 'role="alert"' not in header_html(retriever)
+        CliRunner().invoke(group, ["gallery", "remove", place, "--item", "item-03"], catch_exceptions=False)
+        info = client.get("/v1/info").json()
+    assert info["in_gallery"] is None
+    assert any("was not measured" in warning and "retrieval calibrate" in warning for warning in info["warnings"])
+    assert "has changed since this was measured" in header_html(retriever)
+    told = CliRunner().invoke(group, ["gallery", "info", place], catch_exceptions=False).output
+    assert "Warning: The gallery has changed" in told
+
+
 def test_a_gallery_that_grows_over_http_gets_a_threshold_of_its_own(tmp_path: Path) -> None:
     point = OperatingPoint(1.9, "estimated", 0.2, {"fpir": 0.05})
     bundle = make_bundle(tmp_path, point=point, files={FITTED: Fitted.of([], []).pack()})

@@ -161,6 +161,17 @@ def test_a_finished_demo_is_kept(finished: Path) -> None:
     assert (finished / "table.txt").stat().st_mtime_ns == before
 
 
+def test_a_demo_that_was_interrupted_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "demo" / "gallery").mkdir(parents=True)
+
+    def again(output: Path, *, seed: int) -> object:
+        raise RunError(f"drawn again, {sorted(output.iterdir())}", remedy="")
+
+    monkeypatch.setattr("training.demo.cli.run_demo", again)
+    result = CliRunner().invoke(demo, ["-o", str(tmp_path / "demo"), "--keep"])
+    assert "drawn again, []" in str(result.exception)
+
+
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("ten years of work")
     result = CliRunner().invoke(demo, ["-o", str(tmp_path)])

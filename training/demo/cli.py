@@ -46,7 +46,7 @@ def demo(output: Path, seed: int, keep: bool) -> None:
     """
     started = time.perf_counter()
     if output.exists() and any(output.iterdir()):
-        if keep and (output / "gallery").exists():
+        if keep and (output / "table.txt").exists():  # it is written last
             click.echo(f"Kept the finished demo in {output}.")
             click.echo((output / "table.txt").read_text())
             return

@@ -102,6 +102,7 @@ def sources_table(report: GalleryReport, rates: GalleryRates) -> str:
             continue
         drawn = rates.sources.get(name) or DrawnDistances.of_source(name, source, shift=report.shift, fitted=())
         proposed = evidence.get("sources", {}).get(name, {}).get("threshold")
+        replaced = name == OWN and LABELLED in rates.sources  # by users' photos
         rows.append(
             (
                 html.escape(SOURCES.get(name, name)) + (" (in use)" if name == evidence.get("source") else ""),
@@ -109,7 +110,7 @@ def sources_table(report: GalleryReport, rates: GalleryRates) -> str:
                 f"{len(drawn.distances):,}",
                 f"{drawn.fpir(report.point.threshold):.1%}" if drawn.items else "–",
                 f"{drawn.fpir_upper(report.point.threshold):.1%}" if drawn.items else "–",
-                "too few items" if proposed is None else f"{proposed:.3f}",
+                f"{proposed:.3f}" if proposed is not None else "replaced" if replaced else "too few items",
             )
         )
     columns = ("searches with", "items", "photos", "return a match", "upper 95 % bound", "proposed threshold")

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from index.draws import NOBODY, Draws
-from index.kept_draws import OWN
+from index.kept_draws import OWN, KeptDraws
 from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoint
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.threshold.anchor import anchor, precision
 from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates, competing
-from retrieval.threshold.query_shift import gallery_shift
+from retrieval.threshold.query_shift import Shift, gallery_shift
 
 
 def draws(
@@ -132,6 +132,27 @@ def test_enough_items_certify_and_a_cap_tightens() -> None:
     assert capped.threshold == point.threshold / 2
 
 
+def test_asked_to_certify_a_point_is_certified_or_refused() -> None:
+    many = draws(np.random.default_rng(0).uniform(0.3, 1.3, 400), np.arange(400))
+    few = draws(np.random.default_rng(1).uniform(0.1, 1, 25), np.arange(25))
+    assert anchor({OWN: many, PROBE: few}, 0.05, gallery_items=400).status == ESTIMATED  # the probes are stricter
+    with pytest.raises(CalibrationError, match="25 calibration items cannot certify"):
+        anchor({OWN: many, PROBE: few}, 0.05, gallery_items=400, certify=True)
+    far = draws(few.distances + 1, np.arange(25))
+    assert anchor({OWN: many, PROBE: far}, 0.05, gallery_items=400, certify=True).status == CERTIFIED
+
+
+def test_a_shift_is_kept_for_own_draws_that_come_later() -> None:
+    generator = np.random.default_rng(0)
+    own, probes = draws(generator.uniform(0.5, 1, 40), np.arange(40)), draws(generator.random(40), np.arange(40))
+    shift = Shift(-0.1, 0.01, 40)
+    point = anchor({PROBE: probes}, 0.05, gallery_items=40, shift=shift)
+    rates = GalleryRates.of(KeptDraws("m", {OWN: own, PROBE: probes}, frozenset()), point)
+    assert rates is not None
+    assert rates.sources[OWN].distances == pytest.approx(np.sort(own.distances) - 0.1)
+    assert rates.sources[OWN].margin == shift.margin
+
+
 def test_utility_may_ask_for_less_than_the_promise_allows() -> None:
     generator = np.random.default_rng(0)
     other = generator.uniform(0.5, 1, 60)
@@ -150,6 +171,8 @@ def test_too_few_items_and_a_model_that_finds_nothing_are_refused() -> None:
     lost = draws(np.linspace(0.1, 0.5, 40), np.arange(40), own=np.full(40, 1.0))
     with pytest.raises(CalibrationError, match="TPIR 0"):
         anchor({OWN: lost}, 0.05, gallery_items=40)
+    with pytest.raises(CalibrationError, match="judged searches"):
+        anchor({OWN: draws(np.linspace(0.1, 0.5, 40), np.arange(40))}, 0.05, gallery_items=40, cap=-5e-324)
     with pytest.raises(InvalidParameter):
         anchor({OWN: lost}, 1.0, gallery_items=40)
     with pytest.raises(

@@ -207,6 +207,21 @@ def test_tightening_follows_growth_in_the_same_transaction_and_never_loosens(tmp
         )
 
 
+def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_certify_one(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    with Gallery.open(tmp_path / "g") as gallery:
+        certified = OperatingPoint(1.9, "certified", 0.05, {"anchored": True, "certified": [OWN]})
+        gallery.keep({POINT: pack_points(None, bundle, certified)}, "calibrate")
+        gallery.on_change = GalleryAnchor(bundle, tighten=True)
+        gallery.remove(item_ids=["item-00"])
+        point = stored_point(gallery.kept(POINT), bundle)
+        assert point is not None
+        assert point.threshold < 1.9
+        assert point.status == "estimated"  # 29 items cannot certify 5 %
+        assert point.evidence["fpir"] <= 0.05
+
+
 def test_indexing_tightens_once_for_many_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "MEASURED", 40)
     bundle = bundle_of(tmp_path)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from index.contents import POINT
 from index.gallery import Gallery
+from index.kept_draws import OWN
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -20,6 +21,7 @@ from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
 from retrieval.cli.main import group
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
 from retrieval.threshold.gallery_report.data import GalleryReport
 from retrieval.threshold.gallery_report.page import ASSUMED, render_gallery_report
 
@@ -116,6 +118,17 @@ def test_evidence_that_a_point_may_have_is_shown(report: GalleryReport) -> None:
         assert told in page
     assert ASSUMED[0] not in page
     assert "<script" not in page
+
+
+def test_own_draws_that_users_photos_replace_are_not_called_too_few(report: GalleryReport) -> None:
+    assert report.rates is not None
+    assert report.draws is not None
+    draws, rates = {**report.draws, LABELLED: report.draws[OWN]}, GalleryRates({LABELLED: report.rates.sources[OWN]})
+    sources = {LABELLED: report.point.evidence["sources"][OWN]}
+    point = replace(report.point, evidence={**report.point.evidence, "source": LABELLED, "sources": sources})
+    page = render_gallery_report(replace(report, point=point, draws=draws, rates=rates))
+    assert "<td>replaced</td>" in page
+    assert "too few items" not in page
 
 
 def test_the_bundles_threshold_is_not_reported_as_measured_here(report: GalleryReport) -> None:
