@@ -21,7 +21,9 @@ WAITING = (
     "<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p>"
     "</div>"
 )
-NO_THRESHOLD = "There are too few items to tell a match from no match: the closest ones are shown, right or not."
+NO_THRESHOLD = (
+    "This search cannot tell yet whether an item is in the catalogue: it shows the closest ones, right or not."
+)
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
     "The shorter the bar, the closer the item. A match ends before the line.</p>"
