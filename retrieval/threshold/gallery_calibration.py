@@ -15,7 +15,6 @@ from index.distance import accepts
 from index.draws import Probes
 from index.kept_draws import OWN
 from index.protocol import GalleryProtocol
-from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point

@@ -326,7 +326,7 @@ def test_labelled_photos_that_are_in_the_gallery_are_left_out(tmp_path: Path) ->
         assert proposal.refused == [("item-03/copy.jpg", "the photo is in the gallery, so it would find itself")]
         assert proposal.labelled is not None
         assert len(proposal.labelled.ids) == 30
-        with pytest.raises(DataError, match="none of the labelled photos can be used.* it would find itself"):
+        with pytest.raises(DataError, match=r"none of the labelled photos can be used.* it would find itself"):
             propose(bundle, gallery, photos=read_catalogue(tmp_path / "photos-0-30"))
 
 
