@@ -206,7 +206,7 @@ def describe(point: OperatingPoint) -> list[str]:
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
         if "closest_is_right" in evidence:  # not in older galleries
-            found += f" as a match; with or without a match, it is the closest for {evidence['closest_is_right']:.0%}"
+            found += f" as a match; for {evidence['closest_is_right']:.0%} the right item is the closest, match or not"
     of_users = evidence["tpir_of"] == "labelled queries"
     more = (
         ""
