@@ -47,7 +47,7 @@ WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched regio
 SIDES = ("left", "right", "top", "bottom")
 QUESTIONS = {  # by whether the answer is a match
     True: "<p>Is this right?</p>",
-    False: "<p>Is it one of these? If so, choose it. If not:</p>",
+    False: "<p>If one of these is right, say so below its picture. If not:</p>",
 }
 VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
 
@@ -151,7 +151,7 @@ async def _search(
         image: Source = await to_thread.run_sync(uploads.read, token, event.client)
         if tuple(box) != WHOLE_PHOTO:
             image, _ = await service.pool.run(partial(_part_of, image, box))
-        result = await service.search(image, top_k=TOP_K, request_id=event.request_id)
+        result = await service.search(image, top_k=TOP_K, any_review=True, request_id=event.request_id)
     except (ImageRefused, NoSuchThing, Busy) as error:
         event.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), None

@@ -56,7 +56,9 @@ def _status(report: GalleryReport) -> str:
     else:
         of = html.escape(str(evidence.get("tpir_of") or "photos whose item is in the catalogue"))
         also = "" if wrong is None else f", and {wrong:.1%} return another item first"
-        lines.append(f"<b>{tpir:.0%}</b> of {of} find their item{also}.")
+        closest = evidence.get("closest_is_right")
+        ranks = "" if closest is None else f" With or without a match, the right item is the closest for {closest:.0%}."
+        lines.append(f"<b>{tpir:.0%}</b> of {of} find their item as a match{also}.{ranks}")
     if not evidence.get("anchored"):
         lines.append("This was measured with other items, not in this catalogue.")
     lines += [html.escape(f"{caveat}.") for caveat in ([] if evidence.get("anchored") else point.caveats())]
@@ -127,7 +129,7 @@ def _concentration(report: GalleryReport) -> str:
                   for row in concentration.get("attracting", ())]  # fmt: skip
     parts = [
         _section("Families of similar items with the most false matches", named_cards(report.gallery, families_cards)),
-        _section("Items most often mistaken for others when left out", named_cards(report.gallery, items)),
+        _section("Items whose photos return a match when the item is left out", named_cards(report.gallery, items)),
         _section("Items that unknown items are mistaken for", named_cards(report.gallery, attracting)),
     ]
     return (f"<h2>Where the false matches are</h2>{told}" if told else "") + "".join(parts)
