@@ -104,14 +104,17 @@ class Service:
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
+        any_review: bool = False,
         request_id: str = "",
     ) -> SearchResult:
         """Search with one photo in the pool.
 
+        With `any_review` the candidates for review may have any p-value, unless the settings ask for none.
+
         Raises Busy when the queue is full or the deadline passes.
         """
         retriever = self.retriever
-        review = self.settings.review
+        review = 1.0 if any_review and self.settings.review else self.settings.review
         work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
         try:
             result, waited = await self.pool.run(work)

@@ -60,7 +60,7 @@ WORDS = {
     "gallery": "gallery",
     "gallery.path": "gallery",
     "opened.path": "gallery",
-    "LABELLED.csv": "photos",
+    "LABELLED.csv": "labelled",
     "photos": "photos",
     "output / 'run'": "NEW",
     "gallery_path": "gallery",
@@ -223,6 +223,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = make_bundle(folder, point=calibrate(scores), files=files)
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
+    write_folder(folder / "labelled", items=range(20), photos=range(4, 5))
     new_signing_key(folder / "shop.key")
     sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(folder / "shop.key"))
     add_key(folder / "keys.json", "shop", "search")
@@ -294,7 +295,8 @@ def check_runs(case: Printed, shop: Path, monkeypatch: pytest.MonkeyPatch, capsy
             shutil.copytree(shop / name, own / name)
     for name in ("keys.json", "shop.key", "shop.key.pub", "settings.toml"):
         shutil.copy(shop / name, own / name)
-    (own / "photos").symlink_to(shop / "photos", target_is_directory=True)
+    for name in ("photos", "labelled"):
+        (own / name).symlink_to(shop / name, target_is_directory=True)
     monkeypatch.chdir(own)
     line = command(*case.words(own))
     assert run_line(line, monkeypatch) == 0, f"{line}\n{capsys.readouterr().err}"

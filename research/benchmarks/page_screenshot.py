@@ -62,6 +62,7 @@ def main(
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         scheme: Literal["dark", "light"] = "dark" if dark else "light"
         page = browser.new_page(viewport={"width": width, "height": height or 820}, color_scheme=scheme)
+        page.set_default_timeout(120_000)  # ms; a busy machine needs long to load the page
         page.goto(address)
         page.locator("#answer .r-empty").wait_for()
         page.locator("input[type=file]").first.set_input_files(photo)

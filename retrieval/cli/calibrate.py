@@ -13,6 +13,7 @@ from index.shell import command
 
 from .commands import show_lines
 from .feedback_options import feedback_options, show_tally
+from .next_step import show_next
 from .options import Place
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def calibrate(
     if not as_json:
         click.echo("Nothing was written." if dry_run else f"Wrote the threshold to {gallery}.")
     if not as_json and not dry_run:
-        click.echo(f"Next: {command('serve', bundle, gallery)}")
+        show_next(command("serve", bundle, gallery))
 
 
 def show_proposal(proposal: Proposal) -> None:

@@ -19,6 +19,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
 
 from .gallery import MEMORY, describe_index, describe_rebuild
+from .next_step import show_next
 from .options import Place
 from .signing_options import trust_option
 
@@ -126,7 +127,7 @@ def index(
     show_expectations(done, bundle, output, bundle_decides=opened.operating_point.decides)
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle, output)}.")
-    click.echo(f"Next: {command('serve', bundle, output)}")
+    show_next(command("serve", bundle, output))
 
 
 def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from index.shell import command
 from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
-from retrieval.errors import InvalidParameter
 from retrieval.files import check_place
 
 Folder = click.Path(path_type=Path)
@@ -66,21 +66,28 @@ def quickstart(
     Example:
       retrieval quickstart photos/
     """
-    if queries is not None and not queries.exists():
-        raise InvalidParameter("queries", "be an existing file", str(queries))
     catalogue = read_catalogue(photos)
+    if queries is not None:
+        read_catalogue(queries)  # a mistake in it is found before anything is written
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
     bundle, gallery = output / "bundle", output / "gallery"
     check_place(bundle)
     if bundle.exists():
-        click.echo(f"Keeping the model in {bundle}. To use another one, remove it or choose another directory with -o.")
+        click.echo(
+            f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another directory "
+            "with -o."
+        )
     else:
         options = ["--fit", photos] if fit else []
         _run("export", "--pretrained", backbone, *options, "--target-fpir", f"{target_fpir:g}", "-o", bundle)
     _run("index", bundle, photos, "-o", gallery)
-    if queries is not None:
-        _run("calibrate", bundle, gallery, "--queries", queries)
-    else:
+    decides, target_now = _threshold(bundle, gallery)
+    options = [] if queries is None else ["--queries", queries]
+    if target_now != target_fpir and _is_given("target_fpir"):
+        options += ["--target-fpir", f"{target_fpir:g}"]  # the model and the gallery of an earlier run have another one
+    if options:
+        _run("calibrate", bundle, gallery, *options)
+    elif decides:
         click.echo(
             f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
             f"`item_id`: {command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
@@ -98,10 +105,24 @@ def quickstart(
 
 def _run(verb: str, *arguments: object) -> None:
     """Print a command and run it."""
-    root = click.get_current_context().find_root().command
+    context = click.get_current_context()
+    root = context.find_root().command
     words = [verb, *map(str, arguments)]
     click.secho(f"\n$ {shlex.join(['retrieval', *words])}", bold=True)
-    root.main(words, prog_name="retrieval", standalone_mode=False)
+    root.main(words, prog_name="retrieval", standalone_mode=False, parent=context)
+
+
+def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:
+    """Return whether a gallery has a threshold, and its target FPIR."""
+    from retrieval.retriever import Retriever
+
+    with Retriever.open(bundle, gallery) as retriever:
+        return retriever.point.decides, retriever.point.target_fpir
+
+
+def _is_given(name: str) -> bool:
+    """Return whether an option was given on the command line."""
+    return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _can_train(photos: Sequence[Photo]) -> bool:

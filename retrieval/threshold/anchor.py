@@ -148,7 +148,7 @@ def _competing(
         count = max((drawn.items for drawn in distances.values()), default=0)
         raise CalibrationError(
             f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
-            remedy="Add items to the gallery, or export a bundle with more calibration items",
+            remedy="Add items to the gallery",
         )
     return usable
 
@@ -210,6 +210,7 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
     return {
         "tpir": rates.tpir,
         "tpir_of": "labelled queries" if labelled else "catalogue photos",
+        "closest_is_right": identification_rates(mated, np.inf).tpir,  # at any distance
         "misidentification": rates.misidentification,
         "precision": {
             f"{share:g}": precision(rates.tpir, rates.misidentification, fpir, unknown=share)

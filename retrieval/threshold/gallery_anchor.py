@@ -26,6 +26,7 @@ from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .query_shift import Shift, gallery_shift
 from .verdicts import FeedbackCap
 
+FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
 
@@ -204,13 +205,21 @@ def describe(point: OperatingPoint) -> list[str]:
         found = "The share of photos that find their item was not measured"
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
+        if "closest_is_right" in evidence:  # not in older galleries
+            found += f" as a match; for {evidence['closest_is_right']:.0%} the right item is the closest, match or not"
     of_users = evidence["tpir_of"] == "labelled queries"
     more = (
         ""
         if of_users
         else "; to measure it on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     )
-    return [f"An unknown item returns a match in {promise}.", f"{found}{more}.", *_details(evidence)]
+    lines = [f"An unknown item returns a match in {promise}.", f"{found}{more}."]
+    if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
+        lines.append(
+            "The other searches list the closest items to pick from. For more matches, add items, train a model, or "
+            "accept more false matches with a larger --target-fpir."
+        )
+    return [*lines, *_details(evidence)]
 
 
 def _details(evidence: Mapping[str, Any]) -> list[str]:

@@ -15,13 +15,12 @@ from index.distance import accepts
 from index.draws import Probes
 from index.kept_draws import OWN
 from index.protocol import GalleryProtocol
-from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point
 from retrieval.catalogue.read import Photo
 from retrieval.errors import CalibrationError, DataError
-from retrieval.indexing.worker import embed_batch
+from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
 from .drawn_distances import LABELLED, GalleryRates
 from .feedback import Feedback
@@ -137,7 +136,8 @@ def propose(
         )
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
-    labelled, refused = (None, []) if photos is None else _embed(bundle, photos)
+    indexed = set(gallery.values(CONTENT).values())
+    labelled, refused = (None, []) if photos is None else _embed(bundle, photos, indexed)
     if labelled is not None:
         _check_items(gallery, labelled)
     tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
@@ -163,15 +163,25 @@ def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:
         )
 
 
-def _embed(bundle: Bundle, photos: Sequence[Photo]) -> tuple[Probes, list[tuple[str, str]]]:
-    """Return the vectors of the usable labelled photos, and the id and reason of each refused photo."""
+def _embed(bundle: Bundle, photos: Sequence[Photo], indexed: Collection[str]) -> tuple[Probes, list[tuple[str, str]]]:
+    """Return the vectors of the usable labelled photos, and the id and reason of each refused photo.
+
+    `indexed` has the content hashes of the gallery's photos: a photo that is in the gallery would find itself.
+    """
     embedder = bundle.embedder()
     batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
-    vectors = [batch.vectors for batch in batches if batch.vectors is not None]
-    if not vectors:
+    whole = sum(batches, Batch())
+    kept = [place for place, digest in enumerate(whole.hashes) if digest not in indexed]
+    refused += [
+        (photo.photo_id, "the photo is in the gallery, so it would find itself")
+        for photo, digest in zip(whole.photos, whole.hashes, strict=True)
+        if digest in indexed
+    ]
+    if whole.vectors is None or not kept:
         raise DataError(
-            "none of the labelled photos can be used", remedy=f"Check them: `{command('data', 'check', 'PHOTOS')}`"
+            f"none of the labelled photos can be used, such as {refused[0][0]}: {refused[0][1]}",
+            remedy="Label photos that users took and that are not in the gallery",
         )
-    kept = [photo for batch in batches for photo in batch.photos]
-    return Probes(np.concatenate(vectors), [p.photo_id for p in kept], [p.item_id for p in kept]), refused
+    ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
+    return Probes(whole.vectors[kept], ids, items), refused

@@ -71,13 +71,15 @@
     if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
   });
 
-  // scroll to an answer that is below the visible part of the screen
+  // scroll to an answer that is outside of the visible part of the screen
   let last = null;
   function showAnswer() {
     const banner = document.querySelector("#answer .r-banner");
     if (banner === last) return;
     last = banner;
-    if (!banner || banner.getBoundingClientRect().bottom + 200 <= window.innerHeight) return;
+    if (!banner) return;
+    const place = banner.getBoundingClientRect();
+    if (place.top >= 0 && place.bottom + 200 <= window.innerHeight) return;
     const still = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     banner.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" });
   }

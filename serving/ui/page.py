@@ -151,7 +151,7 @@ async def _search(
         image: Source = await to_thread.run_sync(uploads.read, token, event.client)
         if tuple(box) != WHOLE_PHOTO:
             image, _ = await service.pool.run(partial(_part_of, image, box))
-        result = await service.search(image, top_k=TOP_K, request_id=event.request_id)
+        result = await service.search(image, top_k=TOP_K, any_review=True, request_id=event.request_id)
     except (ImageRefused, NoSuchThing, Busy) as error:
         event.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), None

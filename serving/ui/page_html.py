@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from retrieval.bundle.operating_point import CERTIFIED
-from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, Match, SearchResult, p_value_words
+from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, REVIEW_P, Match, SearchResult, p_value_words
 from retrieval.retriever import Retriever
 
 REVIEWED = 6  # largest number of candidates for review that are shown
@@ -21,7 +21,9 @@ WAITING = (
     "<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p>"
     "</div>"
 )
-NO_THRESHOLD = "There are too few items to decide what is a match. The closest items are shown, right or wrong."
+NO_THRESHOLD = (
+    "This search cannot tell yet whether an item is in the catalogue: it shows the closest ones, right or not."
+)
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
     "The shorter the bar, the closer the item. The bar of a match ends before the line.</p>"
@@ -158,7 +160,7 @@ def _card(match: Match, number: int, result: SearchResult, scale: float) -> str:
     width, threshold = 100 * match.distance / scale, result.threshold
     limit = "" if threshold is None else f", threshold {threshold:.4f}"
     line = "" if threshold is None else f'<u style="left:{100 * threshold / scale:.1f}%"></u>'
-    words = "" if match.p_value is None else f'<span class="r-p">{_sentence(p_value_words(match.p_value))}</span>'
+    words = "" if match.p_value is None else f'<span class="r-p">{_closeness(match.p_value)}</span>'
     label = "It is this one"
     pick = f'<button type="button" class="r-pick" data-pick="{number}" aria-label="{label}: {title}">{label}</button>'
     return (
@@ -173,5 +175,7 @@ def _card(match: Match, number: int, result: SearchResult, scale: float) -> str:
     )
 
 
-def _sentence(clause: str) -> str:
+def _closeness(p_value: float) -> str:
+    """Return what a p-value says, as a sentence for visitors; a large one has no figure."""
+    clause = p_value_words(p_value) if p_value <= REVIEW_P else "photos of unknown items often come this close"
     return f"{clause[:1].upper()}{clause[1:]}."

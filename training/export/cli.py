@@ -14,6 +14,7 @@ from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.commands import show_expectations
+from retrieval.cli.next_step import show_next
 from retrieval.cli.settings_options import GroupedCommand
 from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
@@ -171,7 +172,7 @@ def export(
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
     if photos is None:
-        click.echo(f"Next: {command('index', output, 'PHOTOS', '-o', f'galleries/{output.name}')}")
+        show_next(command("index", output, "PHOTOS", "-o", f"galleries/{output.name}"))
         return
     gallery_path = gallery_output or Path("galleries") / output.name
     _index(output, bundle, photos, gallery_path)

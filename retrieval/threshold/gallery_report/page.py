@@ -56,7 +56,9 @@ def _status(report: GalleryReport) -> str:
     else:
         of = html.escape(str(evidence.get("tpir_of") or "photos whose item is in the catalogue"))
         also = "" if wrong is None else f", and {wrong:.1%} return another item first"
-        lines.append(f"<b>{tpir:.0%}</b> of {of} find their item{also}.")
+        closest = evidence.get("closest_is_right")
+        ranks = "" if closest is None else f" With or without a match, the right item is the closest for {closest:.0%}."
+        lines.append(f"<b>{tpir:.0%}</b> of {of} find their item as a match{also}.{ranks}")
     if not evidence.get("anchored"):
         lines.append("This was measured with other items, not in this catalogue.")
     lines += [html.escape(f"{caveat}.") for caveat in ([] if evidence.get("anchored") else point.caveats())]

@@ -54,7 +54,9 @@ def test_photos_become_a_search(tiny: Pretrained, tmp_path: Path, monkeypatch: p
     assert commands(done) == ["export", "index"]
     assert "60 photos of 30 items" in done.output
     assert "An unknown item returns a match" in done.output
-    assert f"Next: retrieval serve {tmp_path}/q/bundle {tmp_path}/q/gallery" in done.output
+    assert [line for line in done.output.splitlines() if line.startswith("Next:")] == [
+        f"Next: retrieval serve {tmp_path}/q/bundle {tmp_path}/q/gallery"
+    ]
     with Retriever.open(tmp_path / "q/bundle", tmp_path / "q/gallery") as retriever:
         assert retriever.point.target_fpir == 0.1
         answer = retriever.search(photos / "item-03" / next((photos / "item-03").iterdir()).name)
@@ -70,6 +72,17 @@ def test_a_second_run_keeps_the_model_and_adds_photos(output: Path, tmp_path: Pa
     assert commands(done) == ["index"]
     assert "Keeping the model" in done.output
     assert "4 photos added" in done.output
+
+
+def test_a_second_run_sets_another_target(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(30), photos=range(2))
+    run(photos, output)
+    done = run(photos, output, "--target-fpir", "0.2")
+    assert done.exit_code == 0, done.output
+    assert commands(done) == ["index", "calibrate"]
+    assert commands(run(photos, output)) == ["index"]
+    with Retriever.open(output / "bundle", output / "gallery") as retriever:
+        assert retriever.point.target_fpir == 0.2
 
 
 def test_each_photo_of_a_flat_folder_is_an_item(output: Path, tmp_path: Path) -> None:
@@ -89,6 +102,7 @@ def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> No
     done = run(photos, output)
     assert done.exit_code == 0, done.output
     assert "This gallery has no threshold, so searches only rank items" in done.output
+    assert "LABELLED.csv" not in done.output
     with Retriever.open(output / "bundle", output / "gallery") as retriever:
         answer = retriever.search(next((photos / "item-03").iterdir()))
     assert (answer.decision, answer.matches) == ("ranked", ())
