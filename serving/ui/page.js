@@ -71,7 +71,7 @@
     if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
   });
 
-  // scroll to an answer outside the visible part of the screen
+  // scroll to an answer that is outside of the visible part of the screen
   let last = null;
   function showAnswer() {
     const banner = document.querySelector("#answer .r-banner");

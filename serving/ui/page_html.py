@@ -21,7 +21,9 @@ WAITING = (
     "<p>You get the catalogue item it shows. If the search is not sure, you get the closest ones to choose from.</p>"
     "</div>"
 )
-NO_THRESHOLD = "This search cannot decide yet what is a match. The closest items are shown, right or wrong."
+NO_THRESHOLD = (
+    "This search cannot tell yet whether an item is in the catalogue: it shows the closest ones, right or not."
+)
 LEGEND = (
     '<p class="r-legend"><span class="r-bar"><i style="width:45%"></i><u style="left:70%"></u></span>'
     "The shorter the bar, the closer the item. The bar of a match ends before the line.</p>"

@@ -81,7 +81,7 @@ def test_the_endpoint_ranks_and_takes_no_verdicts(retriever: Retriever, tmp_path
 def test_the_page_shows_the_closest_items_and_claims_nothing(retriever: Retriever) -> None:
     head, page = header_html(retriever), answer_html(retriever.search(draw(1, 5)))
     for text in (head, page):
-        assert "cannot decide yet what is a match" in text
+        assert "cannot tell yet whether an item is in the catalogue" in text
         assert "inf" not in text
         assert "Not in the catalogue" not in text
     assert page.count("<figure") == 6
