@@ -78,8 +78,7 @@ def anchor(
     Raises
     ------
     CalibrationError
-        If no source has `least_items` items, the strictest does not certify the target although `certify` asks for it,
-        or nothing would be found.
+        If no source has `least_items` items, `certify` asks for more than the strictest can, or nothing would be found.
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
