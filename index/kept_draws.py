@@ -59,7 +59,7 @@ class KeptDraws:
         try:
             content = gallery.kept(DRAWS)
             return None if content is None else cls._unpacked(load_arrays(content))
-        except (GalleryCorrupt, ValueError, KeyError, TypeError, BadZipFile):
+        except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
             return None
 
     @classmethod

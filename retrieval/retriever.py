@@ -259,7 +259,7 @@ class Retriever:
     def _served(self, stored: bytes | None) -> OperatingPoint:
         """Return the operating point that serves, given the one that the gallery keeps."""
         last = self._last_point
-        if stored is not last[0]:
+        if stored is not last[0] and stored != last[0]:
             last = self._last_point = stored, served_point(stored, self.bundle)
         return last[1]
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from index.distance import PLAIN, DistanceForm
+from index.segments import sync_folder
 from index.shell import command
 from retrieval.errors import BundleCorrupt, BundleError
 from retrieval.images import Preprocessing
@@ -194,6 +195,7 @@ def write_bundle(
                 file.flush()
                 os.fsync(file.fileno())
         aside.rename(path)
+        sync_folder(path.parent)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:

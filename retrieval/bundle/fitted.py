@@ -35,6 +35,10 @@ class Fitted:
         """Hash item ids and the content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents))
 
+    def __len__(self) -> int:
+        """Return the number of items and photos."""
+        return len(self.items) + len(self.photos)
+
     def contains(self, item_id: str, content: str | None) -> bool:
         """Return whether the model was fitted on this item, or on a photo with this content hash."""
         return _hash(item_id) in self._items or (content is not None and _hash(content) in self._photos)

@@ -42,7 +42,13 @@ TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which traini
     help="Fit the model's features to the catalogue if that finds more items. This needs 60 items with several "
     "photos. Items that it uses (at most half) do not count for the threshold.",
 )
-@click.option("--target-fpir", type=float, default=0.05, show_default=True, help="Target FPIR of the threshold.")
+@click.option(
+    "--target-fpir",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="Target FPIR of the threshold.",
+)
 @click.option("--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them.")
 @click.option("--serve/--no-serve", default=True, show_default=True, help="Serve the search page at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port of the page.")

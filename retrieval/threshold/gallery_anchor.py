@@ -24,7 +24,7 @@ from retrieval.indexing.worker import CONTENT
 from .anchor import anchor
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .query_shift import Shift, gallery_shift
-from .verdicts import FeedbackCap
+from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
@@ -82,8 +82,7 @@ class GalleryAnchor:
         new = (propose(certify=True).point if stored.status == CERTIFIED else None) or propose().point
         if new is None or new.threshold >= stored.threshold:
             return None
-        limit = FeedbackCap.of(stored)
-        return new if limit is None else limit.kept_with(new)
+        return FeedbackCaps.of(stored).kept_with(new)
 
     def follow(self, gallery: Drawable, *, unanchored: bool = False) -> bool:
         """Update the draws with each change of photos, if the gallery keeps an operating point of this bundle.
@@ -104,13 +103,14 @@ class GalleryAnchor:
         probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
+        some = fitted is None or len(fitted) > 0
         draws = update_draws(
             gallery,
             KeptDraws.read(gallery) if labelled is None else None,
             model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
-            is_fitted=is_fitted,
+            is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
             content_key=CONTENT,
         )
         asked = () if queries is None else dict.fromkeys(queries.items)

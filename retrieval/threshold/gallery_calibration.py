@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,7 +25,7 @@ from .drawn_distances import LABELLED, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor, read_queries
 from .stored_searches import ChangedAnswers, stored_searches
-from .verdicts import strictest_cap, weigh
+from .verdicts import FeedbackCaps, weigh
 
 BATCH = 64  # labelled photos per batch
 
@@ -141,14 +140,13 @@ def propose(
     if labelled is not None:
         _check_items(gallery, labelled)
     tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
-    cap = strictest_cap(tally, before, target)
+    caps = FeedbackCaps.of(before)
+    caps = caps if tally is None else caps.with_verdicts(tally, target)
     anchor = GalleryAnchor(bundle)
     draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
-    anchored = anchor.anchored(
-        gallery, draws, target_fpir=target, cap=math.inf if cap is None else cap.threshold, certify=certify
-    )
-    if anchored.point is not None and cap is not None:
-        anchored = replace(anchored, point=cap.kept_with(anchored.point))
+    anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
+    if anchored.point is not None:
+        anchored = replace(anchored, point=caps.kept_with(anchored.point))
     return Proposal(anchor, before, anchored, labelled, feedback, refused)
 
 

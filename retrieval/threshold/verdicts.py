@@ -3,7 +3,7 @@
 A search counts as one of an unknown item if its answer was judged "unknown", or if a no-match was judged "right".
 Feedback caps the threshold at the largest value that returns something for at most the target share of these searches.
 Feedback is biased, because people report what they notice: it can tighten a threshold, but never certifies or loosens
-one. The gallery's operating point keeps the cap, which applies to later calibrations for the same or a lower target.
+one. The gallery's operating point keeps each cap, which applies to later calibrations for the same or a lower target.
 
 Verdicts may also be false, and a key may be stolen. The influence of each key that the operator does not trust by name
 is therefore limited in two ways:
@@ -40,7 +40,7 @@ CHANGED = "given again later"
 SAME_PHOTO = "of a photo that the key judged again"
 NOT_UNKNOWN = "not about an unknown item"
 BEYOND_SHARE = "more than those of all other keys"
-CAP = "feedback_cap"  # key in the evidence of an operating point
+CAPS = "feedback_caps"  # key in the evidence of an operating point
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,33 @@ class FeedbackCap:
     threshold: float
     target_fpir: float
 
+
+@dataclass(frozen=True)
+class FeedbackCaps:
+    """The caps that an operating point keeps, each for another target FPIR."""
+
+    caps: tuple[FeedbackCap, ...] = ()
+
     @classmethod
-    def of(cls, point: OperatingPoint) -> FeedbackCap | None:
-        """Return the cap that an operating point keeps, None if there is none."""
-        values = point.evidence.get(CAP)
-        return None if values is None else cls(**values)
+    def of(cls, point: OperatingPoint) -> FeedbackCaps:
+        """Return the caps that an operating point keeps."""
+        return cls(tuple(FeedbackCap(**values) for values in point.evidence.get(CAPS, ())))
+
+    def with_verdicts(self, tally: Tally, target_fpir: float) -> FeedbackCaps:
+        """Return the caps together with that of new verdicts; caps that another one makes redundant are left out."""
+        caps = dict.fromkeys((*self.caps, FeedbackCap(feedback_cap(tally, target_fpir), target_fpir)))
+        limit = FeedbackCaps(tuple(caps)).limit
+        return FeedbackCaps(tuple(cap for cap in caps if cap.threshold == limit(cap.target_fpir)))
+
+    def limit(self, target_fpir: float) -> float:
+        """Return the largest threshold that is allowed for a target FPIR, inf if there is no limit."""
+        return min((cap.threshold for cap in self.caps if target_fpir <= cap.target_fpir), default=math.inf)
 
     def kept_with(self, point: OperatingPoint) -> OperatingPoint:
-        """Return an operating point that keeps the cap."""
-        return replace(point, evidence={**point.evidence, CAP: asdict(self)})
-
-
-def strictest_cap(tally: Tally | None, point: OperatingPoint, target_fpir: float) -> FeedbackCap | None:
-    """Return the smaller of the caps by new verdicts and by those of an operating point, None if there is none."""
-    kept = FeedbackCap.of(point)
-    caps = [] if kept is None or target_fpir > kept.target_fpir else [kept]
-    if tally is not None:
-        caps.append(FeedbackCap(feedback_cap(tally, target_fpir), target_fpir))
-    return min(caps, key=lambda cap: cap.threshold, default=None)
+        """Return an operating point that keeps the caps."""
+        if not self.caps:
+            return point
+        return replace(point, evidence={**point.evidence, CAPS: [asdict(cap) for cap in self.caps]})
 
 
 def weigh(bundle: Bundle, feedback: Sequence[Feedback], *, trusted: Collection[str] = ()) -> Tally:

@@ -104,7 +104,14 @@ def test_too_many_answers_to_strangers_tighten_and_are_not_forgotten(shop: Shop,
     assert own.calibrate(target_fpir=0.02).threshold <= tighter.threshold
     looser = own.calibrate(target_fpir=0.1)
     assert looser.threshold > bundle.threshold  # asked for by name
-    assert "feedback_cap" not in looser.evidence
+    assert own.calibrate(target_fpir=0.05).threshold == tighter.threshold  # the verdicts are not forgotten meanwhile
+
+
+def test_feedback_for_a_lower_target_leaves_the_limit_of_a_higher_one(shop: Shop, tmp_path: Path) -> None:
+    bundle, own = shop.bundle, shop.copy(tmp_path)
+    first = own.calibrate(strangers(bundle, -0.2))
+    own.calibrate(strangers(bundle, -0.25), target_fpir=0.03)
+    assert own.calibrate(target_fpir=0.05).threshold == first.threshold
 
 
 def test_growth_that_tightens_keeps_the_cap(shop: Shop, tmp_path: Path) -> None:
@@ -119,7 +126,7 @@ def test_growth_that_tightens_keeps_the_cap(shop: Shop, tmp_path: Path) -> None:
         after = stored_point(gallery.kept(POINT), shop.bundle)
     assert after is not None
     assert after.threshold < tight.threshold
-    assert after.evidence["feedback_cap"] == tight.evidence["feedback_cap"]
+    assert after.evidence["feedback_caps"] == tight.evidence["feedback_caps"]
 
 
 def test_later_feedback_loosens_no_cap(shop: Shop, tmp_path: Path) -> None:
@@ -129,7 +136,7 @@ def test_later_feedback_loosens_no_cap(shop: Shop, tmp_path: Path) -> None:
     for shift in (-0.1, 0.3):
         later = own.calibrate(strangers(bundle, shift))
         assert later.threshold == tight.threshold
-        assert later.evidence["feedback_cap"] == tight.evidence["feedback_cap"]
+        assert later.evidence["feedback_caps"] == tight.evidence["feedback_caps"]
     assert own.calibrate(strangers(bundle, -0.3)).threshold < tight.threshold - 0.09
 
 
