@@ -239,8 +239,8 @@ def _verdicts(service: Service, session_answers: SessionAnswers) -> Verdicts:
             service.feedback("" if answer is None else answer.request_id, verdict, picked)
         except (RetrievalError, OSError) as error:
             event.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
-            told = "This could not be saved." if answer is not None else "This answer was judged already."
-            return f"<p role='status'>{told} Search again to judge another one.</p>", gradio.Row()
+            why = "" if answer is not None else ": it was judged already, or is gone"
+            return f"<p role='status'>This could not be saved{why}. Search again, then answer.</p>", gradio.Row()
         session_answers.record(event, None)  # one verdict per answer
         return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False)
 
