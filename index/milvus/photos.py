@@ -73,11 +73,13 @@ class MilvusPhotos:
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
         """Return the vectors (p, d) at some positions."""
         seqs = self.seqs[positions].tolist()
+        if not seqs:
+            return np.zeros((0, 0), np.float32)
         found = {}
         for row in self.collection.of_seqs(seqs, [*FACTS, "vector"]):
             self._remember(row)
             found[row["seq"]] = row["vector"]
-        return np.array([found[seq] for seq in seqs], dtype=np.float32).reshape(len(seqs), -1)
+        return np.array([found[seq] for seq in seqs], dtype=np.float32)
 
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of the photo at a position."""

@@ -13,6 +13,7 @@ from transformers import AutoModel, ResNetConfig, ViTConfig
 
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.images import Preprocessing, to_tensor
+from training.backbones.base import Backbone
 from training.backbones.small import SmallConvNet
 from training.backbones.transformers_backbone import TransformersBackbone
 from training.evaluation.distance_selection import Whitening
@@ -52,7 +53,7 @@ def settled(model: EmbeddingModel) -> EmbeddingModel:
     return model.eval()
 
 
-class Depthwise(nn.Module):
+class Depthwise(Backbone):
     """Pairs of a depthwise and a pointwise convolution, as a MobileNet has."""
 
     width = 64
@@ -74,7 +75,7 @@ class Depthwise(nn.Module):
 def network(name: str) -> EmbeddingModel:
     torch.manual_seed(0)
     if name == "depthwise":
-        backbone: nn.Module = Depthwise()
+        backbone: Backbone = Depthwise()
     elif name == "resnet":
         config = ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[1, 2], layer_type="basic")
         backbone = TransformersBackbone(AutoModel.from_config(config))
