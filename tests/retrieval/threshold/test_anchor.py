@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,16 @@ def test_items_count_alike_however_many_photos_they_have() -> None:
     assert drawn.items == 2
     rates = [drawn.fpir(threshold) for threshold in (0.05, 0.1, 0.2, 0.3, 0.8, 0.9)]
     assert rates == pytest.approx([0, 1 / 6, 1 / 3, 0.5, 0.5, 1])
+
+
+def test_the_rate_with_duplicates_is_told_beside_the_rate_without() -> None:
+    far, copied = np.linspace(0.5, 0.9, 30), np.arange(30) < 3
+    some = draws(np.where(copied, 0.0, far), np.arange(30))
+    point = anchor({OWN: replace(some, duplicates=np.where(copied, 7, NOBODY))}, 0.1, gallery_items=30)
+    assert point.evidence["duplicates"] == 3
+    assert point.evidence["fpir_with_duplicates"] > point.evidence["fpir"] + 0.05
+    alone = anchor({OWN: some}, 0.3, gallery_items=30).evidence
+    assert (alone["duplicates"], alone["fpir_with_duplicates"]) == (0, alone["fpir"])
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3, 0.5])

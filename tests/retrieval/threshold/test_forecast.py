@@ -69,12 +69,19 @@ def test_an_outgrown_gallery_is_told(bundle: Bundle) -> None:
     assert "2000 items and the threshold was set for 300" in large.warning()
     assert "a guess" in huge.warning()
     assert "a guess" not in large.warning()
+    assert "`retrieval calibrate BUNDLE GALLERY`" in large.warning()
+    assert "`retrieval calibrate b g`" in large.warning(Path("b"), "g")
 
 
 def test_a_bundle_without_searches_or_of_pairs_has_no_forecast(
     world: Path, scores: SearchScores, tmp_path: Path
 ) -> None:
     assert fpir_forecast(Bundle.open(world / "bundle"), 10) is None
+    searched = CalibrationSet(
+        scores, None, np.arange(len(scores.own)).astype(str), np.ones(len(scores.own), np.float32)
+    )
+    made = make_bundle(tmp_path / "made", point=calibrate(scores), files={CALIBRATION: searched.pack()})
+    assert fpir_forecast(made, 0) is None
     vectors, labels = simulated(300, 4, seed=0)
     items = [f"item-{label}" for label in labels]
     pairs = calibrate_pairs(vectors, items, scores, far_range=(0.01, 0.1), allow_estimate=True)
