@@ -1,4 +1,4 @@
-"""What searches and listings of a gallery return."""
+"""Results of searches and listings of a gallery."""
 
 from __future__ import annotations
 
