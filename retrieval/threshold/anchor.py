@@ -26,6 +26,7 @@ from retrieval.bundle.operating_point import CERTIFIED, ESTIMATED, OperatingPoin
 from retrieval.errors import CalibrationError, InvalidParameter
 from retrieval.metrics.identification import SearchScores, identification_rates
 
+from .assumptions import assumptions
 from .bounds import CONFIDENCE, items_needed
 from .calibrate import choose_threshold, most_useful_threshold
 from .concentration import concentration
@@ -99,7 +100,7 @@ def anchor(
         **_sources(usable, proposals, threshold),
         **_rates(rates, source, threshold, target_fpir),
         **_duplicates(draws, rates, shift, threshold),
-        "assumptions": assumptions(source, shift if OWN in usable else Shift()),
+        "assumptions": assumptions(source, shift_items=shift.items if OWN in usable else 0),
         **_mated_evidence(mated, threshold, rates.fpir(threshold), labelled=labelled),
     }
     return OperatingPoint(threshold, status, target_fpir, evidence)
@@ -225,25 +226,6 @@ def _mated_evidence(mated: SearchScores | None, threshold: float, fpir: float, *
         "queries": rates.queries,
         "items": len(np.unique(mated.labels)),
     }
-
-
-def assumptions(source: str, shift: Shift) -> list[str]:
-    """Return what an anchored threshold assumes, in plain sentences."""
-    if source == LABELLED:
-        photos = "Users take photos like the labelled queries."
-    elif source == PROBE:
-        photos = "Users take photos like the calibration photos of the bundle."
-    elif shift.items:
-        photos = f"Users' photos differ from catalogue photos as measured on {shift.items} items."
-    else:
-        photos = "Users' photos look like catalogue photos; this was not measured."
-    drawn = "the calibration items of the bundle" if source == PROBE else "the items of this catalogue"
-    return [
-        f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
-        photos,
-        "No item is in the catalogue under two ids, unless both have the same file.",
-        "The bundle's list of items that the model was fitted on is complete.",
-    ]
 
 
 def precision(tpir: float, misidentification: float, fpir: float, *, unknown: float) -> float | None:

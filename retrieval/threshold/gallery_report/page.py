@@ -8,6 +8,8 @@ from typing import Any
 
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.html import document, figure_grid, table
+from retrieval.threshold.assumptions import assumptions
+from retrieval.threshold.drawn_distances import PROBE
 
 from .data import GalleryReport
 from .figures import curves_figure, distances_figure, scrolling, sources_table, thresholds_table
@@ -15,14 +17,6 @@ from .pictures import duplicate_cards, look_alike_cards, named_cards
 from .style import STYLE
 
 TITLE = "How often this search is wrong"
-ASSUMED = (
-    "Unknown items resemble the items that were left out. Things of another kind are usually, but not always, farther "
-    "away.",
-    "Users' photos resemble the photos that were searched with, or the difference was measured and added.",
-    "No item is in the catalogue under two ids: its photos would look like false matches.",
-    "The list of items that the model was trained on is complete. They are not used, because the model separates them "
-    "better than new items.",
-)
 
 
 def render_gallery_report(report: GalleryReport, *, more: str = "") -> str:
@@ -146,7 +140,7 @@ def _duplicates(report: GalleryReport) -> str:
 
 
 def _assumptions(report: GalleryReport) -> str:
-    assumed = report.point.evidence.get("assumptions") or ASSUMED
+    assumed = report.point.evidence.get("assumptions") or assumptions(PROBE)
     return f"<h2>What is assumed</h2><ul>{''.join(f'<li>{html.escape(str(line))}</li>' for line in assumed)}</ul>"
 
 
