@@ -1,0 +1,81 @@
+"""Verified distance: the distance between vectors, lowered where the local features of two photos agree.
+
+The gallery keeps the local features of its photos as opaque bytes. A `Verifier` compares them: it counts inliers, the
+features of a query that have a counterpart in a photo under one geometric transformation. It verifies a shortlist: the
+nearest items by the base distance, and the photos that share the most visual words with the query. Everything else
+counts as having no inliers and keeps its base distance.
+
+Shapes: n queries, m photos, w visual words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .distance import DistanceForm, Floats
+
+
+class Verifier(Protocol):
+    """Compares the local features of queries and photos. Thread-safe and deterministic."""
+
+    @property
+    def key(self) -> str:
+        """Return a key that identifies everything that decides a verified distance."""
+
+    @property
+    def features_key(self) -> str:
+        """Return a key that identifies everything that decides the features of a photo."""
+
+    @property
+    def items(self) -> int:
+        """Return how many of the nearest items by the base distance are verified."""
+
+    @property
+    def photos(self) -> int:
+        """Return how many photos of each of these items are verified, the nearest ones."""
+
+    @property
+    def voted(self) -> int:
+        """Return how many photos are verified because they share the most visual words with the query."""
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """Return the weight of each visual word (w,) in a vote."""
+
+    def words(self, features: bytes) -> NDArray[np.uint16]:
+        """Return the visual word of each local feature."""
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+
+    def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
+        """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
+
+
+@dataclass(frozen=True)
+class VerifiedDistance:
+    """A distance form whose distances are lowered by a verifier (a `DistanceForm`).
+
+    `densities` and `transform` are those of the base form; searches and draws add the verification.
+    """
+
+    base: DistanceForm
+    verifier: Verifier
+
+    @property
+    def key(self) -> str:
+        """A string that identifies this form."""
+        return f"{self.base.key}+{self.verifier.key}"
+
+    def densities(self, vectors: NDArray[np.float32]) -> Floats:
+        """Return the density around each of the unit vectors (n, d)."""
+        return self.base.densities(vectors)
+
+    def transform(self, squared: Floats, query: ArrayLike, photo: ArrayLike) -> Floats:
+        """Return base distances from squared plain distances and the densities of both sides."""
+        return self.base.transform(squared, query, photo)
