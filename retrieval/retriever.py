@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,9 @@ from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
 from .arguments import check_arguments
 from .errors import BundleMismatch, GalleryError, ImageRefused
-from .images import Appearance, Source
+from .explanation import explanation_of
+from .images import Source
+from .query_photo import QueryPhoto
 from .result import (
     BEYOND_THRESHOLD,
     FILTERED_OUT,
@@ -41,7 +43,7 @@ from .result import (
     UNCALIBRATED,
     SearchResult,
 )
-from .served import Served, match_of
+from .served import Served
 
 
 class Retriever:
@@ -152,11 +154,11 @@ class Retriever:
             raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
         check_arguments(images, top_k=top_k, where=where, review=review)
         started = time.perf_counter()
-        squares = [self._square(image) for image in images]
-        read = [square for square in squares if not isinstance(square, ImageRefused)]
+        photos = [QueryPhoto.read(self.embedder, image) for image in images]
+        read = [photo for photo in photos if not isinstance(photo, ImageRefused)]
         if not read:
-            return [square for square in squares if isinstance(square, ImageRefused)]
-        pixels = np.concatenate(read)
+            return [photo for photo in photos if isinstance(photo, ImageRefused)]
+        pixels = np.stack([photo.pixels for photo in read])
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
@@ -178,18 +180,11 @@ class Retriever:
             for photo, neighbours in zip(each, found, strict=True)
         )
         return [
-            square
-            if isinstance(square, ImageRefused)
-            else replace(next(answers), timings_ms=dict(shares), appearance=Appearance.of(square[0]))
-            for square in squares
+            photo
+            if isinstance(photo, ImageRefused)
+            else replace(next(answers), timings_ms=dict(shares), appearance=photo.appearance)
+            for photo in photos
         ]
-
-    def _square(self, image: Source) -> NDArray[np.uint8] | ImageRefused:
-        """Return an image preprocessed for the model, uint8 (1, size, size, 3), or the reason it is refused."""
-        try:
-            return self.embedder.read([image])
-        except ImageRefused as refusal:
-            return refusal
 
     def _answer(
         self,
@@ -219,22 +214,8 @@ class Retriever:
             threshold_status=threshold_status(point, self.bundle),
             review=served.review(neighbours, review) if sure else (),
             p_value_without_filter=where is not None and served.rates is not None,
-            explanation=self._explanation(made.vectors, where) if explain else None,
+            explanation=explanation_of(self.bundle, self.gallery, made.vectors, where) if explain else None,
         )
-
-    def _explanation(self, vectors: NDArray[np.float32], where: str | None) -> dict[str, Any]:
-        """Return the details behind the result for one vector (1, d)."""
-        distance_form = self.bundle.distance_form
-        (plain,) = self.gallery.search(vectors, 1, where=where)
-        return {
-            "distance_form": distance_form.form if isinstance(distance_form, LocalDensity) else distance_form.key,
-            "density": float(distance_form.densities(vectors)[0]),
-            "plain_nearest": match_of(plain[0]).to_dict() if plain else None,
-            "min_certainty": self.bundle.operating_point.min_certainty,
-            "photos": len(self.gallery),
-            "items": self.gallery.items,
-            "index": self.gallery.index()["kind"],
-        }
 
     def _reason(
         self, vectors: NDArray[np.float32], where: str | None, point: OperatingPoint, *, sure: bool, empty: bool
@@ -246,8 +227,8 @@ class Retriever:
             return GALLERY_EMPTY if where is None or not len(self.gallery) else FILTERED_OUT
         if not sure:
             return LOW_CERTAINTY
-        distance_form = self.bundle.distance_form
-        if isinstance(distance_form, LocalDensity) and distance_form.is_outside(vectors)[0]:
+        form = self.bundle.base_form
+        if isinstance(form, LocalDensity) and form.is_outside(vectors)[0]:
             return OUT_OF_DOMAIN
         return BEYOND_THRESHOLD
 

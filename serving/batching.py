@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.errors import RetrievalError
@@ -33,6 +34,18 @@ class BatchingEmbedder:
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
         """Return the preprocessed images; runs on the caller's thread."""
         return self._embedder.read(images)
+
+    def open(self, image: Source) -> Image.Image:
+        """Return the decoded image; runs on the caller's thread."""
+        return self._embedder.open(image)
+
+    def square(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Return the preprocessed image; runs on the caller's thread."""
+        return self._embedder.square(image)
+
+    def describe(self, image: Image.Image) -> bytes | None:
+        """Return the local features of an image, if the bundle verifies matches; runs on the caller's thread."""
+        return self._embedder.describe(image)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
         """Return the embeddings of pixels (n, size, size, 3); blocks until their batch has run."""

@@ -71,7 +71,8 @@ class Bundle:
         self.operating_point = OperatingPoint.from_dict(manifest["operating_point"])
         self.threshold = self.operating_point.threshold
         cohort = self.read(COHORT) if COHORT in manifest["files"] else None
-        self.distance_form = unpack_distance_form(manifest["distance"], cohort)
+        self.base_form = unpack_distance_form(manifest["distance"], cohort)
+        self.distance_form = self.base_form
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:

@@ -1,4 +1,4 @@
-"""The `Embedder`: runs a bundle's ONNX model without torch.
+"""The `Embedder`: turns photos into vectors with a bundle's ONNX model, and into local features, without torch.
 
 Shapes: n photos, d = embedding size.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from index.shell import command
 from retrieval.errors import BundleError, InvalidParameter, RetrievalError
@@ -34,6 +35,13 @@ class Embeddings:
     certainties: NDArray[np.float32]
 
 
+class Describer(Protocol):
+    """Finds the local features of photos. Thread-safe."""
+
+    def describe(self, image: Image.Image) -> bytes:
+        """Return the local features of an upright RGB image, packed."""
+
+
 class Embedder:
     """Runs an ONNX model with the input `pixels` (n, 3, size, size) and the outputs `embedding` and `certainty`.
 
@@ -45,6 +53,8 @@ class Embedder:
         Execution provider (`providers`). None, for bundles that record none, selects CUDA if available, else the CPU.
     precision:
         Precision of the model; some providers need it as an option.
+    describer:
+        Finds the local features of photos, if the bundle verifies matches.
     """
 
     def __init__(
@@ -55,10 +65,12 @@ class Embedder:
         threads: int = 1,
         provider: str | None = None,
         precision: str = FP32,
+        describer: Describer | None = None,
     ) -> None:
         if threads < 1:
             raise InvalidParameter("threads", "be at least 1", threads)
         self.preprocessing = preprocessing
+        self._describer = describer
         chosen = None if provider is None else find_provider(provider)
         self._session = _open_session(model, threads, chosen, precision=precision, size=preprocessing.size)
         outputs = {output.name: output for output in self._session.get_outputs()}
@@ -83,11 +95,20 @@ class Embedder:
     def read(self, images: Sequence[Source]) -> NDArray[np.uint8]:
         """Decode and preprocess images to uint8 (n, size, size, 3)."""
         size = self.preprocessing.size
-        squares = [
-            center_crop_resize(open_image(image, min_side=self.preprocessing.min_side), self.preprocessing)
-            for image in images
-        ]
+        squares = [self.square(self.open(image)) for image in images]
         return np.stack(squares) if squares else np.zeros((0, size, size, 3), np.uint8)
+
+    def open(self, image: Source) -> Image.Image:
+        """Decode an image to upright RGB; raise ImageRefused if it cannot be used."""
+        return open_image(image, min_side=self.preprocessing.min_side)
+
+    def square(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Preprocess an upright RGB image to uint8 (size, size, 3)."""
+        return center_crop_resize(image, self.preprocessing)
+
+    def describe(self, image: Image.Image) -> bytes | None:
+        """Return the local features of an upright RGB image, None if the bundle does not verify matches."""
+        return None if self._describer is None else self._describer.describe(image)
 
     def embed_pixels(self, pixels: NDArray[np.uint8]) -> Embeddings:
         """Embed preprocessed pixels, uint8 (n, size, size, 3)."""

@@ -161,7 +161,7 @@ def probe_of(bundle: Bundle) -> Probe:
     """Return the threshold, distance and queries that measure the recall of an approximate index."""
     queries = None if bundle.calibration is None else bundle.calibration.vectors
     threshold = bundle.threshold if bundle.operating_point.decides else math.inf  # every distance counts
-    return Probe(threshold, bundle.distance_form, queries)
+    return Probe(threshold, bundle.base_form, queries)
 
 
 def columns_of(photos: Sequence[Photo]) -> dict[str, str]:

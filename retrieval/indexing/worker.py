@@ -26,6 +26,7 @@ class Batch:
     photos: list[Photo] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
     thumbnails: list[bytes] = field(default_factory=list)
+    features: list[bytes] = field(default_factory=list)  # local features, empty if the bundle does not verify matches
     vectors: NDArray[np.float32] | None = None
     skipped: int = 0
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
@@ -37,6 +38,7 @@ class Batch:
             self.photos + other.photos,
             self.hashes + other.hashes,
             self.thumbnails + other.thumbnails,
+            self.features + other.features,
             np.concatenate(vectors) if vectors else None,
             self.skipped + other.skipped,
             self.refused + other.refused,
@@ -57,12 +59,14 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
                 continue
             image = crop(open_image(data, min_side=preprocessing.min_side if photo.bbox is None else 0), photo.bbox)
             squares.append(center_crop_resize(image, preprocessing))
+            features = embedder.describe(image)
             batch.thumbnails.append(thumbnail(image))
         except ImageRefused as error:
             batch.refused.append((photo.photo_id, error))
             continue
         batch.photos.append(photo)
         batch.hashes.append(digest)
+        batch.features += [] if features is None else [features]
     if squares:
         batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
     return batch

@@ -121,7 +121,7 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
         embedder = opened.embedder()
         vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
         with Gallery.open(gallery, read_only=True) as opened_gallery:
-            asked = Probe(probe_of(opened).threshold, opened.distance_form, vectors)
+            asked = Probe(probe_of(opened).threshold, opened.base_form, vectors)
             for kind, differences in compare_kinds(opened_gallery, asked):
                 lost = [
                     f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"

@@ -1,0 +1,52 @@
+"""The photo of a search: its pixels for the model, and its local features if the bundle verifies matches."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from .errors import ImageRefused
+from .images import Appearance, Source
+
+
+class PhotoEmbedder(Protocol):
+    """The part of an `Embedder` that prepares photos."""
+
+    def open(self, image: Source) -> Image.Image:
+        """Return the decoded image; raise ImageRefused if it cannot be used."""
+
+    def square(self, image: Image.Image) -> NDArray[np.uint8]:
+        """Return the preprocessed image, uint8 (size, size, 3)."""
+
+    def describe(self, image: Image.Image) -> bytes | None:
+        """Return the local features of the image, None if the bundle does not verify matches."""
+
+
+@dataclass(frozen=True)
+class QueryPhoto:
+    """A photo that is ready for a search."""
+
+    pixels: NDArray[np.uint8]  # (size, size, 3)
+    features: bytes | None = None  # None if the bundle does not verify matches
+    seconds: float = 0.0  # that finding the features took
+
+    @classmethod
+    def read(cls, embedder: PhotoEmbedder, image: Source) -> QueryPhoto | ImageRefused:
+        """Decode, preprocess and describe an image; return the refusal if it cannot be used."""
+        try:
+            opened = embedder.open(image)
+        except ImageRefused as refusal:
+            return refusal
+        pixels, started = embedder.square(opened), time.perf_counter()
+        features = embedder.describe(opened)
+        return cls(pixels, features, 0.0 if features is None else time.perf_counter() - started)
+
+    @property
+    def appearance(self) -> Appearance:
+        """The statistics of the pixels."""
+        return Appearance.of(self.pixels)
