@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
+from .features import check_features
 from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 from .store import Store
 
@@ -86,6 +87,7 @@ class Additions:
     vectors: NDArray[np.float32]  # (n, d) of length one
     metadata: Sequence[Mapping[str, Any]]
     thumbnails: Sequence[bytes | None]
+    features: Sequence[bytes] | None  # in a gallery with features
 
 
 def check_additions(
@@ -94,8 +96,10 @@ def check_additions(
     vectors: ArrayLike,
     metadata: Sequence[Mapping[str, Any]] | None,
     thumbnails: Sequence[bytes | None] | None,
+    features: Sequence[bytes] | None = None,
     *,
     dim: int,
+    features_key: str = "",
 ) -> Additions:
     """Return the checked photos; raise InvalidParameter if the arguments differ in length or are invalid."""
     checked = Additions(
@@ -104,6 +108,7 @@ def check_additions(
         check_vectors(vectors, dim),
         [{}] * len(photo_ids) if metadata is None else metadata,
         [None] * len(photo_ids) if thumbnails is None else thumbnails,
+        check_features(features, len(photo_ids), features_key),
     )
     count = len(checked.photo_ids)
     for name in ("item_ids", "vectors", "metadata", "thumbnails"):

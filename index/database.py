@@ -20,7 +20,8 @@ from index.ann.kinds import AUTO
 from .errors import GalleryCorrupt, GalleryError
 from .shell import command
 
-FORMAT = 2
+FORMAT, WITH_FEATURES = 2, 3  # releases that know no features refuse a gallery with them
+FEATURES_KEY = "features_key"  # the fact that says what decides the features of the photos
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -70,9 +71,9 @@ class Database:
         self._connect(path, read_only=read_only)
         try:
             stored_format = self.fact("format")
-            if stored_format != str(FORMAT):
+            if stored_format not in (str(FORMAT), str(WITH_FEATURES)):
                 raise GalleryError(
-                    f"{path.parent} has format {stored_format}, this program reads {FORMAT}",
+                    f"{path.parent} has format {stored_format}, this program reads {FORMAT} and {WITH_FEATURES}",
                     remedy="Index the photos again",
                 )
         except BaseException:
@@ -84,6 +85,8 @@ class Database:
         """Create an empty database."""
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
         start["live_seqs"] = 0
+        if facts.get(FEATURES_KEY):
+            start["format"] = WITH_FEATURES
         with cls._explained(path), closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -159,6 +162,10 @@ class Database:
         if not rows:
             raise GalleryCorrupt(f"the database {self._path} lacks the fact {key}", remedy=RESTORE)
         return str(rows[0][0])
+
+    def features_key(self) -> str:
+        """Return what decides the features of the photos, "" in a gallery without features."""
+        return self.fact(FEATURES_KEY) if self.number("format") == WITH_FEATURES else ""
 
     def number(self, key: str) -> int:
         """Return a fact that is a whole number."""

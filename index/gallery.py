@@ -19,8 +19,9 @@ from index.ann.recall import Probe
 
 from .checks import check_additions, check_removals, check_stored, check_values, refuse_present
 from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
-from .database import Change
+from .database import FEATURES_KEY, Change
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .features import check_size
 from .filters import check_columns
 from .lock import take_lock
 from .metadata import encode_metadata
@@ -49,12 +50,14 @@ class Gallery(Writer):
         dim: int,
         embedding_id: str,
         columns: Mapping[str, str] | None = None,
+        features_key: str = "",
         actor: str | None = None,
     ) -> Gallery:
         """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
 
-        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. `actor` is the
-        name recorded in the change log, as in `open`.
+        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. With a
+        `features_key`, which identifies what decides the local features of a photo, the gallery keeps the features of
+        its photos. `actor` is the name recorded in the change log, as in `open`.
         """
         path = Path(path)
         if dim < 1:
@@ -70,7 +73,9 @@ class Gallery(Writer):
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            Store.create(path / PARTIAL_DATABASE, {"dim": dim, "embedding_id": embedding_id, "created": created})
+            facts = {"dim": dim, "embedding_id": embedding_id, "created": created}
+            kept = {FEATURES_KEY: features_key} if features_key else {}
+            Store.create(path / PARTIAL_DATABASE, facts | kept)
             (path / PARTIAL_DATABASE).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
         finally:
@@ -119,6 +124,7 @@ class Gallery(Writer):
         *,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         thumbnails: Sequence[bytes | None] | None = None,
+        features: Sequence[bytes] | None = None,
         upsert: bool = False,
         actor: str | None = None,
     ) -> int:
@@ -132,33 +138,36 @@ class Gallery(Writer):
             Vectors (n, d) of length 1 within 1e-3; they are rescaled to length 1.
         metadata, thumbnails:
             One mapping of JSON values and one JPEG (or None) per photo. Declared columns require values of their kind.
+        features:
+            Local features of each photo, in a gallery with a `features_key` only.
         actor:
             Name recorded in the change log. Defaults to the actor of the gallery.
         """
         actor = self._actor(actor)
-        new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
+        new = check_additions(
+            *(photo_ids, item_ids, vectors, metadata, thumbnails, features),
+            dim=self.dim,
+            features_key=self.features_key,
+        )
         count = len(new.photo_ids)
         if not count:
             return 0
         with self._guard:
             self._start_writing()
             check_values(new.metadata, self._store.columns())
-            texts = map(encode_metadata, new.metadata)
-            entries = [Entry(*facts) for facts in zip(new.photo_ids, new.item_ids, texts, strict=True)]
+            encoded = map(encode_metadata, new.metadata)
+            entries = [Entry(*facts) for facts in zip(new.photo_ids, new.item_ids, encoded, strict=True)]
             present = self._store.existing(new.photo_ids)
             if not upsert:
                 refuse_present(present)
+            check_size(self._store.number("photos") + count - len(present), self.features_key)
             with write_errors(self.path), self._change():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
-                part = Part(
-                    new.vectors,
-                    np.arange(first, first + count, dtype=np.int64),
-                    np.array(numbers, dtype=np.int32),
-                    [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries],
-                )
-                name, digest = write_segment(self.path / SEGMENTS, [part], rows=count, dim=self.dim)
-                self._store.add_segment(name, count, first, digest)
+                texts = [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries]
+                seqs = np.arange(first, first + count, dtype=np.int64)
+                part = Part(new.vectors, seqs, np.array(numbers, dtype=np.int32), texts, new.features)
+                self._store.add_segment(*self._written(part))
                 pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
                 self._store.log(f"add, {len(present)} of them replaced" if present else "add", count, actor=actor)
@@ -249,6 +258,12 @@ class Gallery(Writer):
         if recommended == index["kind"] and (covered or recommended == FLAT):
             return None
         return self.rebuild(probe=probe, purge=False)
+
+    def _written(self, part: Part) -> tuple[str, int, int, str]:
+        """Write a segment of one part; return its name, rows, first seq and sha256."""
+        rows, features = len(part.seqs), part.features is not None
+        name, digest = write_segment(self.path / SEGMENTS, [part], rows=rows, dim=self.dim, features=features)
+        return name, rows, int(part.seqs[0]), digest
 
     def _adopt(self, rewritten: Rewritten) -> None:
         """Replace segments by a rewritten one, within a transaction."""

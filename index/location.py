@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .errors import GalleryError
 from .gallery import Gallery
 from .protocol import GalleryProtocol
 from .reader import DATABASE
@@ -25,9 +26,17 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtoc
     return Gallery.open(place, read_only=read_only)
 
 
-def open_or_create(place: str | Path, *, dim: int, embedding_id: str) -> GalleryProtocol:
-    """Open a gallery, or create it if there is none."""
+def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> GalleryProtocol:
+    """Open a gallery, or create it if there is none, with features if there is a `features_key`.
+
+    Raise GalleryError if the place is on a Milvus cluster, which keeps no features, and there is a `features_key`.
+    """
     if is_address(place):
+        if features_key:
+            raise GalleryError(
+                f"a gallery on Milvus keeps no features, which verification needs: {place}",
+                remedy="Use a local gallery, or a bundle without verification",
+            )
         from .milvus.collection import exists
         from .milvus.gallery import MilvusGallery
 
@@ -37,4 +46,4 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str) -> Gallery
         return MilvusGallery.create(address, dim=dim, embedding_id=embedding_id)
     if (Path(place) / DATABASE).exists():
         return Gallery.open(place)
-    return Gallery.create(place, dim=dim, embedding_id=embedding_id)
+    return Gallery.create(place, dim=dim, embedding_id=embedding_id, features_key=features_key)

@@ -27,3 +27,4 @@ class StoredPhoto:
     item_id: str
     metadata: dict[str, Any]
     vector: NDArray[np.float32]  # (d,)
+    features: bytes | None = None  # if they were asked for and the gallery keeps them

@@ -25,6 +25,7 @@ class GalleryProtocol(Drawable, Protocol):
 
     dim: int
     embedding_id: str  # of the embedder that made the vectors
+    features_key: str  # what decides the features of the photos, "" in a gallery without features
     damage: list[str]  # problems found by a search or by `check_in_background`
 
     @property
@@ -83,6 +84,7 @@ class GalleryProtocol(Drawable, Protocol):
         *,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         thumbnails: Sequence[bytes | None] | None = None,
+        features: Sequence[bytes] | None = None,
         upsert: bool = False,
         actor: str | None = None,
     ) -> int:

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .checks import check_actor, check_vectors
-from .database import RESTORE, Change, system_user
+from .database import RESTORE, system_user
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
+from .listing import Listing
 from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto
 from .snapshot import Filter, Snapshot, Within
@@ -32,7 +33,7 @@ DATABASE, SEGMENTS, INDEXES, DENSITIES = "gallery.sqlite", "segments", "indexes"
 BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
 
 
-class Reader:
+class Reader(Listing):
     """Read-only access to a gallery."""
 
     def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
@@ -49,6 +50,7 @@ class Reader:
         self.damage: list[str] = []  # problems found by a search or by `check_in_background`
         self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
+        self.features_key = self._store.features_key()
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
@@ -90,11 +92,6 @@ class Reader:
         """Return the number of changes so far."""
         return self._current().version
 
-    def facts(self) -> dict[str, str]:
-        """Return the facts about the gallery: format, version, dim, embedding_id, created and more."""
-        with self._guard:
-            return self._store.facts()
-
     def index(self) -> dict[str, Any]:
         """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
         now = self._current()
@@ -103,60 +100,26 @@ class Reader:
         facts = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
         return {**facts, "scanned_photos": len(now.seqs) - now.tail_start}
 
-    def columns(self) -> dict[str, str]:
-        """Return the metadata keys that filters may use, and their kinds."""
-        with self._guard:
-            return self._store.columns()
-
-    def changes(self, limit: int = 20) -> list[Change]:
-        """Return the newest changes, newest first; a limit of -1 returns all of them."""
-        with self._guard:
-            return self._store.changes(limit)
-
-    def photo_ids(self) -> set[str]:
-        """Return the ids of all live photos."""
-        with self._guard:
-            return set(self._store.photo_ids())
-
-    def values(self, key: str) -> dict[str, Any]:
-        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
-        with self._guard:
-            return self._store.values(key)
-
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
         photos = [photo for block in self.walk(BLOCK) for photo in block]
         vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
         return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
 
-    def walk(self, count: int, *, snapshot: Snapshot | None = None) -> Iterator[list[StoredPhoto]]:
-        """Yield the live photos of one version (default: the newest) in insertion order, `count` per batch."""
+    def walk(
+        self, count: int, *, snapshot: Snapshot | None = None, features: bool = False
+    ) -> Iterator[list[StoredPhoto]]:
+        """Yield the live photos of one version (default: the newest) in insertion order, `count` per batch.
+
+        With `features`, the photos of a gallery that keeps features are yielded with them.
+        """
         now = snapshot or self._current()
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]
-            photos = zip(positions.tolist(), now.vectors(positions), strict=True)
-            yield [StoredPhoto(*now.photo(position), vector) for position, vector in photos]
-
-    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
-        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
-        with self._guard:
-            return self._store.photo(photo_id)
-
-    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
-        with self._guard:
-            return self._store.item(item_id)
-
-    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return up to `limit` item ids that follow `after` in alphabetical order."""
-        with self._guard:
-            return self._store.item_ids(after, limit)
-
-    def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return the JPEG thumbnail of a photo, or None if it has none."""
-        with self._guard:
-            return self._store.thumbnail(photo_id)
+            read = now.features(positions) if features and self.features_key else [None] * len(positions)
+            photos = zip(positions.tolist(), now.vectors(positions), read, strict=True)
+            yield [StoredPhoto(*now.photo(position), vector, some) for position, vector, some in photos]
 
     def search(
         self,
@@ -210,11 +173,6 @@ class Reader:
             self._remember([error.message])
             raise
         return now.version, answers
-
-    def kept(self, name: str) -> bytes | None:
-        """Return what is kept under a name with the newest version, None if there is nothing."""
-        with self._guard:
-            return self._store.kept(name)
 
     def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""

@@ -28,6 +28,7 @@ FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
 MANY_REMOVED = 0.1  # share of removed photos above which a rebuild rewrites a large segment
 BLOCK = 16_384  # rows rewritten at a time
+FEATURES_BLOCK = 256  # the same in a gallery with features, of which each takes about 40 KB
 PARTIAL = ".partial"
 
 
@@ -85,14 +86,17 @@ def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> 
     if not rows:
         return Rewritten(replaced, None, dropped)
 
+    features = any(segment.features is not None for segment, _ in segments)
+    block = FEATURES_BLOCK if features else BLOCK
+
     def parts() -> Iterator[Part]:
         for segment, live in segments:
             places = np.flatnonzero(live)
-            for start in range(0, len(places), BLOCK):
-                yield segment.part(places[start : start + BLOCK])
+            for start in range(0, len(places), block):
+                yield segment.part(places[start : start + block])
 
     first = next(int(segment.seqs[live][0]) for segment, live in segments if live.any())
-    name, digest = write_segment(folder, parts(), rows=rows, dim=dim)
+    name, digest = write_segment(folder, parts(), rows=rows, dim=dim, features=features)
     return Rewritten(replaced, (name, rows, first, digest), dropped)
 
 

@@ -1,15 +1,16 @@
 """Segments: immutable files of photo vectors, written once and read through a memory map.
 
 A segment is two files: NAME.npy, float32 vectors (n, d), and NAME.rows, which identifies the photo of each row and
-holds a checksum of both. They are written under a temporary name, synced, renamed and hashed, and take effect only with
-the store transaction that references them. Unreferenced files are leftovers of an interrupted write.
+holds a checksum of both. In a gallery with features NAME.features is a third file (`index.features`). They are written
+under a temporary name, synced, renamed and hashed, and take effect only with the store transaction that references
+them. Unreferenced files are leftovers of an interrupted write.
 
 NAME.rows: the texts (JSON lists of photo_id, item_id and metadata), padded to eight bytes; seq (n, int64), start of
 each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (uint32), CRC-32 of
 the four arrays (uint32; 0 in files of earlier releases, where it is not checked).
 
 Data is checked once, before its first use: the arrays when a segment is opened; vector and text of a row by its
-checksum; the whole segment by its sha256 when much of it is read.
+checksum; a whole segment without features by its sha256 when much of it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 from .arrays import load_array
 from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError
+from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
 from .store import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
@@ -48,6 +50,7 @@ class Part:
     seqs: NDArray[np.int64]  # (n,) ascending
     items: NDArray[np.int32]  # (n,)
     texts: Sequence[bytes]  # (n,)
+    features: Sequence[bytes] | None = None  # (n,) in a gallery with features
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,10 @@ class OpenSegment:
     checksums: NDArray[np.uint32]  # (n,)
     starts: NDArray[np.int64]  # (n + 1,) offsets of the texts
     text: NDArray[np.uint8]
-    files: tuple[NDArray[np.uint8], ...]  # bytes of both files
-    sha256: str  # of both files
+    files: tuple[NDArray[np.uint8], ...]  # bytes of vectors and rows
+    sha256: str  # of all files
     checked: NDArray[np.bool_]  # (n,) rows that have passed their check
+    features: OpenFeatures | None = None  # in a gallery with features
 
     def read(self, rows: NDArray[np.integer] | slice) -> Vectors:
         """Return the vectors (r, d) of some rows, checking them at their first use."""
@@ -75,10 +79,10 @@ class OpenSegment:
     def check(self, rows: NDArray[np.integer]) -> None:
         """Raise GalleryCorrupt if one of the rows fails its check.
 
-        If many rows are requested, the whole segment is checked.
+        If many rows of a segment without features are requested, the whole segment is checked.
         """
         new = rows[~self.checked[rows]]
-        if len(new) >= WHOLE * len(self.checked):
+        if self.features is None and len(new) >= WHOLE * len(self.checked):
             self._check_whole()
             return
         lines = (new.tolist(), *(a.tolist() for a in (self.starts[new], self.starts[new + 1], self.checksums[new])))
@@ -118,9 +122,9 @@ class OpenSegment:
 
     def part(self, rows: NDArray[np.int64]) -> Part:
         """Return some rows as a part for another segment."""
-        return Part(
-            np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], [self.text_of(int(r)) for r in rows]
-        )
+        texts = [self.text_of(row) for row in rows.tolist()]
+        features = None if self.features is None else [self.features.read(row) for row in rows.tolist()]
+        return Part(np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], texts, features)
 
 
 def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
@@ -142,12 +146,22 @@ def write_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
-def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -> tuple[str, str]:
+def segment_paths(folder: Path, name: str, *, features: bool) -> list[Path]:
+    """Return the files of a segment, in the order in which they are hashed."""
+    return [folder / f"{name}{ending}" for ending in (VECTORS, ROWS, *([FEATURES] if features else []))]
+
+
+def write_segment(
+    folder: Path, parts: Iterable[Part], *, rows: int, dim: int, features: bool = False
+) -> tuple[str, str]:
     """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256."""
     name = uuid.uuid4().hex
-    partial_paths = [folder / f"{name}{ending}{PARTIAL}" for ending in (VECTORS, ROWS)]
+    partial_paths = [path.with_name(path.name + PARTIAL) for path in segment_paths(folder, name, features=features)]
     seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
-    with partial_paths[0].open("wb") as first, partial_paths[1].open("wb") as second:
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in partial_paths]
+        first, second = files[:2]
+        third = FeatureWriter(files[2], rows) if features else None
         header = {"descr": "<f4", "fortran_order": False, "shape": (rows, dim)}
         np.lib.format.write_array_header_1_0(first, header)
         start = 0
@@ -155,6 +169,8 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
             vectors = np.ascontiguousarray(part.vectors, dtype=np.float32)
             first.write(vectors.tobytes())
             second.write(b"".join(part.texts))
+            if third is not None:
+                third.write(part.features or [])
             rows_of_part = slice(start, start + len(part.seqs))
             seqs[rows_of_part], items[rows_of_part] = part.seqs, part.items
             lengths[rows_of_part] = [len(text) for text in part.texts]
@@ -166,7 +182,9 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
         second.write(bytes(-int(starts[-1]) % 8))
         arrays = b"".join(array.tobytes() for array in (seqs, starts, items, checksums))
         second.write(arrays + np.array([rows, zlib.crc32(arrays)], dtype=np.uint32).tobytes())
-        for file in (first, second):
+        if third is not None:
+            third.finish()
+        for file in files:
             file.flush()
             os.fsync(file.fileno())
     digest = sha256(*partial_paths)
@@ -176,13 +194,13 @@ def write_segment(folder: Path, parts: Iterable[Part], *, rows: int, dim: int) -
     return name, digest
 
 
-def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
+def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = False) -> OpenSegment:
     """Map a segment; raise GalleryCorrupt if it is missing or has another shape than recorded."""
     rows = segment.rows
-    paths = [folder / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
+    paths = segment_paths(folder, segment.name, features=features)
     try:
         vectors: Vectors = load_array(paths[0], mapped=True)
-        raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths)
+        raw = tuple(np.asarray(np.memmap(path, dtype=np.uint8, mode="r")) for path in paths[:2])
     except (OSError, ValueError) as error:
         raise GalleryCorrupt(f"segment {segment.name} cannot be read: {error}", remedy=RESTORE) from error
     if vectors.shape != (rows, dim) or vectors.dtype != np.float32:
@@ -197,6 +215,7 @@ def open_segment(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
         files=raw,
         sha256=segment.sha256,
         checked=np.zeros(rows, dtype=bool),
+        features=open_features(paths[2], rows) if features else None,
         **arrays,
     )
 
@@ -226,7 +245,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
 def remove_unused_segments(folder: Path, named: set[str]) -> None:
     """Delete the leftovers of an interrupted write; only the writer may call this."""
     for file in folder.iterdir():
-        if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, PARTIAL)):
+        if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, FEATURES, PARTIAL)):
             file.unlink()
 
 

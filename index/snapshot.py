@@ -23,6 +23,7 @@ from index.ann.kinds import APPROXIMATE, FP16
 
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, squared_distance
+from .errors import GalleryError
 from .filters import Value
 from .neighbours import Neighbour
 from .segments import OpenSegment
@@ -134,6 +135,15 @@ class Snapshot:
         for segment, rows, places in self._by_segment(positions):
             gathered[places] = segment.read(rows)
         return gathered
+
+    def features(self, positions: Rows) -> list[bytes]:
+        """Return the local features at some positions; raise GalleryCorrupt if some fail their checksum."""
+        gathered: dict[int, bytes] = {}
+        for segment, rows, inside in self._by_segment(positions):
+            if segment.features is None:
+                raise GalleryError("this gallery keeps no features", remedy="Index the photos again with features")
+            gathered |= dict(zip(positions[inside].tolist(), map(segment.features.read, rows.tolist()), strict=True))
+        return [gathered[position] for position in positions.tolist()]
 
     def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""

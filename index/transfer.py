@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .database import Change
+from .database import FEATURES_KEY, Change
 from .errors import DataError, GalleryError, InvalidParameter
 from .gallery import Gallery
 from .kept_draws import DRAWS
@@ -25,6 +25,7 @@ from .shell import command
 from .tables import write_table
 
 BATCH = 5000  # photos written or read at a time
+FEATURES_BATCH = 250  # the same in a gallery with features, of which each takes about 40 KB
 PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
 CHANGES = b"retrieval.gallery.changes"  # key of the log: JSON, compressed, in base64
@@ -80,7 +81,9 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     with gallery.one_version():
         now = gallery.snapshot()
         kept = {name: content for name in gallery.kept_names() if name != DRAWS and (content := gallery.kept(name))}
+    key = gallery.features_key
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
+    facts |= {FEATURES_KEY: key} if key else {}
     log = [astuple(change) for change in reversed(gallery.changes(-1)) if change.version <= now.version]
     schema = pa.schema(
         [
@@ -89,6 +92,7 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
             ("vector", pa.list_(pa.float32(), gallery.dim)),
             ("metadata", pa.string()),
             ("thumbnail", pa.binary()),
+            *([("features", pa.binary())] if key else []),
         ],
         metadata={
             FACTS: json.dumps(facts).encode(),
@@ -98,7 +102,7 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     )
     count = 0
     with pq.ParquetWriter(path, schema) as writer:
-        for photos in gallery.walk(BATCH, snapshot=now):
+        for photos in gallery.walk(_batch_size(key), snapshot=now, features=True):
             columns = {
                 "photo_id": [photo.photo_id for photo in photos],
                 "item_id": [photo.item_id for photo in photos],
@@ -107,6 +111,7 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
                 ),
                 "metadata": [json.dumps(photo.metadata, ensure_ascii=False) for photo in photos],
                 "thumbnail": [gallery.thumbnail(photo.photo_id) for photo in photos],
+                **({"features": [photo.features for photo in photos]} if key else {}),
             }
             writer.write_table(pa.table(columns, schema=schema))
             count += len(photos)
@@ -120,22 +125,24 @@ def import_photos(path: Path, gallery_path: Path) -> Imported:
     existing gallery keeps its own.
     """
     facts, log, kept = _facts(path)
+    key = facts.get(FEATURES_KEY, "")
     if (gallery_path / DATABASE).exists():
         gallery = Gallery.open(gallery_path)
-        if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]):
+        if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]) or gallery.features_key != key:
             gallery.close()
             raise GalleryError(
-                f"{gallery_path} holds vectors of another model than {path}", remedy="Import into a new gallery"
+                f"{gallery_path} holds vectors or features of another model than {path}",
+                remedy="Import into a new gallery",
             )
         log, kept = [], {}
     else:
-        gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"])
+        gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key)
     count = 0
     with gallery:
         if log:
             gallery.restore_log(log)
         gallery.declare(facts["columns"])
-        for rows in _batches(path):
+        for rows in _batches(path, _batch_size(key)):
             vectors = np.asarray(rows["vector"].combine_chunks().flatten()).reshape(-1, facts["dim"])
             count += gallery.add(
                 rows["photo_id"].to_pylist(),
@@ -143,6 +150,7 @@ def import_photos(path: Path, gallery_path: Path) -> Imported:
                 vectors,
                 metadata=[json.loads(text) for text in rows["metadata"].to_pylist()],
                 thumbnails=rows["thumbnail"].to_pylist(),
+                features=rows["features"].to_pylist() if key else None,
                 upsert=True,
             )
         if kept:
@@ -194,9 +202,13 @@ def _changes(log: Sequence[Any]) -> list[Change]:
     return changes
 
 
-def _batches(path: Path) -> Iterator[Any]:
+def _batch_size(features_key: str) -> int:
+    return FEATURES_BATCH if features_key else BATCH
+
+
+def _batches(path: Path, size: int) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH):
+    for batch in pq.ParquetFile(path).iter_batches(batch_size=size):
         yield pa.Table.from_batches([batch])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from .errors import GalleryCorrupt, GalleryError
-from .segments import ROWS, VECTORS, encode_row, open_segment, sha256
+from .segments import encode_row, open_segment, segment_paths, sha256
 from .store import Store
 
 BLOCK = 10_000  # photos compared at a time
@@ -14,9 +14,9 @@ SHOWN = 5  # damaged rows listed per segment
 
 def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
     """Return the files in use whose hashes differ."""
-    problems = []
+    problems, features = [], bool(store.features_key())
     for segment in store.segments():
-        paths = [segments / f"{segment.name}{ending}" for ending in (VECTORS, ROWS)]
+        paths = segment_paths(segments, segment.name, features=features)
         problems += _check_file(f"segment {segment.name}", paths, segment.sha256)
     index = store.index()
     if index is not None:
@@ -50,7 +50,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
     removed = set(store.removed().tolist())
     placed = 0
     for segment in store.segments():
-        opened = open_segment(folder, segment, dim=dim)
+        opened = open_segment(folder, segment, dim=dim, features=bool(store.features_key()))
         wrong = []
         for start in range(0, segment.rows, BLOCK):
             seqs = opened.seqs[start : start + BLOCK].tolist()

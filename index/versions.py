@@ -34,9 +34,9 @@ def read_snapshot(
     with store.transaction("DEFERRED"):
         (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
-        expected, point = store.live_seqs(), store.kept(POINT)
+        expected, point, features = store.live_seqs(), store.kept(POINT), bool(store.features_key())
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
-    segments = [opened.get(s.id) or open_segment(folder, s, dim=dim) for s in listed]
+    segments = [opened.get(s.id) or open_segment(folder, s, dim=dim, features=features) for s in listed]
     if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
         seqs, numbers = last.seqs, last.items
     else:

@@ -38,6 +38,7 @@ class MilvusGallery(MilvusReader):
     """A gallery on a Milvus cluster, or in a file of Milvus Lite."""
 
     read_only = False
+    features_key = ""  # Milvus keeps no features
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
 
     @classmethod
@@ -83,15 +84,17 @@ class MilvusGallery(MilvusReader):
         *,
         metadata: Sequence[Mapping[str, Any]] | None = None,
         thumbnails: Sequence[bytes | None] | None = None,
+        features: Sequence[bytes] | None = None,
         upsert: bool = False,
         actor: str | None = None,
     ) -> int:
         """Add photos and return their number; see `Gallery.add`. Only single batches are atomic.
 
+        Features are refused: a gallery on Milvus keeps none.
         There is no change log: the fact `changed_by` keeps only the `actor` of the newest change.
         """
         actor = system_user() if actor is None else check_actor(actor)
-        new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, dim=self.dim)
+        new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, features, dim=self.dim)
         count = len(new.photo_ids)
         for text in (*new.photo_ids, *new.item_ids):
             if len(text.encode()) > LONGEST_ID:

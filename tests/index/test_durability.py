@@ -20,7 +20,7 @@ import pytest
 from index.errors import GalleryCorrupt, GalleryError, GalleryLocked, RetrievalError
 from index.gallery import Gallery
 
-from .vectors import DIM, filled, unit
+from .vectors import DIM, features_of, filled, unit, with_features
 
 
 def test_the_database_is_durable(tmp_path: Path) -> None:
@@ -32,10 +32,10 @@ def test_the_database_is_durable(tmp_path: Path) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("ending", [".npy", ".rows"])
+@pytest.mark.parametrize("ending", [".npy", ".rows", ".features"])
 @pytest.mark.parametrize("position", [0, 9, 200, -1])
 def test_verify_finds_a_changed_byte_and_a_missing_file(tmp_path: Path, position: int, ending: str) -> None:
-    filled(tmp_path / "g").close()
+    (with_features if ending == ".features" else filled)(tmp_path / "g").close()
     segment = next(file for file in (tmp_path / "g" / "segments").iterdir() if file.suffix == ending)
     data = bytearray(segment.read_bytes())
     data[position] ^= 1
@@ -126,16 +126,36 @@ def _items_of(photos: dict[str, str], item: str) -> set[str]:
     return {photo for photo, its in photos.items() if its == item}
 
 
+def _add(
+    gallery: Gallery,
+    names: list[str],
+    item: str,
+    seed: int,
+    *,
+    thumbnails: list[bytes] | None = None,
+    upsert: bool = False,
+) -> None:
+    vectors = unit(len(names), seed)
+    features = features_of(vectors) if gallery.features_key else None
+    gallery.add(names, [item] * len(names), vectors, features=features, thumbnails=thumbnails, upsert=upsert)
+
+
+def _features_are_right(gallery: Gallery) -> bool:
+    """Return whether each photo of a gallery with features has those that follow from its vector."""
+    photos = [photo for some in gallery.walk(100, features=True) for photo in some]
+    return [photo.features for photo in photos] == features_of(np.array([photo.vector for photo in photos]))
+
+
 def _change(gallery: Gallery, step: int, photos: dict[str, str]) -> dict[str, str]:
     """Do the change of a step, and return photo_id to item_id afterwards; it depends on nothing else."""
     after, item = dict(photos), f"i{step % 7}"
     if step % 5 in (0, 1):
         names = [f"s{step}-{i}" for i in range(5)]
-        gallery.add(names, [item] * 5, unit(5, step), thumbnails=[b"jpeg"] * 5)
+        _add(gallery, names, item, step, thumbnails=[b"jpeg"] * 5)
         after |= dict.fromkeys(names, item)
     elif step % 5 == 2:
         names = [*sorted(photos)[:3], f"s{step}"]
-        gallery.add(names, [item] * len(names), unit(len(names), step), upsert=True)
+        _add(gallery, names, item, step, upsert=True)
         after |= dict.fromkeys(names, item)
     elif step % 5 == 3:
         gone = _items_of(photos, item)
@@ -157,11 +177,14 @@ def _write_for_ever(path: str, step: int, photos: dict[str, str], told: Connecti
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    """SIGKILL shows the order of writes; that the disk keeps them (fsync) a power cut alone could show."""
+    """SIGKILL shows the order of writes; that the disk keeps them (fsync) a power cut alone could show.
+
+    The gallery keeps features.
+    """
     path, generator = tmp_path / "g", np.random.default_rng(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["index.gallery", "faiss"])
-    Gallery.create(path, dim=DIM, embedding_id="e").close()
+    Gallery.create(path, dim=DIM, embedding_id="e", features_key="f").close()
     step, photos, undone = 0, dict[str, str](), 0
     for number in range(200):
         receiver, sender = context.Pipe(duplex=False)
@@ -186,6 +209,7 @@ def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path
         with Gallery.open(copy, read_only=True) as reader, Gallery.open(path) as writer:
             for gallery in (reader, writer) if number % 10 == 0 else (writer,):
                 assert gallery.verify() == []
+            assert _features_are_right(reader)
             held = dict(zip(*reader.contents()[:2], strict=True))
             step += 1
             if held == photos and step % 5 != 4:  # the change under way was lost: do it now
@@ -200,7 +224,7 @@ def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path
                 shutil.rmtree(tmp_path / "imagined")
             assert dict(zip(*writer.contents()[:2], strict=True)) == photos
             assert writer.items == len(set(photos.values()))
-            writer.add(["after"], ["after"], unit(1, 3))  # the next writer clears what was left behind
+            _add(writer, ["after"], "after", 3)  # the next writer clears what was left behind
             assert writer.search(unit(1, 3), 1)[0][0].distance == 0.0
             writer.remove(photo_ids=["after"])
             named = {segment.name for segment in writer._store.segments()}
@@ -228,14 +252,15 @@ class _Failing:
         return call
 
 
+@pytest.mark.parametrize("features_key", ["", "f"], ids=["plain", "features"])
 @pytest.mark.parametrize("what", ["fsync", "replace", "open"])
 def test_a_failing_disk_ends_in_a_clear_error_and_an_intact_gallery(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, features_key: str
 ) -> None:
     """Every write, sync and rename of five changes fails in turn."""
     failures, messages = 0, set[str]()
     before: dict[str, str] = {}
-    with Gallery.create(tmp_path / "before", dim=DIM, embedding_id="e") as gallery:
+    with Gallery.create(tmp_path / "before", dim=DIM, embedding_id="e", features_key=features_key) as gallery:
         for step in range(5):
             before = _change(gallery, step, before)
     for passing in range(100):
@@ -258,7 +283,8 @@ def test_a_failing_disk_ends_in_a_clear_error_and_an_intact_gallery(
         with Gallery.open(path) as again:
             assert dict(zip(*again.contents()[:2], strict=True)) == photos
             assert again.verify() == []
-            again.add(["after"], ["after"], unit(1, 3))
+            assert not features_key or _features_are_right(again)
+            _add(again, ["after"], "after", 3)
         shutil.rmtree(path)
         if not disk.failed:
             break

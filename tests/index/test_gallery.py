@@ -302,7 +302,7 @@ def test_a_reader_whose_files_are_replaced_meanwhile_looks_again(
     writer = filled(tmp_path / "g")
     reader, rebuilds = Gallery.open(tmp_path / "g", read_only=True), 3
 
-    def rebuild_first(folder: Path, segment: Segment, *, dim: int) -> OpenSegment:
+    def rebuild_first(folder: Path, segment: Segment, *, dim: int, features: bool) -> OpenSegment:
         nonlocal rebuilds
         if rebuilds:
             rebuilds -= 1
@@ -310,7 +310,7 @@ def test_a_reader_whose_files_are_replaced_meanwhile_looks_again(
             writer.add([f"n{rebuilds}"], ["new"], unit(1, rebuilds))
             writer.rebuild()
             monkeypatch.setattr(versions, "open_segment", rebuild_first)
-        return open_segment(folder, segment, dim=dim)
+        return open_segment(folder, segment, dim=dim, features=features)
 
     monkeypatch.setattr(versions, "open_segment", rebuild_first)
     assert len(reader) == 43

@@ -11,7 +11,7 @@ import pytest
 from index.gallery import Gallery
 from index.transfer import export_photos
 
-from .vectors import DIM, filled, unit
+from .vectors import DIM, filled, unit, with_features
 
 Event = tuple[str, str]  # sync, rename or commit; of what
 COMMIT: Event = ("commit", "")
@@ -74,22 +74,23 @@ def files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def test_a_segment_is_on_the_disk_before_it_counts(tmp_path: Path, watch: Watch) -> None:
-    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
+    gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f")
     watch.events.clear()
     gallery._store._connection.set_trace_callback(watch.statement)
-    gallery.add(["a", "b"], ["x", "y"], unit(2), metadata=[{"note": "x" * 10_000}] * 2)
-    for file in files(tmp_path / "g" / "segments", (".npy", ".rows")):
+    notes = [{"note": "x" * 10_000}] * 2
+    gallery.add(["a", "b"], ["x", "y"], unit(2), metadata=notes, features=[b"f" * 10_000] * 2)
+    for file in files(tmp_path / "g" / "segments", (".npy", ".rows", ".features")):
         watch.check_file(file, f"{file.name}.partial")
 
 
 @pytest.mark.parametrize("kind", ["flat", "fp16"])
 def test_a_merge_is_on_the_disk_before_it_counts(tmp_path: Path, watch: Watch, kind: str) -> None:
-    gallery = filled(tmp_path / "g", count=300)
+    gallery = with_features(tmp_path / "g", count=300)
     gallery.remove(photo_ids=["p0"])
     watch.events.clear()
     gallery._store._connection.set_trace_callback(watch.statement)
     gallery.rebuild(kind=kind)
-    made = files(tmp_path / "g" / "segments", (".npy", ".rows"))
+    made = files(tmp_path / "g" / "segments", (".npy", ".rows", ".features"))
     if kind != "flat":
         made += files(tmp_path / "g" / "indexes", (".faiss", ".npy"))
     for file in made:

@@ -17,6 +17,20 @@ def unit(count: int, seed: int = 0, dim: int = DIM) -> np.ndarray:
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
 
 
+def features_of(vectors: np.ndarray) -> list[bytes]:
+    """Return features whose length and content follow from the vectors (n, d)."""
+    return [vector.astype(np.float32).tobytes() * (1 + int(abs(vector[0]) * 40)) for vector in vectors]
+
+
+def with_features(path: Path, count: int = 40, items: int = 10) -> Gallery:
+    """Return the gallery of `filled`, with features."""
+    gallery = Gallery.create(path, dim=DIM, embedding_id="e", features_key="f")
+    vectors = unit(count)
+    ids, labels = [f"p{i}" for i in range(count)], [f"i{i % items}" for i in range(count)]
+    gallery.add(ids, labels, vectors, features=features_of(vectors))
+    return gallery
+
+
 def filled(path: Path, count: int = 40, items: int = 10) -> Gallery:
     """Return a gallery of photos p0, p1, ... whose vectors are `unit(count)`, dealt out to items i0, i1, ..."""
     gallery = Gallery.create(path, dim=DIM, embedding_id="e")
