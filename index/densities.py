@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import uuid
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from .arrays import load_array
+from .cached import forget_cached, read_cached, write_cached
 from .distance import DistanceForm, Floats
 from .segments import OpenSegment
 
@@ -44,48 +42,18 @@ class Densities:
 
     def forget(self, names: set[str]) -> None:
         """Delete files of segments other than `names`; only the writer may call this."""
-        if self._folder.exists():
-            for file in self._folder.iterdir():
-                if file.name.split("-")[0] not in names:
-                    file.unlink(missing_ok=True)
+        forget_cached(self._folder, names)
 
     def _of_segment(self, distance_form: DistanceForm, segment: OpenSegment) -> Floats:
         rows = len(segment.seqs)
         path = self._folder / f"{segment.name}-{hashlib.sha256(distance_form.key.encode()).hexdigest()[:16]}.npy"
         if rows >= CACHED_FROM:
-            cached = _read(path, rows)
-            if cached is not None:
-                return cached
+            cached = read_cached(path, 1)
+            if cached is not None and cached[0].shape == (rows,) and cached[0].dtype == np.float64:
+                return cached[0]
         segment.check(np.arange(rows))
         blocks = (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))
         densities = np.concatenate([np.zeros(0), *(distance_form.densities(segment.read(block)) for block in blocks)])
         if rows >= CACHED_FROM:
-            self._write(path, densities)
+            write_cached(path, [densities])
         return densities
-
-    def _write(self, path: Path, densities: Floats) -> None:
-        partial_path = path.with_suffix(f".{uuid.uuid4().hex}.partial")
-        try:
-            path.parent.mkdir(exist_ok=True)
-            with partial_path.open("wb") as file:
-                np.save(file, densities, allow_pickle=False)
-                file.write(_checksum(densities))
-            partial_path.replace(path)
-        except OSError:  # a read-only gallery: densities are computed at each start
-            partial_path.unlink(missing_ok=True)
-
-
-def _read(path: Path, rows: int) -> Floats | None:
-    """Return cached densities, or None if the file is missing or invalid."""
-    try:
-        with path.open("rb") as file:
-            densities = load_array(file)
-            checksum = file.read()
-    except (OSError, ValueError, EOFError):
-        return None
-    whole = densities.shape == (rows,) and densities.dtype == np.float64 and checksum == _checksum(densities)
-    return np.asarray(densities) if whole else None
-
-
-def _checksum(densities: Floats) -> bytes:
-    return zlib.crc32(densities.tobytes()).to_bytes(4, "little")

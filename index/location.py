@@ -33,9 +33,10 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
     """
     if is_address(place):
         if features_key:
+            from .milvus.reader import LOCAL
+
             raise GalleryError(
-                f"a gallery on Milvus keeps no features, which verification needs: {place}",
-                remedy="Use a local gallery, or a bundle without verification",
+                f"a gallery on Milvus keeps no features, which verification needs: {place}", remedy=LOCAL
             )
         from .milvus.collection import exists
         from .milvus.gallery import MilvusGallery

@@ -108,6 +108,7 @@ class GalleryProtocol(Drawable, Protocol):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d); see `Reader.search`."""
 
@@ -119,6 +120,7 @@ class GalleryProtocol(Drawable, Protocol):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
+        features: Sequence[bytes] | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version that was searched."""
 

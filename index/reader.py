@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Self
@@ -27,9 +27,13 @@ from .neighbours import Neighbour, StoredPhoto
 from .snapshot import Filter, Snapshot, Within
 from .store import Store
 from .verification import check_files, check_on_own_connection, check_rows
+from .verified import VerifiedDistance
+from .verified_search import VerifiedSearch, check_features
 from .versions import read_snapshot
+from .votes import VisualWords
 
-DATABASE, SEGMENTS, INDEXES, DENSITIES = "gallery.sqlite", "segments", "indexes", "densities"
+DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"
+DENSITIES, WORDS = "densities", "words"  # caches
 BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
 
 
@@ -47,6 +51,8 @@ class Reader(Listing):
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
         self._densities = Densities(path / DENSITIES)
+        self._words = VisualWords(path / WORDS)
+        self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
         self.damage: list[str] = []  # problems found by a search or by `check_in_background`
         self.dim = self._store.number("dim")
         self.embedding_id = self._store.fact("embedding_id")
@@ -129,6 +135,7 @@ class Reader(Listing):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
 
@@ -144,8 +151,11 @@ class Reader(Listing):
             around every photo.
         within:
             Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
+        features:
+            Local features of each query. A verified distance form needs them, other forms do not use them.
         """
-        return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
+        form = distance_form
+        return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
 
     def search_version(
         self,
@@ -155,6 +165,7 @@ class Reader(Listing):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
+        features: Sequence[bytes] | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search and return the version; `within` may be a function of what is kept as its operating point, or None."""
         if k < 1:
@@ -162,9 +173,13 @@ class Reader(Listing):
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
-            densities = now.densities(distance_form, self._densities)
-            within = within(now.point) if callable(within) else within
-            nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
+            if isinstance(distance_form, VerifiedDistance):
+                queries = check_features(features, len(unit))
+                nearest_photos = self._verified(now, distance_form).nearest(unit, queries, k, only=only)
+            else:
+                densities = now.densities(distance_form, self._densities)
+                within = within(now.point) if callable(within) else within
+                nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = [[now.neighbour(position, distance) for position, distance in best] for best in nearest_photos]
             if only is not None:
                 positions = (position for best in nearest_photos for position, _ in best)
@@ -181,6 +196,23 @@ class Reader(Listing):
     def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo of the newest version (n,), and their minimum."""
         return self._current().densities(distance_form, self._densities)
+
+    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
+        """Return the search of the newest version; raise GalleryError if the gallery has no or other features."""
+        return self._verified(self._current(), distance_form)
+
+    def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
+        verifier, known = distance_form.verifier, self._searched
+        if verifier.features_key != self.features_key:
+            raise GalleryError(
+                f"{self.path} keeps {'other' if self.features_key else 'no'} features than the ones to be verified",
+                remedy="Index the photos into a new gallery with this bundle",
+            )
+        if known is not None and known.snapshot is now and known.form.key == distance_form.key:
+            return known
+        densities = now.densities(distance_form, self._densities)
+        self._searched = VerifiedSearch(now, distance_form, densities, self._words.of(verifier, now.segments))
+        return self._searched
 
     def verify(self) -> list[str]:
         """Read all data and return a list of problems in words; empty if there are none."""

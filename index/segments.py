@@ -112,6 +112,12 @@ class OpenSegment:
             raise self._damaged(row)
         return text
 
+    def read_features(self, row: int) -> bytes:
+        """Return the features of a row; raise GalleryError if there are none, GalleryCorrupt if they are damaged."""
+        if self.features is None:
+            raise GalleryError("this gallery keeps no features", remedy="Index the photos again with features")
+        return self.features.read(row)
+
     def _damaged(self, row: int) -> GalleryCorrupt:
         return GalleryCorrupt(f"photo number {self.seqs[row]} has changed since it was written", remedy=RESTORE)
 

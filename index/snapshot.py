@@ -23,11 +23,11 @@ from index.ann.kinds import APPROXIMATE, FP16
 
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, squared_distance
-from .errors import GalleryError
 from .filters import Value
 from .neighbours import Neighbour
 from .segments import OpenSegment
 from .sweep import MANY, sweep
+from .verified import base_form
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
@@ -97,8 +97,9 @@ class Snapshot:
         return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
 
     def densities(self, distance_form: DistanceForm, known: Densities) -> tuple[Floats, float]:
-        """Return the density around each photo (n,), and their minimum."""
+        """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
         with self._guard:
+            distance_form = base_form(distance_form)
             if distance_form.key not in self._densities:
                 values = np.zeros(len(self.seqs)) if distance_form is PLAIN else known.of(distance_form, self.segments)
                 self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
@@ -140,9 +141,7 @@ class Snapshot:
         """Return the local features at some positions; raise GalleryCorrupt if some fail their checksum."""
         gathered: dict[int, bytes] = {}
         for segment, rows, inside in self._by_segment(positions):
-            if segment.features is None:
-                raise GalleryError("this gallery keeps no features", remedy="Index the photos again with features")
-            gathered |= dict(zip(positions[inside].tolist(), map(segment.features.read, rows.tolist()), strict=True))
+            gathered |= dict(zip(positions[inside].tolist(), map(segment.read_features, rows.tolist()), strict=True))
         return [gathered[position] for position in positions.tolist()]
 
     def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
@@ -187,7 +186,8 @@ class Snapshot:
     ) -> list[list[tuple[int, float]]]:
         """Return position and distance of the k nearest items, by their nearest photo, for unit vectors (n, d).
 
-        Candidates are fetched until no other photo can be nearer. With `within`, only the nearest item and the items up
+        Candidates are fetched until no other photo can be nearer. A verified form counts as its base form
+        (`VerifiedSearch` verifies). With `within`, only the nearest item and the items up
         to that distance are guaranteed; up to `FURTHER` items beyond it follow if they were found. `skip` (n,) holds
         one position per query to leave out of its result.
         """

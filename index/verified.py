@@ -33,7 +33,7 @@ class Verifier(Protocol):
 
     @property
     def items(self) -> int:
-        """Return how many of the nearest items by the base distance are verified."""
+        """Return how many of the nearest items by the base distance are verified, at least 1."""
 
     @property
     def photos(self) -> int:
@@ -45,7 +45,7 @@ class Verifier(Protocol):
 
     @property
     def weights(self) -> NDArray[np.float32]:
-        """Return the weight of each visual word (w,) in a vote."""
+        """Return the weight of each visual word (w,) in a vote (`index.votes`), at least 0."""
 
     def words(self, features: bytes) -> NDArray[np.uint16]:
         """Return the visual word of each local feature."""
@@ -79,3 +79,8 @@ class VerifiedDistance:
     def transform(self, squared: Floats, query: ArrayLike, photo: ArrayLike) -> Floats:
         """Return base distances from squared plain distances and the densities of both sides."""
         return self.base.transform(squared, query, photo)
+
+
+def base_form(distance_form: DistanceForm) -> DistanceForm:
+    """Return the base form of a verified distance form; any other form is its own base."""
+    return distance_form.base if isinstance(distance_form, VerifiedDistance) else distance_form

@@ -98,3 +98,4 @@ class Writer(Reader):
             remove_unused_segments(self.path / SEGMENTS, names)
             remove_unused_indexes(self.path / INDEXES, None if index is None else index.name)
             self._densities.forget(names)
+            self._words.forget(names)

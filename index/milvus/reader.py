@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,12 +19,14 @@ from index.errors import GalleryError, InvalidParameter
 from index.filters import parse_where, to_milvus
 from index.neighbours import Neighbour
 from index.snapshot import Within
+from index.verified import VerifiedDistance
 
 from .collection import Collection
 from .contents import Contents
 from .photos import MilvusPhotos
 from .search import nearest_items
 
+LOCAL = "Use a local gallery, or a bundle without verification"
 UNNUMBERED = "it was made by an earlier version, which did not number the photos; index them into a new gallery"
 
 UNKNOWN = "-1"  # fact about the photos while they change, and after a change that was not finished
@@ -125,9 +127,12 @@ class MilvusReader:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
+        features: Sequence[bytes] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Reader.search`."""
-        return self.search_version(vectors, k, where=where, distance_form=distance_form, within=within)[1]
+        return self.search_version(
+            vectors, k, where=where, distance_form=distance_form, within=within, features=features
+        )[1]
 
     def search_version(
         self,
@@ -137,8 +142,11 @@ class MilvusReader:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
+        features: Sequence[bytes] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
     ) -> tuple[int, list[list[Neighbour]]]:
-        """Search as `search` does, and also return the version."""
+        """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
+        if isinstance(distance_form, VerifiedDistance):
+            self.verified_search(distance_form)
         if k < 1:
             raise InvalidParameter("k", "be at least 1", k)
         unit = check_vectors(vectors, self.dim)
@@ -173,6 +181,10 @@ class MilvusReader:
     def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo of the newest version (n,), and their minimum."""
         return self.snapshot().densities(distance_form)
+
+    def verified_search(self, distance_form: VerifiedDistance) -> NoReturn:  # noqa: ARG002
+        """Raise GalleryError: a gallery on Milvus keeps no features."""
+        raise GalleryError(f"{self.path} keeps no features: Milvus does not", remedy=LOCAL)
 
     def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:
         """Yield item id and value of a metadata key for the photos from a seq on."""
