@@ -2,7 +2,8 @@
 
 An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
 items with the same file as the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if
-the gallery has it. Draws use the same search and distance form as queries.
+the gallery has it. Draws use the same search and distance form as queries. A draw of several photos searches with a
+group of photos of one item (`photo_groups`).
 
 A gallery keeps a sample of draws. An added photo can only make the nearest other item of a draw nearer, and a removed
 photo only affects the draws that had it as nearest. So an update searches the added photos, and repeats only the draws
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats, squared_distance
 from .drawable import Photos
+from .photo_groups import group_rows, mean_vectors, rows_of, sample_groups
 from .sampling import every_item_once, hashed, sample
 from .snapshot import Filter, Rows
 
@@ -37,7 +39,7 @@ class Draws:
 
     ids: Texts  # (n,) photo ids of the queries
     items: Texts  # (n,) item ids of the queries
-    seqs: Rows  # (n,) seqs of the query photos in the gallery, NOBODY for a probe
+    seqs: Rows  # (n,) seqs of the query photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
     distances: Floats  # (n,) distance to the nearest other item, inf if there is none
     nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
     nearest_items: Texts  # (n,) its item id, "" if there is none
@@ -73,6 +75,15 @@ class Probes:
     ids: Sequence[str]
     items: Sequence[str]
 
+    def grouped(self, together: int) -> Probes:
+        """Return groups of `together` photos of one item as probes; a photo is in at most one group."""
+        if together == 1:
+            return self
+        items, ids = np.array(self.items, dtype=str), np.array(self.ids, dtype=str)
+        groups = group_rows(items, hashed(np.arange(len(items))), together)
+        names = [" + ".join(names) for names in ids[groups].tolist()]
+        return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist())
+
 
 @dataclass(frozen=True)
 class Drawer:
@@ -84,25 +95,35 @@ class Drawer:
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
     _contents: dict[int, object] = field(default_factory=dict)  # of positions that have been read
 
-    def own(self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS) -> Draws:
+    def own(
+        self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS, together: int = 1
+    ) -> Draws:
         """Return the own draws, reusing `known` draws of an earlier version.
 
         Parameters
         ----------
         excluded:
             Numbers of the items without draws, because the model was fitted on them.
+        together:
+            Number of photos of a query.
         """
         known = Draws.none() if known is None else known
-        positions = sample(self.snapshot, excluded, most=most)
+        if together == 1:
+            positions = firsts = sample(self.snapshot, excluded, most=most)
+            vectors = self.snapshot.vectors(positions)
+        else:
+            positions = sample_groups(self.snapshot, excluded, together, most=most)
+            firsts = positions[:, 0]
+            read = self.snapshot.vectors(positions.ravel())
+            vectors = mean_vectors(read.reshape(-1, together, read.shape[-1]))
         seqs = self.snapshot.seqs[positions]
-        rows = _rows_of(known.seqs, seqs)
-        vectors = self.snapshot.vectors(positions)
+        rows = rows_of(known.seqs, seqs)
         names = [
             (known.ids[row], known.items[row]) if row >= 0 else self.snapshot.photo(position)[:2]
-            for row, position in zip(rows.tolist(), positions.tolist(), strict=True)
+            for row, position in zip(rows.tolist(), firsts.tolist(), strict=True)
         ]
         ids, items = np.array([n[0] for n in names], dtype=str), np.array([n[1] for n in names], dtype=str)
-        numbers = self.snapshot.items[positions]
+        numbers = self.snapshot.items[firsts]
         distances, nearest, duplicates = self._others(vectors, numbers, positions, known, rows)
         own, own_nearest = self._own(vectors, numbers, positions, known, rows)
         rivals = self._rivals(nearest, known, rows)
@@ -154,8 +175,8 @@ class Drawer:
     ) -> tuple[Floats, Rows, Rows]:
         """Return the distance and seq of the nearest photo of another item, and the seq of a duplicate, each (n,).
 
-        `queries` (n,) holds the position of each query, NOBODY for a probe, and `rows` (n,) its row in the known
-        draws, -1 for a new query.
+        `queries` (n,) or (n, m) holds the positions of each query's photos, NOBODY for a probe, and `rows` (n,) its
+        row in the known draws, -1 for a new query.
         """
         distances, nearest, duplicates = (
             np.where(rows >= 0, values[rows], nothing) if len(known) else np.full(len(rows), nothing)
@@ -206,10 +227,10 @@ class Drawer:
             waiting, count = np.array(again, dtype=np.int64), 4 * count
         return distances[chosen], seqs[chosen], duplicates[chosen]
 
-    def _is_same(self, query: int, position: int) -> bool:
-        """Return whether the photo at a position has the same file as the query at another, NOBODY for a probe."""
-        content = None if query == NOBODY else self._content(query)
-        return content is not None and self._content(position) == content
+    def _is_same(self, query: Rows, position: int) -> bool:
+        """Return whether the photo at a position has the same file as a photo of the query; NOBODY for a probe."""
+        contents = [self._content(photo) for photo in np.atleast_1d(query).tolist() if photo != NOBODY]
+        return any(content is not None and self._content(position) == content for content in contents)
 
     def _content(self, position: int) -> object:
         """Return the hash of the file of the photo at a position, None if it is unknown."""
@@ -222,7 +243,10 @@ class Drawer:
     def _own(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows
     ) -> tuple[Floats, Rows]:
-        """Return the distance and seq of the nearest photo of the own item, except the query at `positions` (n,)."""
+        """Return the distance and seq of the nearest photo of the own item, except the query's own photos.
+
+        They are at `positions` (n,) or (n, m).
+        """
         snapshot = self.snapshot
         items = np.where(snapshot.live, snapshot.items, NOBODY)
         order = np.argsort(items, kind="stable")
@@ -238,7 +262,7 @@ class Drawer:
             distances[same], seqs[same] = known.own[rows[same]], old[same]
         around = self.distance_form.densities(vectors)
         others = {row: order[starts[row] : stops[row]] for row in np.flatnonzero(~same).tolist()}
-        others = {row: found[found != positions[row]] for row, found in others.items()}
+        others = {row: found[(found[:, None] != positions[row]).all(axis=1)] for row, found in others.items()}
         for group, together in _together({row: found for row, found in others.items() if len(found)}):
             read = snapshot.vectors(together)
             for row in group:
@@ -268,13 +292,3 @@ def _together(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]
             rows, count = [], 0
     if rows:
         yield rows, np.concatenate([positions[r] for r in rows])
-
-
-def _rows_of(known: Rows, seqs: Rows) -> Rows:
-    """Return the row of each of `seqs` (n,) in `known`, -1 if it is not there."""
-    rows = np.full(len(seqs), -1, np.int64)
-    if len(known):
-        order = np.argsort(known)
-        places = np.minimum(np.searchsorted(known[order], seqs), len(known) - 1)
-        rows = np.where(known[order[places]] == seqs, order[places], -1)
-    return np.asarray(rows)

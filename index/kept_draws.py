@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from zipfile import BadZipFile
 
@@ -33,6 +33,7 @@ class KeptDraws:
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
     photos: int = -1  # number of live photos that were searched
     seqs: int = -1  # sum of their seqs
+    together: int = 1  # photos of a query
 
     @property
     def until(self) -> int:
@@ -51,14 +52,14 @@ class KeptDraws:
         for source, draws in self.sources.items():
             arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
         np.savez(file, **arrays)
-        return {DRAWS: file.getvalue()}
+        return {draws_name(self.together): file.getvalue()}
 
     @classmethod
-    def read(cls, gallery: Drawable) -> KeptDraws | None:
+    def read(cls, gallery: Drawable, *, together: int = 1) -> KeptDraws | None:
         """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
-            content = gallery.kept(DRAWS)
-            return None if content is None else cls._unpacked(load_arrays(content))
+            content = gallery.kept(draws_name(together))
+            return None if content is None else replace(cls._unpacked(load_arrays(content)), together=together)
         except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
             return None
 
@@ -73,6 +74,11 @@ class KeptDraws:
         return cls(about["model"], draws, frozenset(about["fitted"]), int(about["photos"]), int(about["seqs"]))
 
 
+def draws_name(together: int) -> str:
+    """Return the name under which a gallery keeps the draws of queries of some photos."""
+    return DRAWS if together == 1 else f"{DRAWS} of {together} photos"
+
+
 def update_draws(
     gallery: Drawable,
     known: KeptDraws | None,
@@ -82,6 +88,7 @@ def update_draws(
     probes: Mapping[str, Probes],
     is_fitted: IsFitted | None = None,
     content_key: str = "",
+    together: int = 1,
 ) -> KeptDraws:
     """Return the draws of the newest version, reusing `known` if they belong to the same model.
 
@@ -93,9 +100,12 @@ def update_draws(
         Whether the model was fitted on a gallery item. Such items have no own draws.
     content_key:
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
+    together:
+        Number of photos of a query; probes are grouped by item.
     """
-    if known is None or known.model != model:
+    if known is None or known.model != model or known.together != together:
         known = KeptDraws(model, {}, frozenset())
+    probes = {name: source.grouped(together) for name, source in probes.items()}
     with gallery.one_version():
         now, densities = gallery.snapshot(), gallery.densities(distance_form)
         fitted = set(known.fitted)
@@ -107,9 +117,9 @@ def update_draws(
         numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
     drawer = Drawer(now, distance_form, densities, content_key)
-    sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded)}
+    sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, together=together)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]
         sources[name] = drawer.probes(known.sources.get(name), source, numbers=placed)
     present = frozenset(item for item in fitted if item in numbers)
-    return KeptDraws(model, sources, present, *now.fingerprint)
+    return KeptDraws(model, sources, present, *now.fingerprint, together)

@@ -80,7 +80,8 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
 
     with gallery.one_version():
         now = gallery.snapshot()
-        kept = {name: content for name in gallery.kept_names() if name != DRAWS and (content := gallery.kept(name))}
+        names = [name for name in gallery.kept_names() if not name.startswith(DRAWS)]
+        kept = {name: content for name in names if (content := gallery.kept(name))}
     key = gallery.features_key
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
     facts |= {FEATURES_KEY: key} if key else {}

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import draws as draws_module
 from index.contents import POINT
 from index.distance import PLAIN
 from index.draws import NOBODY, Drawer, Draws, Probes
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws, update_draws
+from index.photo_groups import rows_of
 from index.sampling import every_item_once, hashed, sample
 from index.snapshot import Snapshot
 
@@ -177,9 +177,9 @@ def test_lives(tmp_path: Path) -> None:
 
 
 def test_rows_of_known_draws() -> None:
-    rows = draws_module._rows_of(np.array([5, 2, 9]), np.array([9, 1, 5, 10, 2]))
+    rows = rows_of(np.array([5, 2, 9]), np.array([9, 1, 5, 10, 2]))
     assert rows.tolist() == [2, -1, 0, -1, 1]
-    assert draws_module._rows_of(np.zeros(0, np.int64), np.array([9, 1])).tolist() == [-1, -1]
+    assert rows_of(np.zeros(0, np.int64), np.array([9, 1])).tolist() == [-1, -1]
 
 
 def test_the_hash_is_splitmix64() -> None:

@@ -152,7 +152,7 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
     probes = Probes(unit(30, 8), [f"q{i}" for i in range(30)], [f"i{i % 40}" for i in range(30)])
     with filled(tmp_path / "g", count=120, items=40) as gallery:
         gallery.rebuild(kind=kind, probe=Probe(np.inf, form), threads=1)
-        own, others = Draws.none(), Draws.none()
+        own, pairs, others = Draws.none(), Draws.none(), Draws.none()
         for step in range(12):
             present = sorted(gallery.photo_ids())
             gone = generator.choice(present, 8, replace=False).tolist()
@@ -171,10 +171,13 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
             now = drawer(gallery, form)
             own = now.own(own, excluded=excluded, most=60)
             others = now.probes(others, probes, numbers=placed, most=20)
+            pairs = now.own(pairs, excluded=excluded, most=60, together=2)
             same(own, now.own(None, excluded=excluded, most=60))
+            same(pairs, now.own(None, excluded=excluded, most=60, together=2))
             same(others, now.probes(None, probes, numbers=placed, most=20))
             same(Draws.of_arrays(own.arrays()), own)
         assert (own.duplicates != NOBODY).any()
+        assert (pairs.duplicates != NOBODY).any()
 
 
 def test_new_probes_are_searched_and_known_ones_kept(tmp_path: Path) -> None:
