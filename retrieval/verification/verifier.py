@@ -1,0 +1,181 @@
+"""The verifier of a verified distance: detects, packs, compares and fuses local features.
+
+Shapes: m photos, n inliers, k key points, w visual words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from index.arrays import load_arrays
+from index.distance import Floats
+from retrieval.errors import BundleCorrupt, InvalidParameter, RetrievalError
+
+from .detector import DetectorSettings, detect
+from .features import LocalFeatures, unpack_words
+from .fusion import Fusion
+from .matching import MatchingSettings, inlier_pairs
+from .vocabulary import WORDS, Vocabulary
+
+FORMAT = 1  # of the detection and comparison; part of the keys
+
+
+@dataclass(frozen=True)
+class MatchedPoints:
+    """Places in two photos that show the same, as shares (n, 2) of the width and height of each."""
+
+    query: Floats
+    photo: Floats
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+@dataclass(frozen=True, eq=False)
+class GeometricVerifier:
+    """Counts the local features of a query that a photo shows in the same arrangement (`index.verified.Verifier`).
+
+    Thread-safe and deterministic.
+
+    Parameters
+    ----------
+    items, photos, voted:
+        The shortlist: how many of the nearest items are verified, by how many of their nearest photos, and how many
+        more photos because they share the most visual words with the query.
+    """
+
+    vocabulary: Vocabulary
+    detector: DetectorSettings = field(default_factory=DetectorSettings)
+    matching: MatchingSettings = field(default_factory=MatchingSettings)
+    fusion: Fusion = field(default_factory=Fusion)
+    items: int = 10
+    photos: int = 3
+    voted: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("items", "photos", "voted"):
+            value = getattr(self, name)
+            least = 1 if name == "photos" else 0
+            if not least <= value <= 1000:
+                raise InvalidParameter(name, f"lie between {least} and 1,000", value)
+
+    @classmethod
+    def fit(
+        cls,
+        features: Sequence[LocalFeatures],
+        *,
+        detector: DetectorSettings | None = None,
+        matching: MatchingSettings | None = None,
+        fusion: Fusion | None = None,
+        words: int = WORDS,
+        seed: int = 0,
+    ) -> GeometricVerifier:
+        """Return a verifier whose vocabulary is fitted to the local features of training photos."""
+        vocabulary = Vocabulary.fit([photo.descriptors for photo in features], words=words, seed=seed)
+        return cls(vocabulary, detector or DetectorSettings(), matching or MatchingSettings(), fusion or Fusion())
+
+    def with_fusion(self, fusion: Fusion) -> GeometricVerifier:
+        """Return a verifier of the same features with another fusion; inliers stay the same."""
+        return replace(self, fusion=fusion)
+
+    @cached_property
+    def key(self) -> str:
+        """A key that identifies everything that decides a verified distance."""
+        shortlist = [self.items, self.photos, self.voted]
+        return _hash([self.features_key, self.matching.to_dict(), self.fusion.to_dict(), shortlist], self.weights)
+
+    @cached_property
+    def features_key(self) -> str:
+        """A key that identifies everything that decides the features of a photo."""
+        return _hash([FORMAT, self.detector.to_dict()], self.vocabulary.centres)
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """The weight of each visual word (w,) in a vote."""
+        return self.vocabulary.weights
+
+    def describe(self, image: Image.Image) -> bytes:
+        """Return the packed local features of an upright image, cropped to its bbox."""
+        return self.packed(detect(image, self.detector))
+
+    def packed(self, features: LocalFeatures) -> bytes:
+        """Return detected features with their visual words, packed."""
+        return features.with_words(self.vocabulary.assign(features.descriptors)).pack()
+
+    def words(self, features: bytes) -> NDArray[np.uint16]:
+        """Return the visual word (k,) of each local feature."""
+        return unpack_words(features)
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+        asked = LocalFeatures.unpack(query)
+        counts = [len(inlier_pairs(asked, LocalFeatures.unpack(photo), self.matching)) for photo in photos]
+        return np.array(counts, dtype=np.int64)
+
+    def fused(self, distances: ArrayLike, inliers: ArrayLike) -> Floats:
+        """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
+        return self.fusion.fused(distances, inliers)
+
+    def matches(self, query: bytes, photo: bytes) -> MatchedPoints:
+        """Return the places where a query and a photo agree; none where their inliers do not count."""
+        asked, other = LocalFeatures.unpack(query), LocalFeatures.unpack(photo)
+        pairs = inlier_pairs(asked, other, self.matching)
+        if len(pairs) < self.fusion.least:
+            pairs = pairs[:0]
+        return MatchedPoints(asked.relative(asked.positions[pairs[:, 0]]), other.relative(other.positions[pairs[:, 1]]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all parameters but the vocabulary as plain JSON values."""
+        return {
+            "format": FORMAT,
+            "detector": self.detector.to_dict(),
+            "matching": self.matching.to_dict(),
+            "fusion": self.fusion.to_dict(),
+            **{name: getattr(self, name) for name in ("items", "photos", "voted")},
+        }
+
+    def pack(self) -> bytes:
+        """Return the verifier as npz for `unpack`."""
+        file = io.BytesIO()
+        settings = np.frombuffer(json.dumps(self.to_dict(), sort_keys=True).encode(), np.uint8)
+        np.savez(file, settings=settings, centres=self.vocabulary.centres, weights=self.vocabulary.weights)
+        return file.getvalue()
+
+    @classmethod
+    def unpack(cls, data: bytes) -> GeometricVerifier:
+        """Return the verifier in npz from `pack`; raise BundleCorrupt if it cannot be read."""
+        try:
+            arrays = load_arrays(data)
+            values: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
+            if values["format"] != FORMAT:
+                raise BundleCorrupt(f"the verification has format {values['format']!r}, this version reads {FORMAT}")
+            return cls(
+                Vocabulary(arrays["centres"], arrays["weights"]),
+                DetectorSettings.from_dict(values["detector"]),
+                MatchingSettings.from_dict(values["matching"]),
+                Fusion.from_dict(values["fusion"]),
+                *(int(values[name]) for name in ("items", "photos", "voted")),
+            )
+        except BundleCorrupt:
+            raise
+        except (RetrievalError, KeyError, ValueError, TypeError, OSError, EOFError, BadZipFile) as error:
+            raise BundleCorrupt(
+                f"the verification cannot be read: {error}", remedy="Export the bundle again"
+            ) from error
+
+
+def _hash(settings: Any, array: NDArray[Any]) -> str:
+    """Return the hash of settings and an array."""
+    text = json.dumps(settings, sort_keys=True).encode()
+    return hashlib.sha256(text + array.tobytes()).hexdigest()

@@ -1,0 +1,88 @@
+"""Visual words: cluster centres of descriptors, so that photos which share many can be found without comparing all.
+
+Shapes: k descriptors, w words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from retrieval.errors import DataError, InvalidParameter, MissingDependency
+
+from .features import LENGTH
+
+WORDS = 2048
+SAMPLED = 100_000  # descriptors that the centres are fitted to
+PASSES = 5  # over the sample
+PER_WORD = 8  # least descriptors per word
+FEWEST_PHOTOS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Centres of the visual words and the weight of each in a vote."""
+
+    centres: NDArray[np.uint8]  # (w, 128)
+    weights: NDArray[np.float32]  # (w,) inverse document frequency
+
+    def __post_init__(self) -> None:
+        words = len(self.centres)
+        if self.centres.dtype != np.uint8 or self.centres.shape != (words, LENGTH) or not 1 <= words <= 2**16:
+            raise InvalidParameter(
+                "centres", f"be uint8 (w, {LENGTH}), w from 1 to 65,536", f"{self.centres.dtype} {self.centres.shape}"
+            )
+        if self.weights.shape != (words,) or not np.isfinite(self.weights).all() or (self.weights < 0).any():
+            raise InvalidParameter("weights", "be finite and at least 0, one per word", self.weights.shape)
+
+    @classmethod
+    def fit(cls, photos: Sequence[NDArray[np.uint8]], *, words: int = WORDS, seed: int = 0) -> Vocabulary:
+        """Fit a vocabulary to the descriptors (k, 128) of each photo; the same photos and seed give the same one.
+
+        With few descriptors there are fewer words, one for every eight.
+        """
+        if not 1 <= words <= 2**16:
+            raise InvalidParameter("words", "lie between 1 and 65,536", words)
+        described = [descriptors for descriptors in photos if len(descriptors)]
+        if len(described) < FEWEST_PHOTOS:
+            raise DataError(
+                f"only {len(described)} of {len(photos)} photos have key points, a vocabulary needs {FEWEST_PHOTOS}",
+                remedy="Use photos of printed things, or export with --verify off",
+            )
+        every = np.concatenate(described)
+        generator = np.random.default_rng(seed)
+        sample = every[np.sort(generator.permutation(len(every))[:SAMPLED])]
+        centres = _clustered(sample, max(1, min(words, len(sample) // PER_WORD)), seed)
+        fitted = cls(centres, np.zeros(len(centres), np.float32))
+        counts = np.zeros(len(centres))
+        for descriptors in described:
+            counts[np.unique(fitted.assign(descriptors))] += 1
+        return cls(centres, np.log((len(described) + 1) / (counts + 1)).astype(np.float32))
+
+    def assign(self, descriptors: NDArray[np.uint8]) -> NDArray[np.uint16]:
+        """Return the nearest word of each descriptor (k, 128)."""
+        centres, halves = self._exact
+        return np.asarray(np.argmax(descriptors.astype(np.float32) @ centres - halves, axis=1), dtype=np.uint16)
+
+    @cached_property
+    def _exact(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The centres (128, w) and half of their squared lengths (w,): float32 holds every product exactly."""
+        centres = np.ascontiguousarray(self.centres.T, dtype=np.float32)
+        return centres, np.vecdot(centres.T, centres.T) / 2
+
+
+def _clustered(descriptors: NDArray[np.uint8], words: int, seed: int) -> NDArray[np.uint8]:
+    try:
+        from sklearn.cluster import MiniBatchKMeans
+    except ImportError as error:
+        raise MissingDependency.of_extra("scikit-learn", "train") from error
+    size = max(1024, 2 * words)
+    means = MiniBatchKMeans(words, batch_size=size, n_init=1, init="random", max_iter=PASSES, random_state=seed)
+    with threadpool_limits(1):  # sums of several threads would depend on their number
+        means.fit(descriptors.astype(np.float32))
+    return np.unique(np.rint(means.cluster_centers_).clip(0, 255).astype(np.uint8), axis=0)
