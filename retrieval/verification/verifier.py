@@ -66,7 +66,7 @@ class GeometricVerifier:
     def __post_init__(self) -> None:
         for name in ("items", "photos", "voted"):
             value = getattr(self, name)
-            least = 1 if name == "photos" else 0
+            least = 0 if name == "voted" else 1
             if not least <= value <= 1000:
                 raise InvalidParameter(name, f"lie between {least} and 1,000", value)
 
