@@ -15,11 +15,10 @@ from PIL import Image
 
 from retrieval.errors import InvalidParameter
 
-from .features import LARGEST_SIDE, MOST_POINTS, LocalFeatures
+from .features import LARGEST_SIDE, MOST_POINTS, UNIT, LocalFeatures
 from .opencv import import_opencv
 
 SMALLEST_SIDE = 16  # pixels of a scaled photo; a smaller one has no key points
-UNIT = 512  # length of a descriptor in integers
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from retrieval.errors import GalleryCorrupt, InvalidParameter
 
-LENGTH = 128  # of a descriptor
+LENGTH = 128  # numbers of a descriptor
+UNIT = 512  # Euclidean length of a descriptor
 MOST_POINTS = 4096
 LARGEST_SIDE = 4096
 _HEADER = struct.Struct("<4sHHHHI")  # magic, key points, width, height, zero, checksum of what follows
@@ -27,7 +28,7 @@ _BYTES = 2 + 4 + LENGTH  # per key point: word, position, descriptor
 class LocalFeatures:
     """Key points of a photo that was scaled to `width` x `height` pixels, strongest first.
 
-    Descriptors are RootSIFT, scaled to integers so that their products are exact in float32.
+    Descriptors are RootSIFT: integers of one length, whose products are exact in float32.
     """
 
     descriptors: NDArray[np.uint8]  # (k, 128)

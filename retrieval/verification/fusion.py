@@ -22,7 +22,7 @@ class Fusion:
     """
 
     strength: float = 0.0
-    scale: float = 10.0
+    scale: float = 3.0
     least: int = 6
 
     def __post_init__(self) -> None:

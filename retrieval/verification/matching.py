@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
 
-from .features import LocalFeatures
+from .features import UNIT, LocalFeatures
 from .opencv import import_opencv
 
 SIMILARITY, AFFINE, HOMOGRAPHY = "similarity", "affine", "homography"
 SAMPLE = {SIMILARITY: 2, AFFINE: 3, HOMOGRAPHY: 4}  # pairs that determine a transformation
 MOST_ZOOM = 10.0  # between two photos; beyond it a transformation maps unrelated key points to one place
+CONFIDENCE = 0.999  # that the best transformation is found
 Pairs = NDArray[np.int64]
 
 
@@ -27,8 +28,8 @@ Pairs = NDArray[np.int64]
 class MatchingSettings:
     """Parameters that decide which key points of two photos are inliers."""
 
-    ratio: float = 0.85  # most of the distance to the second nearest descriptor
-    model: str = AFFINE
+    ratio: float = 0.8  # most of the distance to the second nearest descriptor
+    model: str = HOMOGRAPHY
     error: float = 6.0  # most distance in pixels between a key point and where the transformation maps its counterpart
     iterations: int = 1000  # most samples that are tried
 
@@ -59,12 +60,12 @@ def inlier_pairs(query: LocalFeatures, photo: LocalFeatures, settings: MatchingS
     Each place counts once: of several key points at one place, only the first pair remains.
     """
     pairs = tentative_pairs(query, photo, settings.ratio)
-    places = query.positions[pairs[:, 0]].astype(np.float32), photo.positions[pairs[:, 1]].astype(np.float32)
+    places = query.positions[pairs[:, 0]], photo.positions[pairs[:, 1]]
     first = _first_of_each(places[0]) & _first_of_each(places[1])
-    pairs, places = pairs[first], (places[0][first], places[1][first])
-    if len(pairs) <= SAMPLE[settings.model]:
+    if np.count_nonzero(first) <= SAMPLE[settings.model]:
         return pairs[:0]
-    return pairs[_agreeing(*places, settings)]
+    pairs = pairs[first]
+    return pairs[_agreeing(places[0][first], places[1][first], settings)]
 
 
 def tentative_pairs(query: LocalFeatures, photo: LocalFeatures, ratio: float) -> Pairs:
@@ -72,41 +73,44 @@ def tentative_pairs(query: LocalFeatures, photo: LocalFeatures, ratio: float) ->
     if not len(query) or not len(photo):
         return np.zeros((0, 2), np.int64)
     a, b = query.descriptors.astype(np.float32), photo.descriptors.astype(np.float32)
-    squared = np.vecdot(a, a)[:, None] + np.vecdot(b, b) - 2 * (a @ b.T)  # (k, l), exact
-    rows, nearest = np.arange(len(a)), squared.argmin(axis=1)
-    mutual = squared.argmin(axis=0)[nearest] == rows
-    closest = squared[rows, nearest]
-    squared[rows, nearest] = np.inf
-    chosen = mutual & (closest < ratio**2 * squared.min(axis=1))
+    products = a @ b.T  # (k, l), exact; descriptors have one length: the greatest product is the nearest one
+    rows, nearest = np.arange(len(a)), products.argmax(axis=1)
+    mutual = products.argmax(axis=0)[nearest] == rows
+    closest = np.maximum(0, UNIT**2 - products[rows, nearest])
+    products[rows, nearest] = -np.inf
+    second = np.maximum(0, UNIT**2 - products.max(axis=1))
+    chosen = mutual & (closest < ratio**2 * second)
     return np.stack([rows[chosen], nearest[chosen]], axis=1).astype(np.int64)
 
 
-def _first_of_each(places: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _first_of_each(places: NDArray[np.float16]) -> NDArray[np.bool_]:
     """Return which of the places (m, 2) have not occurred before."""
     first = np.zeros(len(places), dtype=bool)
-    first[np.unique(places, axis=0, return_index=True)[1]] = True
+    whole = np.ascontiguousarray(places).view(np.uint32).ravel()  # both numbers as one
+    first[np.unique(whole, return_index=True)[1]] = True
     return first
 
 
-def _agreeing(query: NDArray[np.float32], photo: NDArray[np.float32], settings: MatchingSettings) -> NDArray[np.bool_]:
+def _agreeing(query: NDArray[np.float16], photo: NDArray[np.float16], settings: MatchingSettings) -> NDArray[np.bool_]:
     """Return which pairs of places (m, 2) are inliers of the best transformation; none if that is implausible."""
     cv2 = import_opencv()
+    source, target = query.astype(np.float32), photo.astype(np.float32)
     if settings.model == SIMILARITY:
         matrix, mask = cv2.estimateAffinePartial2D(
-            query, photo, ransacReprojThreshold=settings.error, maxIters=settings.iterations, confidence=0.999
+            source, target, ransacReprojThreshold=settings.error, maxIters=settings.iterations, confidence=CONFIDENCE
         )
     else:
         parameters = cv2.UsacParams()
         parameters.threshold, parameters.maxIterations = settings.error, settings.iterations
-        parameters.confidence, parameters.randomGeneratorState = 0.999, 0
+        parameters.confidence, parameters.randomGeneratorState = CONFIDENCE, 0
         parameters.score = cv2.SCORE_METHOD_MSAC
         estimate = cv2.findHomography if settings.model == HOMOGRAPHY else cv2.estimateAffine2D
-        matrix, mask = estimate(query, photo, parameters)
+        matrix, mask = estimate(source, target, parameters)
     none = np.zeros(len(query), dtype=bool)
     if matrix is None or mask is None or not np.isfinite(matrix).all():
         return none
     inliers = mask.ravel().astype(bool)
-    return inliers if _plausible(matrix, query[inliers]) else none
+    return inliers if _plausible(matrix, source[inliers]) else none
 
 
 def _plausible(matrix: NDArray[np.float64], places: NDArray[np.float32]) -> bool:

@@ -11,7 +11,8 @@ import pytest
 from PIL import Image
 
 from retrieval.errors import InvalidParameter, MissingDependency
-from retrieval.verification.detector import UNIT, DetectorSettings, detect
+from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.features import UNIT
 from retrieval.verification.opencv import import_opencv
 
 from .pictures import photographed, picture
