@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats
 from .snapshot import Filter, Rows
+from .verified import VerifiedDistance
+from .verified_search import VerifiedSearch
 
 
 class Photos(Protocol):
@@ -73,6 +75,9 @@ class Drawable(Protocol):
 
     def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
         """Return the density around each photo of the newest version (n,), and their minimum."""
+
+    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
+        """Return the search of the newest version; raise GalleryError if the gallery has no or other features."""
 
     def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
         """Return item id and value of a metadata key for the live photos from a seq on."""

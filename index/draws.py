@@ -7,82 +7,33 @@ group of photos of one item (`photo_groups`).
 
 A gallery keeps a sample of draws. An added photo can only make the nearest other item of a draw nearer, and a removed
 photo only affects the draws that had it as nearest. So an update searches the added photos, and repeats only the draws
-that the change may affect.
+that the change may affect. Draws with a verified distance form are made by `verified_draws`.
 Shapes: n draws, d = embedding size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats, squared_distance
 from .drawable import Photos
-from .photo_groups import group_rows, mean_vectors, rows_of, sample_groups
-from .sampling import every_item_once, hashed, sample
+from .drawn import NOBODY, Draws, Measured, Probes, Queries, Texts
+from .errors import InvalidParameter
+from .photo_groups import mean_vectors, rows_of, sample_groups
+from .sampling import every_item_once, hashed, lives, sample
 from .snapshot import Filter, Rows
+from .verified_draws import VerifiedDraws
+from .verified_search import VerifiedSearch, check_features
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
+MOST_VERIFIED = 500  # the same for a verified distance form: 100 pairs per draw take about a minute on one core
 READ = 4096  # photos that are read at a time
-NOBODY = -1  # seq of a photo that does not exist
 
-Texts = NDArray[np.str_]
-
-
-@dataclass(frozen=True)
-class Draws:
-    """A sample of searches for items that are not in the gallery."""
-
-    ids: Texts  # (n,) photo ids of the queries
-    items: Texts  # (n,) item ids of the queries
-    seqs: Rows  # (n,) seqs of the query photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
-    distances: Floats  # (n,) distance to the nearest other item, inf if there is none
-    nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
-    nearest_items: Texts  # (n,) its item id, "" if there is none
-    own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
-    own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
-    duplicates: Rows  # (n,) seq of a photo of another item with the same file as the query, NOBODY if there is none
-    until: int  # one more than the seq of the newest photo that was searched
-
-    @classmethod
-    def none(cls) -> Draws:
-        """Return an empty sample."""
-        seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
-        return cls(texts, texts, seqs, distances, seqs, texts, distances, seqs, seqs, 0)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the fields as arrays."""
-        return {field.name: np.asarray(getattr(self, field.name)) for field in fields(self)}
-
-    @classmethod
-    def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
-        """Return the draws from the output of `arrays`."""
-        return cls(**{**values, "until": int(values["until"])})  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Probes:
-    """Photos from elsewhere, m of them, to search the gallery with."""
-
-    vectors: NDArray[np.float32]  # (m, d) of length 1
-    ids: Sequence[str]
-    items: Sequence[str]
-
-    def grouped(self, together: int) -> Probes:
-        """Return groups of `together` photos of one item as probes; a photo is in at most one group."""
-        if together == 1:
-            return self
-        items, ids = np.array(self.items, dtype=str), np.array(self.ids, dtype=str)
-        groups = group_rows(items, hashed(np.arange(len(items))), together)
-        names = [" + ".join(names) for names in ids[groups].tolist()]
-        return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist())
+__all__ = ["NOBODY", "Drawer", "Draws", "Probes"]
 
 
 @dataclass(frozen=True)
@@ -93,10 +44,16 @@ class Drawer:
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
     content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
+    search: VerifiedSearch | None = None  # of a verified distance form
     _contents: dict[int, object] = field(default_factory=dict)  # of positions that have been read
 
+    @property
+    def most(self) -> int:
+        """The number of draws of each source that a gallery keeps."""
+        return MOST_DRAWS if self.search is None else MOST_VERIFIED
+
     def own(
-        self, known: Draws | None, *, excluded: NDArray[np.int32], most: int = MOST_DRAWS, together: int = 1
+        self, known: Draws | None, *, excluded: NDArray[np.int32], most: int | None = None, together: int = 1
     ) -> Draws:
         """Return the own draws, reusing `known` draws of an earlier version.
 
@@ -108,9 +65,12 @@ class Drawer:
             Number of photos of a query.
         """
         known = Draws.none() if known is None else known
+        most = self.most if most is None else most
         if together == 1:
             positions = firsts = sample(self.snapshot, excluded, most=most)
             vectors = self.snapshot.vectors(positions)
+        elif self.search is not None:
+            raise InvalidParameter("together", "be 1 with a distance form that verifies photos", together)
         else:
             positions = sample_groups(self.snapshot, excluded, together, most=most)
             firsts = positions[:, 0]
@@ -123,13 +83,10 @@ class Drawer:
             for row, position in zip(rows.tolist(), firsts.tolist(), strict=True)
         ]
         ids, items = np.array([n[0] for n in names], dtype=str), np.array([n[1] for n in names], dtype=str)
-        numbers = self.snapshot.items[firsts]
-        distances, nearest, duplicates = self._others(vectors, numbers, positions, known, rows)
-        own, own_nearest = self._own(vectors, numbers, positions, known, rows)
-        rivals = self._rivals(nearest, known, rows)
-        return Draws(ids, items, seqs, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
+        found = self._measured(Queries(vectors, self.snapshot.items[firsts], positions), known, rows)
+        return self._draws(ids, items, seqs, found, known, rows)
 
-    def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int = MOST_DRAWS) -> Draws:
+    def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int | None = None) -> Draws:
         """Return the probe draws, reusing `known` draws of an earlier version.
 
         Parameters
@@ -139,16 +96,30 @@ class Drawer:
         """
         known = Draws.none() if known is None else known
         labels = np.array(probes.items, dtype=str)
-        chosen = every_item_once(labels, hashed(np.arange(len(labels))))[:most]
+        chosen = every_item_once(labels, hashed(np.arange(len(labels))))
+        chosen = chosen[: self.most if most is None else most]
         ids = np.array(probes.ids, dtype=str)[chosen]
         places = {name: row for row, name in enumerate(known.ids.tolist())}
         rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
         own_items = np.array(numbers, dtype=np.int32)[chosen]
-        vectors, nobody = probes.vectors[chosen], np.full(len(chosen), NOBODY, np.int64)
-        distances, nearest, duplicates = self._others(vectors, own_items, nobody, known, rows)
-        own, own_nearest = self._own(vectors, own_items, nobody, known, rows)
-        items, rivals = labels[chosen], self._rivals(nearest, known, rows)
-        return Draws(ids, items, nobody, distances, nearest, rivals, own, own_nearest, duplicates, self._until)
+        nobody = np.full(len(chosen), NOBODY, np.int64)
+        given = () if self.search is None else check_features(probes.features, len(labels))
+        features = [given[place] for place in chosen.tolist()] if given else ()
+        found = self._measured(Queries(probes.vectors[chosen], own_items, nobody, features), known, rows)
+        return self._draws(ids, labels[chosen], nobody, found, known, rows)
+
+    def _measured(self, queries: Queries, known: Draws, rows: Rows) -> Measured:
+        """Return what each query finds; `rows` (n,) holds its row in the known draws, -1 for a new query."""
+        if self.search is not None:
+            return VerifiedDraws(self.search, self._is_same).measured(queries, known, rows)
+        distances, nearest, duplicates = self._others(queries.vectors, queries.numbers, queries.positions, known, rows)
+        own, own_nearest = self._own(queries.vectors, queries.numbers, queries.positions, known, rows)
+        return Measured(distances, nearest, duplicates, own, own_nearest)
+
+    def _draws(self, ids: Texts, items: Texts, seqs: Rows, found: Measured, known: Draws, rows: Rows) -> Draws:
+        rivals = self._rivals(found.nearest, known, rows)
+        searched = (found.distances, found.nearest, rivals, found.own, found.own_nearest, found.duplicates)
+        return Draws(ids, items, seqs, *searched, self._until, found.shortlists)
 
     def _rivals(self, nearest: Rows, known: Draws, rows: Rows) -> Texts:
         """Return the item ids of the nearest photos (n,), "" for NOBODY; `rows` are those of the known draws."""
@@ -275,10 +246,7 @@ class Drawer:
 
     def _lives(self, seqs: Rows) -> NDArray[np.bool_]:
         """Return whether each of the photos (n,) is live."""
-        if not len(self.snapshot.seqs):
-            return np.zeros(len(seqs), dtype=bool)
-        places = np.minimum(np.searchsorted(self.snapshot.seqs, seqs), len(self.snapshot.seqs) - 1)
-        return np.asarray((self.snapshot.seqs[places] == seqs) & self.snapshot.live[places])
+        return lives(self.snapshot, seqs)
 
 
 def _together(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:

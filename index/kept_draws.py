@@ -17,6 +17,7 @@ from .distance import DistanceForm
 from .drawable import Drawable
 from .draws import Drawer, Draws, Probes
 from .errors import GalleryCorrupt
+from .verified import VerifiedDistance
 
 OWN = "own"  # the source of draws with gallery photos
 DRAWS = "draws"  # the name under which a gallery keeps draws
@@ -108,6 +109,7 @@ def update_draws(
     probes = {name: source.grouped(together) for name, source in probes.items()}
     with gallery.one_version():
         now, densities = gallery.snapshot(), gallery.densities(distance_form)
+        search = gallery.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
         fitted = set(known.fitted)
         if is_fitted is not None:
             for item, content in gallery.contents_since(known.until, content_key):
@@ -116,7 +118,7 @@ def update_draws(
         names = {item for source in probes.values() for item in source.items}
         numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, densities, content_key)
+    drawer = Drawer(now, distance_form, densities, content_key, search)
     sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, together=together)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]

@@ -1,4 +1,4 @@
-"""Samples of a gallery's photos: every item once before any item twice."""
+"""Samples of a gallery's photos, every item once before any item twice, and whether photos are still there."""
 
 from __future__ import annotations
 
@@ -43,3 +43,11 @@ def hashed(numbers: Rows) -> NDArray[np.uint64]:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))
+
+
+def lives(snapshot: Photos, seqs: Rows) -> NDArray[np.bool_]:
+    """Return whether each of the photos is live; `seqs` has any shape."""
+    if not len(snapshot.seqs):
+        return np.zeros(seqs.shape, dtype=bool)
+    places = np.minimum(np.searchsorted(snapshot.seqs, seqs), len(snapshot.seqs) - 1)
+    return np.asarray((snapshot.seqs[places] == seqs) & snapshot.live[places])

@@ -9,9 +9,11 @@ Shapes: n queries, d = embedding size, m photos.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +44,8 @@ class Shortlist:
     positions: Rows  # (m,) photos that were compared, ascending
     distances: Floats  # (m,) of these photos: verified for the shortlist, base for the others
     verified: Rows  # positions of the shortlist, ascending
+    voted: Rows  # positions of the photos with the most votes
+    scores: Floats  # of these photos
     radius: float  # base distance of the last item of the shortlist, inf if all items are in it
     least_vote: float  # least score of the shortlist's votes, 0 if every photo with a vote is in it
 
@@ -82,20 +86,25 @@ class VerifiedSearch:
         """Return the distinct visual words of a photo's features, ascending."""
         return distinct(self.form.verifier, features)
 
+    def stored_words(self, position: int) -> Words:
+        """Return the distinct visual words of a photo of the snapshot, ascending."""
+        segment = bisect_right(self._starts, position) - 1
+        return self.lists[segment].words.photo(position - self._starts[segment])
+
     def shortlist(self, query: Query, near: Sequence[tuple[int, float]], *, only: Filter | None = None) -> Shortlist:
         """Return the verified shortlist of a query from position and distance of its nearest items, in order."""
-        voted, least_vote = self.votes(query, only)
+        voted, scores = self.votes(query, self.scores(query.words), only)
+        least_vote = float(scores.min(initial=np.inf)) if len(voted) == self.form.verifier.voted else 0.0
         first = self.snapshot.items[[position for position, _ in near[: self.items]]]
-        positions = self._photos_of(np.union1d(first, self.snapshot.items[voted]))
+        positions = self.photos_of(np.union1d(first, self.snapshot.items[voted]))
         positions = np.sort(positions[positions != query.own])
         if only is not None:
             positions = positions[only.mask[positions]]
-        vectors, around = self.snapshot.vectors(positions), self.densities[0][positions]
-        squared = squared_distance(query.vector[None], vectors)
-        distances = self.form.transform(squared, np.full(len(positions), query.density), around)
-        verified = np.union1d(self._nearest_photos(positions, distances, first), voted)
+        distances = self.distances(query, positions)
+        verified = np.union1d(self.nearest_photos(positions, distances, first), voted)
         radius = near[self.items - 1][1] if len(near) >= self.items else np.inf
-        return Shortlist(positions, self._fused(query, positions, distances, verified), verified, radius, least_vote)
+        fused = self.fused(query, positions, distances, verified)
+        return Shortlist(positions, fused, verified, voted, scores, radius, least_vote)
 
     def by_item(self, found: Shortlist, near: Sequence[tuple[int, float]], k: int) -> list[tuple[int, float]]:
         """Return position and distance of the k nearest items of a shortlist and of `near`, by their nearest photo."""
@@ -106,12 +115,13 @@ class VerifiedSearch:
         best = order[np.sort(np.unique(items, return_index=True)[1])[:k]]
         return list(zip(positions[best].tolist(), distances[best].tolist(), strict=True))
 
-    def votes(self, query: Query, only: Filter | None = None) -> tuple[Rows, float]:
-        """Return the positions of the photos with the most votes, and the least vote: 0 if there are no others.
+    def scores(self, words: Words) -> Floats:
+        """Return the score of each photo of the snapshot for the words of a query."""
+        weights = self.form.verifier.weights
+        return np.concatenate([np.zeros(0), *(part.scores(words, weights) for part in self.lists)])
 
-        Photos with the same score are taken in insertion order.
-        """
-        scores = np.concatenate([np.zeros(0), *(part.scores(query.words, self._weights) for part in self.lists)])
+    def votes(self, query: Query, scores: Floats, only: Filter | None = None) -> tuple[Rows, Floats]:
+        """Return the positions of the photos with the most votes, and their scores."""
         passing = self.snapshot.live if only is None else only.mask
         positions = np.flatnonzero((scores > 0) & passing)
         if query.left_out:
@@ -119,11 +129,12 @@ class VerifiedSearch:
         positions = positions[positions != query.own]
         return most_votes(positions, scores[positions], self.form.verifier.voted)
 
-    @property
-    def _weights(self) -> NDArray[np.float32]:
-        return self.form.verifier.weights
+    def distances(self, query: Query, positions: Rows) -> Floats:
+        """Return the base distances of the photos at some positions."""
+        squared = squared_distance(query.vector[None], self.snapshot.vectors(positions))
+        return self.form.transform(squared, np.full(len(positions), query.density), self.densities[0][positions])
 
-    def _fused(self, query: Query, positions: Rows, distances: Floats, verified: Rows) -> Floats:
+    def fused(self, query: Query, positions: Rows, distances: Floats, verified: Rows) -> Floats:
         """Return the distances (m,), lowered for the verified photos."""
         if not len(verified):
             return distances
@@ -133,7 +144,7 @@ class VerifiedSearch:
         lowered[places] = np.minimum(verifier.fused(distances[places], inliers), distances[places])
         return lowered
 
-    def _nearest_photos(self, positions: Rows, distances: Floats, items: NDArray[np.int32]) -> Rows:
+    def nearest_photos(self, positions: Rows, distances: Floats, items: NDArray[np.int32]) -> Rows:
         """Return the nearest photos of each of some items, as many as are verified."""
         numbers = self.snapshot.items[positions]
         order = np.lexsort((positions, distances, numbers))
@@ -141,11 +152,16 @@ class VerifiedSearch:
         turn = np.arange(len(order)) - np.searchsorted(ordered, ordered)
         return positions[order[(turn < self.form.verifier.photos) & np.isin(ordered, items)]]
 
-    def _photos_of(self, items: NDArray[np.int32]) -> Rows:
+    def photos_of(self, items: NDArray[np.int32]) -> Rows:
         """Return the positions of the live photos of some items."""
         order, ordered = self._ordered
         starts, stops = (np.searchsorted(ordered, items, side=side).tolist() for side in ("left", "right"))
         return np.concatenate([order[:0], *(order[start:stop] for start, stop in zip(starts, stops, strict=True))])
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        """The first position of each segment."""
+        return [0, *accumulate(len(segment.seqs) for segment in self.snapshot.segments)]
 
     @cached_property
     def _ordered(self) -> tuple[Rows, NDArray[np.int32]]:
@@ -155,16 +171,16 @@ class VerifiedSearch:
         return order, self.snapshot.items[order]
 
 
-def most_votes(positions: Rows, scores: Floats, count: int) -> tuple[Rows, float]:
-    """Return the `count` positions with the greatest scores, and the least of these: 0 if there are no others."""
-    if count == 0:
-        return positions[:0], np.inf
-    if len(positions) < count:
-        return positions, 0.0
-    least = float(np.partition(scores, len(scores) - count)[len(scores) - count])
-    some = np.flatnonzero(scores >= least)
-    chosen = some[np.lexsort((positions[some], -scores[some]))[:count]]
-    return positions[chosen], least
+def most_votes(positions: Rows, scores: Floats, count: int) -> tuple[Rows, Floats]:
+    """Return the `count` positions with the greatest scores, and these scores, the greatest first.
+
+    Photos with the same score are taken in insertion order.
+    """
+    if 0 < count < len(positions):  # sorting all would take longer
+        some = scores >= np.partition(scores, len(scores) - count)[len(scores) - count]
+        positions, scores = positions[some], scores[some]
+    order = np.lexsort((positions, -scores))[:count]
+    return positions[order], scores[order]
 
 
 def check_features(features: Sequence[bytes] | None, count: int) -> Sequence[bytes]:

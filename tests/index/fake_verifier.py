@@ -68,13 +68,18 @@ def fill(gallery: Gallery, photos: range, items: int, seed: int, *, upsert: bool
     generator = np.random.default_rng(seed)
     labels = [f"i{number}" for number in generator.integers(0, items, len(photos)).tolist()]
     vectors, features = unit(len(photos), seed), some_features(len(photos), seed)
-    metadata = [{"brand": "ab"[number % 2]} for number in photos]
+    metadata = [
+        {"brand": "ab"[number % 2], "item": item, "name": f"p{number}"}
+        for number, item in zip(photos, labels, strict=True)
+    ]
     gallery.add([f"p{i}" for i in photos], labels, vectors, metadata=metadata, features=features, upsert=upsert)
 
 
 def verified_gallery(path: Path, count: int = 120, items: int = 40) -> Gallery:
     """Return a gallery with features, in segments of different sizes and with removed photos."""
-    gallery = Gallery.create(path, dim=DIM, embedding_id="e", columns={"brand": "text"}, features_key="f")
+    gallery = Gallery.create(
+        path, dim=DIM, embedding_id="e", columns=dict.fromkeys(["brand", "item", "name"], "text"), features_key="f"
+    )
     fill(gallery, range(count), items, 1)
     for step in range(4):
         fill(gallery, range(count + 3 * step, count + 3 * step + 3), items, 10 + step)

@@ -1,0 +1,116 @@
+"""Draws as data, and the photos from elsewhere that probe draws search with.
+
+Shapes: n draws, m probes, d = embedding size, s photos that a draw depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .distance import Floats
+from .photo_groups import group_rows, mean_vectors
+from .sampling import hashed
+from .snapshot import Rows
+
+NOBODY = -1  # seq of a photo that does not exist
+
+Texts = NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Shortlists:
+    """What verified draws depend on besides the query: a draw stays as it is while its shortlist does."""
+
+    radius: Floats  # (n,) base distance of the last item of the shortlist, inf if all items are in it
+    least_votes: Floats  # (n,) least score of the shortlist's votes, 0 if every photo with a vote is in it
+    photos: Rows  # (n, s) seqs of those that were verified, found or left out, ascending, after NOBODY
+
+    def rows(self, rows: Rows) -> Shortlists:
+        """Return some rows."""
+        return Shortlists(self.radius[rows], self.least_votes[rows], self.photos[rows])
+
+
+@dataclass(frozen=True)
+class Draws:
+    """A sample of searches for items that are not in the gallery."""
+
+    ids: Texts  # (n,) photo ids of the queries
+    items: Texts  # (n,) item ids of the queries
+    seqs: Rows  # (n,) seqs of the query photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
+    distances: Floats  # (n,) distance to the nearest other item, inf if there is none
+    nearest: Rows  # (n,) seq of the nearest photo of that item, NOBODY if there is none
+    nearest_items: Texts  # (n,) its item id, "" if there is none
+    own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
+    own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
+    duplicates: Rows  # (n,) seq of a photo of another item with the same file as the query, NOBODY if there is none
+    until: int  # one more than the seq of the newest photo that was searched
+    shortlists: Shortlists | None = None  # of a verified distance form
+
+    @classmethod
+    def none(cls) -> Draws:
+        """Return an empty sample."""
+        seqs, texts, distances = np.zeros(0, np.int64), np.zeros(0, str), np.zeros(0)
+        return cls(texts, texts, seqs, distances, seqs, texts, distances, seqs, seqs, 0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the fields as arrays."""
+        own = [field.name for field in fields(self) if field.name != "shortlists"]
+        arrays = {name: np.asarray(getattr(self, name)) for name in own}
+        return arrays if self.shortlists is None else {**arrays, **vars(self.shortlists)}
+
+    @classmethod
+    def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
+        """Return the draws from the output of `arrays`."""
+        names = [field.name for field in fields(Shortlists)]
+        shortlists = Shortlists(*(values[name] for name in names)) if names[0] in values else None
+        rest = {name: value for name, value in values.items() if name not in names}
+        return cls(**{**rest, "until": int(values["until"])}, shortlists=shortlists)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Photos from elsewhere, m of them, to search the gallery with."""
+
+    vectors: NDArray[np.float32]  # (m, d) of length 1
+    ids: Sequence[str]
+    items: Sequence[str]
+    features: Sequence[bytes] = ()  # of each photo, for a verified distance form
+
+    def grouped(self, together: int) -> Probes:
+        """Return groups of `together` photos of one item as probes; a photo is in at most one group."""
+        if together == 1:
+            return self
+        items, ids = np.array(self.items, dtype=str), np.array(self.ids, dtype=str)
+        groups = group_rows(items, hashed(np.arange(len(items))), together)
+        names = [" + ".join(names) for names in ids[groups].tolist()]
+        return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist())
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The queries of n draws."""
+
+    vectors: NDArray[np.float32]  # (n, d) of length 1
+    numbers: NDArray[np.int32]  # (n,) of the items to leave out, -1 if the gallery does not have the item
+    positions: Rows  # (n,) of the photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
+    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What n draws have found: the fields of `Draws` that come from searches."""
+
+    distances: Floats
+    nearest: Rows
+    duplicates: Rows
+    own: Floats
+    own_nearest: Rows
+    shortlists: Shortlists | None = None
