@@ -15,7 +15,6 @@ from .drawable import Photos
 from .sampling import every_item_once, hashed
 from .snapshot import Rows
 
-MOST_TOGETHER = 8  # photos of a query
 SHORTEST = 1e-6  # length of a mean that has a direction
 
 

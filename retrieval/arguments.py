@@ -10,6 +10,7 @@ import numpy as np
 from .errors import InvalidParameter
 
 MOST_MATCHES = 100  # per search
+MOST_TOGETHER = 8  # photos of one query
 MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
 
 
@@ -26,3 +27,11 @@ def check_arguments(images: Sequence[object], *, top_k: int, where: str | None, 
         raise InvalidParameter("where", f"be a text of at most {MOST_WHERE} characters", told)
     if not isinstance(review, Real) or not 0 <= review <= 1:
         raise InvalidParameter("review", "lie between 0 and 1", review)
+
+
+def check_photos(images: Sequence[object]) -> None:
+    """Raise InvalidParameter unless images are 2 to 8, as a query of several photos needs."""
+    if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
+        raise InvalidParameter("images", "be a sequence of images", type(images), remedy="Use `search` for one")
+    if not 2 <= len(images) <= MOST_TOGETHER:
+        raise InvalidParameter("images", f"be 2 to {MOST_TOGETHER} photos of one thing", len(images))

@@ -46,6 +46,14 @@ class QueryPhoto:
         features = embedder.describe(opened)
         return cls(pixels, features, 0.0 if features is None else time.perf_counter() - started)
 
+    @classmethod
+    def of_several(cls, embedder: PhotoEmbedder, number: int, image: Source) -> QueryPhoto:
+        """Return a photo of a query of several; raise ImageRefused with its number if it cannot be used."""
+        photo = cls.read(embedder, image)
+        if isinstance(photo, ImageRefused):
+            raise type(photo)(f"photo {number}: {photo.message}", remedy=photo.remedy)
+        return photo
+
     @property
     def appearance(self) -> Appearance:
         """The statistics of the pixels."""

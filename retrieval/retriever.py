@@ -12,37 +12,25 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from index.contents import POINT
 from index.location import open_gallery
 from index.neighbours import Neighbour
+from index.photo_groups import mean_vectors
 from index.protocol import GalleryProtocol
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
-from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.served_point import served_point, threshold_status
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
+from retrieval.threshold.several_photos import check_several
 
-from .arguments import check_arguments
+from .answers import Answers
+from .arguments import check_arguments, check_photos
 from .errors import BundleMismatch, GalleryError, ImageRefused
-from .explanation import explanation_of
+from .gallery_points import GalleryPoints, measured_photos
 from .images import Source
 from .query_photo import QueryPhoto
-from .result import (
-    BEYOND_THRESHOLD,
-    FILTERED_OUT,
-    GALLERY_EMPTY,
-    LOW_CERTAINTY,
-    MATCH,
-    NO_MATCH,
-    OUT_OF_DOMAIN,
-    RANKED,
-    REVIEW_P,
-    UNCALIBRATED,
-    SearchResult,
-)
+from .result import REVIEW_P, SearchResult
 from .served import Served
 
 
@@ -57,8 +45,7 @@ class Retriever:
         self.bundle = bundle
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
-        self._last_point: tuple[bytes | None, OperatingPoint] = None, bundle.operating_point
-        self._rates: dict[int, GalleryRates | None] = {}
+        self._points = GalleryPoints(bundle, gallery)
         self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
         self._closed = False
@@ -89,7 +76,7 @@ class Retriever:
         self.close()
 
     def __repr__(self) -> str:
-        point, closed = self._last_point[1], ", closed" if self._closed else ""
+        point, closed = self._points.last, ", closed" if self._closed else ""
         state = f"threshold {point.threshold:.4f}" if point.decides else point.status
         return f"<Retriever {self.bundle.path} on {self.gallery.path}, {state}{closed}>"
 
@@ -150,8 +137,7 @@ class Retriever:
         A photo that cannot be used gets an `ImageRefused` in its place. The other arguments are those of `search`.
         Each result's timings are the batch's timings divided by the number of photos.
         """
-        if self._closed:
-            raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
+        self._check_open()
         check_arguments(images, top_k=top_k, where=where, review=review)
         started = time.perf_counter()
         photos = [QueryPhoto.read(self.embedder, image) for image in images]
@@ -162,99 +148,86 @@ class Retriever:
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
-        points: list[OperatingPoint] = []
-
-        def within(stored: bytes | None) -> float:
-            points.append(self._served(stored))
-            return points[-1].threshold if points[-1].decides else math.inf  # every distance ranks
-
-        version, found = self.gallery.search_version(
-            made.vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
-        )
-        served = Served(points[-1], version, self._rates_at(version, points[-1]))
+        served, found = self._neighbours(made.vectors, top_k, where)
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
         each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(found)))
-        answers = (
-            self._answer(photo, neighbours, where, served, explain=explain, review=review)
-            for photo, neighbours in zip(each, found, strict=True)
-        )
+        answers = Answers(self.bundle, self.gallery, where, explain, review)
+        results = (answers.answer(photo, neighbours, served) for photo, neighbours in zip(each, found, strict=True))
         return [
             photo
             if isinstance(photo, ImageRefused)
-            else replace(next(answers), timings_ms=dict(shares), appearance=photo.appearance)
+            else replace(next(results), timings_ms=dict(shares), appearance=photo.appearance)
             for photo in photos
         ]
 
-    def _answer(
+    def search_photos(
         self,
-        made: Embeddings,
-        neighbours: Sequence[Neighbour],
-        where: str | None,
-        served: Served,
+        images: Sequence[Source],
         *,
-        explain: bool,
-        review: float,
+        top_k: int = 10,
+        where: str | None = None,
+        explain: bool = False,
+        review: float = REVIEW_P,
     ) -> SearchResult:
-        """Return the result for one photo with vector (1, d), given its neighbours in a gallery version."""
-        certainty, point = float(made.certainties[0]), served.point
-        sure = certainty >= point.min_certainty
-        matches = served.matches(neighbours) if sure else ()
-        return SearchResult(
-            matches=matches,
-            decision=MATCH if matches else NO_MATCH if point.decides else RANKED,
-            reason="" if matches else self._reason(made.vectors, where, point, sure=sure, empty=not neighbours),
-            threshold=point.threshold_or_none,
-            nearest_distance=neighbours[0].distance if neighbours else None,
-            certainty=certainty,
-            nearest=served.match(neighbours[0]) if neighbours else None,
-            bundle_id=self.bundle.bundle_id,
-            gallery_version=served.version,
-            ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
-            threshold_status=threshold_status(point, self.bundle),
-            review=served.review(neighbours, review) if sure else (),
-            p_value_without_filter=where is not None and served.rates is not None,
-            explanation=explanation_of(self.bundle, self.gallery, made.vectors, where) if explain else None,
-        )
+        """Search with 2 to 8 different photos of one thing and return one result.
 
-    def _reason(
-        self, vectors: NDArray[np.float32], where: str | None, point: OperatingPoint, *, sure: bool, empty: bool
-    ) -> str:
-        """Return the reason for an answer without a match for one vector (1, d)."""
-        if not point.decides:
-            return UNCALIBRATED
-        if empty:
-            return GALLERY_EMPTY if where is None or not len(self.gallery) else FILTERED_OUT
-        if not sure:
-            return LOW_CERTAINTY
-        form = self.bundle.base_form
-        if isinstance(form, LocalDensity) and form.is_outside(vectors)[0]:
-            return OUT_OF_DOMAIN
-        return BEYOND_THRESHOLD
+        The query is the mean of the photos' vectors. Its threshold is the one that `retrieval calibrate
+        --photos-per-query` set for as many photos. Without one, the threshold of fewer photos serves: the status is
+        then "fewer_photos", the FPIR was not measured, and there are no p-values. Photos with the same vector count
+        once. The other arguments are those of `search`.
+
+        Raises
+        ------
+        ImageRefused
+            If a photo cannot be used.
+        InvalidParameter
+            If an argument is invalid, or the bundle verifies matches.
+        """
+        self._check_open()
+        check_photos(images)
+        check_several(self.bundle)
+        check_arguments(images, top_k=top_k, where=where, review=review)
+        started = time.perf_counter()
+        pixels = np.stack([QueryPhoto.of_several(self.embedder, *each).pixels for each in enumerate(images, 1)])
+        decoded = time.perf_counter()
+        made = self.embedder.embed_pixels(pixels)
+        embedded = time.perf_counter()
+        different = np.unique(made.vectors, axis=0)
+        query = Embeddings(mean_vectors(different[None]), made.certainties.mean(keepdims=True))
+        served, (neighbours,) = self._neighbours(query.vectors, top_k, where, photos=len(different))
+        stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
+        answer = Answers(self.bundle, self.gallery, where, explain, review).answer(query, neighbours, served)
+        return replace(answer, timings_ms={name: round(1e3 * seconds, 3) for name, seconds in stages.items()})
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
+
+    def _neighbours(
+        self, vectors: NDArray[np.float32], top_k: int, where: str | None, *, photos: int = 1
+    ) -> tuple[Served, list[list[Neighbour]]]:
+        """Search with the vectors (n, d) of queries of some photos; return what decides about them, and the items."""
+        points: list[dict[int, OperatingPoint]] = []
+
+        def within(stored: bytes | None) -> float:
+            points.append(self._points.served(stored))
+            point = points[-1][measured_photos(points[-1], photos)]
+            return point.threshold if point.decides else math.inf  # every distance ranks
+
+        version, found = self.gallery.search_version(
+            vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
+        )
+        return self._points.of_version(version, points[-1], photos), found
 
     @property
     def point(self) -> OperatingPoint:
         """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
-        return self._served(self.gallery.kept(POINT))
-
-    def _served(self, stored: bytes | None) -> OperatingPoint:
-        """Return the operating point that serves, given the one that the gallery keeps."""
-        last = self._last_point
-        if stored is not last[0] and stored != last[0]:
-            last = self._last_point = stored, served_point(stored, self.bundle)
-        return last[1]
+        return self._points.point()
 
     def rates(self) -> GalleryRates | None:
         """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
-        return self._rates_at(self.gallery.version, self.point)
-
-    def _rates_at(self, version: int, point: OperatingPoint) -> GalleryRates | None:
-        """Return the rates of a version that is the newest or was searched before, else None."""
-        if version not in self._rates and version == self.gallery.version:
-            rates = GalleryRates.read(self.gallery, point, self.bundle.draws_id)
-            if version == self.gallery.version:  # nothing changed meanwhile
-                self._rates = {version: rates}
-        return self._rates.get(version)
+        return self._points.rates_at(self.gallery.version, self.point)
 
     @property
     def unmeasured(self) -> bool:

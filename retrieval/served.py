@@ -20,6 +20,8 @@ class Served:
     point: OperatingPoint
     version: int
     rates: GalleryRates | None  # None if they were not measured: then there are no p-values
+    photos: int = 1  # of the query
+    point_photos: int = 1  # of the queries that the operating point was set for, at most as many
 
     def match(self, neighbour: Neighbour) -> Match:
         """Return a neighbour as a match, with its p-value."""

@@ -114,16 +114,39 @@ class Service:
 
         Raises Busy when the queue is full or the deadline passes.
         """
-        retriever = self.retriever
         review = 1.0 if any_review and self.settings.review else self.settings.review
-        work = partial(retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
+        search = partial(self.retriever.search, image)
+        return await self._answered(
+            partial(search, top_k=top_k, where=where, explain=explain, review=review), request_id
+        )
+
+    async def search_photos(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        explain: bool = False,
+        any_review: bool = False,
+        request_id: str = "",
+    ) -> SearchResult:
+        """Search with 2 to 8 photos of one thing in the pool, as `search` does with one photo."""
+        review = 1.0 if any_review and self.settings.review else self.settings.review
+        search = partial(self.retriever.search_photos, images)
+        return await self._answered(
+            partial(search, top_k=top_k, where=where, explain=explain, review=review), request_id
+        )
+
+    async def _answered(self, work: Callable[[], SearchResult], request_id: str) -> SearchResult:
+        """Run a search in the pool and record its result."""
         try:
             result, waited = await self.pool.run(work)
         except Busy:
             self.telemetry.busy.inc()
             raise
         result.timings_ms["queue"] = round(1e3 * waited, 3)
-        self.monitor.observe(result)
+        if result.photos == 1:  # the statistics are those of single photos
+            self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:
             self._answers.add(CALLER.get(), request_id, result)

@@ -80,6 +80,7 @@ WORDS = {
 }
 PLAIN = {
     "NAME": "somebody",
+    "str(result.photos)": "2",
     "NAME:KIND": "colour:text",
     "entry.name": "vmf-figure-2",
     "SEARCH": "learning_rate=1e-5..1e-3:log",

@@ -1,22 +1,24 @@
 """Operating points that a gallery keeps, one per bundle, and the choice of the one that serves.
 
-A gallery keeps the points of several bundles of its model, so that a rollback to an earlier bundle finds its point.
+A gallery keeps the points of several bundles of its model, so that a rollback to an earlier bundle finds its point. A
+query of several photos has an operating point of its own.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from index.errors import GalleryCorrupt
 from index.shell import command
 
 from .bundle import Bundle
-from .operating_point import UNANCHORED, OperatingPoint
+from .operating_point import FEWER_PHOTOS, UNANCHORED, OperatingPoint
 
 MOST_POINTS = 8  # bundles whose points a gallery keeps
-DRAWS_ID, POINT = "draws_id", "operating_point"  # keys of a kept point
+DRAWS_ID, POINT, SEVERAL = "draws_id", "operating_point", "several_photos"  # keys of a kept point
 
 
 @dataclass(frozen=True)
@@ -26,14 +28,25 @@ class KeptPoint:
     bundle_id: str
     draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
     point: OperatingPoint
+    several: Mapping[int, OperatingPoint] = field(default_factory=dict)  # by the number of photos of a query, from 2
 
 
-def pack_points(content: bytes | None, bundle: Bundle, point: OperatingPoint | None) -> bytes | None:
-    """Return the points that a gallery keeps with the one of this bundle replaced, or removed if it is None."""
+def pack_points(
+    content: bytes | None,
+    bundle: Bundle,
+    point: OperatingPoint | None,
+    several: Mapping[int, OperatingPoint] | None = None,
+) -> bytes | None:
+    """Return the points that a gallery keeps with those of this bundle replaced, or removed if the point is None.
+
+    `several` holds the points of queries of several photos, by their number.
+    """
     points = _points(content)
     points.pop(bundle.bundle_id, None)
     if point is not None:
         points[bundle.bundle_id] = {DRAWS_ID: bundle.draws_id, POINT: point.to_dict()}
+        if several:
+            points[bundle.bundle_id][SEVERAL] = {str(count): each.to_dict() for count, each in sorted(several.items())}
     newest = dict(list(points.items())[-MOST_POINTS:])
     return json.dumps({"points": newest}).encode() if newest else None
 
@@ -43,11 +56,22 @@ def stored_point(content: bytes | None, bundle: Bundle) -> OperatingPoint | None
     return next((kept.point for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
 
 
+def stored_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingPoint]:
+    """Return the operating points that a gallery keeps for this bundle, by the number of photos of a query."""
+    kept = next((kept for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), None)
+    return {} if kept is None else {1: kept.point, **kept.several}
+
+
 def read_points(content: bytes | None) -> list[KeptPoint]:
     """Return the operating points that a gallery keeps, the newest last."""
     try:
         return [
-            KeptPoint(bundle_id, values[DRAWS_ID], OperatingPoint.from_dict(values[POINT]))
+            KeptPoint(
+                bundle_id,
+                values[DRAWS_ID],
+                OperatingPoint.from_dict(values[POINT]),
+                {int(count): OperatingPoint.from_dict(each) for count, each in values.get(SEVERAL, {}).items()},
+            )
             for bundle_id, values in _points(content).items()
         ]
     except (ValueError, KeyError, TypeError) as error:
@@ -59,8 +83,18 @@ def served_point(content: bytes | None, bundle: Bundle) -> OperatingPoint:
     return stored_point(content, bundle) or bundle.operating_point
 
 
-def threshold_status(point: OperatingPoint, bundle: Bundle) -> str:
-    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle."""
+def served_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingPoint]:
+    """Return the operating points that serve, by the number of photos of a query, given what the gallery keeps."""
+    return {1: bundle.operating_point, **stored_points(content, bundle)}
+
+
+def threshold_status(point: OperatingPoint, bundle: Bundle, *, fewer_photos: bool = False) -> str:
+    """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle.
+
+    It is FEWER_PHOTOS if the point is one of queries of fewer photos.
+    """
+    if fewer_photos and point.decides:
+        return FEWER_PHOTOS
     return UNANCHORED if point.decides and point is bundle.operating_point else point.status
 
 

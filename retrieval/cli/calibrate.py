@@ -41,6 +41,13 @@ Folder = click.Path(path_type=Path)
     is_flag=True,
     help="Certify the target even with fewer than 300 items, or fail; the threshold is then much stricter.",
 )
+@click.option(
+    "--photos-per-query",
+    type=int,
+    multiple=True,
+    help="Also set the threshold of queries of this many photos of one thing; repeat it for several numbers, 1 keeps "
+    "none.  [default: the numbers that have a threshold]",
+)
 @click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the old and the new operating point and the changes as JSON."
@@ -53,6 +60,7 @@ def calibrate(
     feedback: Path | None,
     trust_key: Sequence[str],
     certify: bool,
+    photos_per_query: Sequence[int],
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -66,6 +74,7 @@ def calibrate(
     Example:
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --dry-run
       retrieval calibrate bundles/shop galleries/shop --target-fpir 0.02
+      retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
@@ -92,6 +101,7 @@ def calibrate(
             feedback=verdicts,
             trusted=tuple(trust_key),
             certify=certify,
+            photos_per_query=photos_per_query or None,
         )
         if as_json:
             click.echo(json.dumps(proposal.to_dict(), indent=2))
@@ -110,6 +120,6 @@ def show_proposal(proposal: Proposal) -> None:
     from retrieval.threshold.gallery_anchor import describe
 
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
-    for line in [*proposal.changes(), *describe(proposal.after)]:
+    for line in [*proposal.changes(), *describe(proposal.after), *proposal.of_several_photos()]:
         click.echo(line)
     show_lines("stored searches change", proposal.answers.lines())

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import click
 
+from index.shell import command
+from retrieval.bundle.operating_point import FEWER_PHOTOS
+from retrieval.errors import InvalidParameter
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
 from .options import Place
@@ -18,7 +21,8 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
-@click.argument("image", type=Folder)
+@click.argument("images", metavar="IMAGE...", type=Folder, nargs=-1, required=True)
+@click.option("--together", is_flag=True, help="Search with 2 to 8 photos of one thing, as one query.")
 @click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items.")
 @click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
 @click.option(
@@ -30,25 +34,48 @@ Folder = click.Path(path_type=Path)
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def search(
-    bundle: Path, gallery: Path | str, image: Path, top_k: int, where: str | None, review: float, as_json: bool
+    bundle: Path,
+    gallery: Path | str,
+    images: tuple[Path, ...],
+    together: bool,
+    top_k: int,
+    where: str | None,
+    review: float,
+    as_json: bool,
 ) -> None:
-    """Search for the catalogue item that a photo shows.
+    """Search for the catalogue item that a photo shows, or several photos of one thing with --together.
 
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
     comes as close. Items for review lie beyond the threshold; they are not matches.
 
+    A query of several photos has a threshold of its own, which `retrieval calibrate --photos-per-query` sets.
+
     \b
     Example:
       retrieval search bundles/shop galleries/shop query.jpg
+      retrieval search bundles/shop galleries/shop front.jpg back.jpg --together
     """
     from retrieval.retriever import Retriever
 
-    result = Retriever.open(bundle, gallery).search(image, top_k=top_k, where=where, review=review)
+    if len(images) > 1 and not together:
+        raise InvalidParameter("IMAGE", "be one photo", len(images), remedy="Pass --together if all show one thing")
+    with Retriever.open(bundle, gallery) as retriever:
+        if together:
+            result = retriever.search_photos(images, top_k=top_k, where=where, review=review)
+        else:
+            result = retriever.search(images[0], top_k=top_k, where=where, review=review)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
         return
     for line in lines(result, filtered=where is not None):
         click.echo(line)
+    if result.threshold_status == FEWER_PHOTOS:
+        line = command("calibrate", bundle, gallery, "--photos-per-query", str(result.photos))
+        click.echo(
+            f"Note: the threshold is for queries of {result.threshold_photos} photo"
+            f"{'s' if result.threshold_photos > 1 else ''}; how often {result.photos} photos of an unknown item match "
+            f"was not measured. `{line}` sets a threshold for them."
+        )
 
 
 def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
+from retrieval.arguments import MOST_TOGETHER
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
 
@@ -91,6 +92,17 @@ def search_batch(
         raise InvalidParameter("images", "hold at least one image", images)
     query = _search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search/batch", _read_batch, query=query, images=[image_bytes(i) for i in images])
+
+
+def search_photos(
+    images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
+) -> Call[Answer]:
+    """Search with several photos of one thing as one query."""
+    if isinstance(images, str | bytes) or not 2 <= len(images) <= MOST_TOGETHER:
+        given = type(images) if isinstance(images, str | bytes) else len(images)
+        raise InvalidParameter("images", f"be 2 to {MOST_TOGETHER} photos of one thing", given)
+    query = _search_query(top_k, where, fields, explain=explain)
+    return Call("POST", "/v1/search/photos", _as(Answer), query=query, images=[image_bytes(i) for i in images])
 
 
 def items(after: str | None, limit: int) -> Call[ItemPage]:

@@ -113,6 +113,18 @@ class RetrievalClient(_Client):
         """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         return self._send(calls.search_batch(images, top_k=top_k, where=where, fields=fields, explain=explain))
 
+    def search_photos(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> Answer:
+        """Search with 2 to 8 photos of one thing as one query."""
+        return self._send(calls.search_photos(images, top_k=top_k, where=where, fields=fields, explain=explain))
+
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
         """Return a page of item_ids that follow `after`."""
         return self._send(calls.items(after, limit))
@@ -233,6 +245,19 @@ class AsyncRetrievalClient(_Client):
     ) -> list[Answer | ApiError]:
         """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
         call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
+
+    async def search_photos(
+        self,
+        images: Sequence[Source],
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+        explain: bool = False,
+    ) -> Answer:
+        """Search with 2 to 8 photos of one thing as one query."""
+        call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
 
     async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:

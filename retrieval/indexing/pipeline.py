@@ -36,6 +36,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.retriever import require_match
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
+from retrieval.threshold.several_photos import measure_again
 
 from .ray import ray_batches
 from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
@@ -153,6 +154,7 @@ def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport
             anchor.write(gallery, anchored, action="calibrate")
     elif GalleryRates.read(gallery, point, anchor.bundle.draws_id) is None:
         gallery.keep(draws.pack(), "measure the threshold")
+    measure_again(anchor, gallery)
     report.point = point
     report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
 

@@ -36,7 +36,7 @@ class Feedback:
     distance: float  # to the nearest item
     gallery_items: int
     embedding_id: str  # of the model; `distance_form` identifies the distance. Distances compare only if both agree
-    distance_form: str
+    distance_form: str  # with the number of photos, for a query of several
     bundle_id: str
     time: str = ""  # ISO 8601, UTC
     request_id: str = ""  # of the answer; empty in older files
@@ -80,7 +80,7 @@ def feedback_on(
         distance=result.nearest.distance,
         gallery_items=gallery_items,
         embedding_id=bundle.embedding_id,
-        distance_form=bundle.distance_form.key,
+        distance_form=bundle.distance_form.key + (f", {result.photos} photos" if result.photos > 1 else ""),
         bundle_id=bundle.bundle_id,
         time=now,
         request_id=request_id,

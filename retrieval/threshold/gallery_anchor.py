@@ -14,16 +14,17 @@ from index.arrays import load_arrays
 from index.contents import POINT
 from index.drawable import Drawable
 from index.draws import Probes
-from index.kept_draws import KeptDraws, update_draws
+from index.kept_draws import KeptDraws, draws_name, update_draws
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
-from retrieval.bundle.served_point import pack_points, stored_point
+from retrieval.bundle.served_point import pack_points, stored_point, stored_points
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .query_shift import Shift, gallery_shift
+from .several_photos import check_several
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -52,20 +53,26 @@ class GalleryAnchor:
 
     def __call__(self, gallery: Drawable) -> Mapping[str, bytes | None]:
         """Return the contents to keep with a change of photos."""
-        draws = self.draws(gallery)
-        contents = draws.pack()
-        stricter = self._stricter(gallery, draws) if self.tighten else None
-        if stricter is not None:
-            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, stricter)
+        points = stored_points(gallery.kept(POINT), self.bundle)
+        contents: dict[str, bytes | None] = {}
+        stricter = {}
+        for together in (1, *(count for count in points if count > 1)):
+            draws = self.draws(gallery, together=together)
+            contents |= draws.pack()
+            point = self._stricter(gallery, draws, points.get(together)) if self.tighten else None
+            if point is not None:
+                stricter[together] = point
+        if stricter:
+            several = {**points, **stricter}
+            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, several.pop(1), several)
         return contents
 
-    def _stricter(self, gallery: Drawable, draws: KeptDraws) -> OperatingPoint | None:
+    def _stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint | None) -> OperatingPoint | None:
         """Return an operating point to replace one that misses its target, None if there is none or no need for it.
 
         A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
         if that decides. A certified point is replaced by an estimated one if the items left cannot certify the target.
         """
-        stored = stored_point(gallery.kept(POINT), self.bundle)
         if stored is None:
             cap = self.bundle.threshold if self.bundle.operating_point.decides else np.inf
             return self.anchored(gallery, draws, cap=cap).point
@@ -97,8 +104,13 @@ class GalleryAnchor:
         gallery.on_change = self
         return True
 
-    def draws(self, gallery: Drawable, *, labelled: Probes | None = None) -> KeptDraws:
-        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps."""
+    def draws(self, gallery: Drawable, *, labelled: Probes | None = None, together: int = 1) -> KeptDraws:
+        """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps.
+
+        `together` is the number of photos of a query.
+        """
+        if together > 1:
+            check_several(self.bundle)
         queries = read_queries(gallery) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
         fitted = self.bundle.fitted
@@ -106,12 +118,13 @@ class GalleryAnchor:
         some = fitted is None or len(fitted) > 0
         draws = update_draws(
             gallery,
-            KeptDraws.read(gallery) if labelled is None else None,
+            KeptDraws.read(gallery, together=together) if labelled is None else None,
             model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
             content_key=CONTENT,
+            together=together,
         )
         asked = () if queries is None else dict.fromkeys(queries.items)
         return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
@@ -145,10 +158,26 @@ class GalleryAnchor:
             return Anchored(draws, None, str(error))
         return Anchored(draws, replace(point, min_certainty=promised.min_certainty))
 
-    def write(self, gallery: Drawable, anchored: Anchored, *, labelled: Probes | None = None, action: str) -> None:
-        """Keep the draws, the operating point and any new labelled queries as one change."""
-        contents = anchored.draws.pack()
-        contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, anchored.point)
+    def write(
+        self,
+        gallery: Drawable,
+        anchored: Anchored,
+        *,
+        several: Mapping[int, Anchored] | None = None,
+        labelled: Probes | None = None,
+        action: str,
+    ) -> None:
+        """Keep the draws, the operating points and any new labelled queries as one change.
+
+        `several` holds those of queries of several photos, by their number; other such points are removed.
+        """
+        before = gallery.kept(POINT)
+        contents: dict[str, bytes | None] = {draws_name(count): None for count in stored_points(before, self.bundle)}
+        measured = {count: each for count, each in (several or {}).items() if each.point is not None}
+        for each in (anchored, *measured.values()):
+            contents |= each.draws.pack()
+        points = {count: each.point for count, each in measured.items() if each.point is not None}
+        contents[POINT] = pack_points(before, self.bundle, anchored.point, points)
         if labelled is not None:
             contents[QUERIES] = _pack_probes(labelled)
         gallery.keep(contents, action)

@@ -17,10 +17,11 @@ Fields = Annotated[
     Field(max_length=64, description="Metadata keys to return with each match; all by default."),
 ]
 ThresholdStatus = Annotated[
-    Literal["certified", "estimated", "unanchored", "uncalibrated"],
+    Literal["certified", "estimated", "unanchored", "fewer_photos", "uncalibrated"],
     Field(
         description="Whether the FPIR is certified or estimated in this gallery; unanchored: the bundle's threshold, "
-        "set elsewhere; uncalibrated: there is no threshold."
+        "set elsewhere; fewer_photos: the threshold was set for queries of fewer photos, and its FPIR for this one was "
+        "not measured; uncalibrated: there is no threshold."
     ),
 ]
 Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from index.shell import command
 
 from .problems import MEDIA_TYPE
-from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, Problem, SearchRequest
+from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, PhotosRequest, Problem, SearchRequest
 
 Responses = dict[int | str, dict[str, Any]]  # by status, in FastAPI's form
 FILE = {"type": "string", "format": "binary"}
@@ -104,9 +104,12 @@ def answers(media_type: str) -> Responses:
     return {200: {"description": "Successful Response", "content": {media_type: {"schema": schema}}}}
 
 
-def body_of(model: str, field: str, *, several: bool = False, raw: bool = True) -> dict[str, Any]:
-    """Return the OpenAPI of a request body: image, form or JSON."""
-    files = {"type": "array", "items": FILE, "maxItems": MOST_IMAGES} if several else FILE
+def body_of(
+    model: str, field: str, *, several: bool = False, raw: bool = True, least: int = 0, most: int = MOST_IMAGES
+) -> dict[str, Any]:
+    """Return the OpenAPI of a request body: image, form or JSON; `least` and `most` limit several images."""
+    lengths = {"minItems": least, "maxItems": most} if least else {"maxItems": most}
+    files: dict[str, Any] = {"type": "array", "items": FILE, **lengths} if several else FILE
     content: dict[str, Any] = {"image/*": {"schema": FILE}} if raw else {}
     form = {"type": "object", "required": [field], "properties": {field: files}}
     content["multipart/form-data"] = {"schema": form}
@@ -120,7 +123,7 @@ def document(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         schema = FastAPI.openapi(app)
         components = schema["components"]
-        for model in (SearchRequest, BatchRequest, PhotoRequest, Problem):
+        for model in (SearchRequest, BatchRequest, PhotosRequest, PhotoRequest, Problem):
             components["schemas"][model.__name__] = model.model_json_schema()
         for name in ("HTTPValidationError", "ValidationError"):  # FastAPI's error format is not used
             components["schemas"].pop(name, None)

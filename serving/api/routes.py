@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from retrieval.arguments import MOST_TOGETHER
 from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
@@ -33,6 +34,7 @@ from .schemas import (
     BatchRequest,
     FeedbackRequest,
     Info,
+    PhotosRequest,
     Ready,
     Reloaded,
     SearchRequest,
@@ -137,6 +139,26 @@ def search_routes(service: Service) -> APIRouter:
                     raise
                 answers.append(problem_document.content)
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+
+    @router.post(
+        "/search/photos",
+        response_model=Answer,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_TOGETHER),
+    )
+    async def photos(
+        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
+    ) -> Response:
+        """Search with 2 to 8 photos of one thing as one query: send a form with the files `images`, or JSON."""
+        if is_json(request):
+            body = await parsed(request, PhotosRequest)
+            images, fields = [decoded(image) for image in body.images], body.fields
+            top_k, where, explain = body.top_k, body.where, body.explain
+        else:
+            images = await images_of(request, "images", most=MOST_TOGETHER)
+        request_id = request.state.request_id
+        result = await service.search_photos(images, top_k=top_k, where=where, explain=explain, request_id=request_id)
+        return JSONResponse(answer_of(result, request_id, fields))
 
     return router
 

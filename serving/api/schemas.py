@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from retrieval.arguments import MOST_TOGETHER
+
 from .fields import Base64, Fields, ThresholdStatus, TopK, Verdict, Where
 
 MOST_IMAGES = 64  # per batch
@@ -31,6 +33,16 @@ class BatchRequest(Strict):
     """A search request with several photos."""
 
     images: Annotated[list[Base64], Field(min_length=1, max_length=MOST_IMAGES)]
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
+    explain: bool = False
+
+
+class PhotosRequest(Strict):
+    """A search request with several photos of one thing."""
+
+    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_TOGETHER)]
     top_k: TopK = 10
     where: Where = None
     fields: Fields = None
@@ -86,7 +98,7 @@ class Explanation(BaseModel):
 
 
 class Answer(BaseModel):
-    """The answer to one photo."""
+    """The answer to one photo, or to several photos of one thing."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -119,6 +131,8 @@ class Answer(BaseModel):
                     "threshold_status": "certified",
                     "review": [],
                     "p_value_without_filter": False,
+                    "photos": 1,
+                    "threshold_photos": 1,
                     "explanation": None,
                 }
             ]
@@ -156,6 +170,8 @@ class Answer(BaseModel):
     p_value_without_filter: bool = Field(
         description="Whether the search had a filter although its p-values were measured without one."
     )
+    photos: int = Field(default=1, description="Number of different photos of the query.")
+    threshold_photos: int = Field(default=1, description="Number of photos of the queries that the threshold is for.")
     explanation: Explanation | None = None
 
 

@@ -18,7 +18,7 @@ from .keys import Rate
 
 THUMBNAILS = 12  # per search on the page
 OVERHEAD = 64 * 1024  # allowance for multipart framing
-BATCH_PATHS = ("/v1/search/batch", "/v1/admin/reload")
+BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos", "/v1/admin/reload")
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
 TRY_AGAIN = "Try again in a second"
 CLOSE = {"Connection": "close"}  # the rest of the body is not read

@@ -16,7 +16,7 @@ def schema_of(model: type[Any], name: str) -> dict[str, Any]:
     return {**field, **next((part for part in field.get("anyOf", ()) if part.get("type") == "string"), {})}
 
 
-@pytest.mark.parametrize("model", [schemas.SearchRequest, schemas.BatchRequest])
+@pytest.mark.parametrize("model", [schemas.SearchRequest, schemas.BatchRequest, schemas.PhotosRequest])
 def test_a_search_has_the_same_limits_as_json(model: type[Any]) -> None:
     top_k, where = schema_of(model, "top_k"), schema_of(model, "where")
     assert (top_k["minimum"], top_k["maximum"]) == (1, MOST_MATCHES)

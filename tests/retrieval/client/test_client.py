@@ -282,6 +282,20 @@ def test_a_batch_has_the_error_of_a_refused_photo_in_its_place(ask: Ask, server:
     assert (refused.type, refused.request_id) == ("/problems/image-unreadable", "r-9")
 
 
+def test_several_photos_of_one_thing_are_one_query(ask: Ask, server: Server) -> None:
+    server.will({**ANSWER, "photos": 2, "threshold_photos": 1, "threshold_status": "fewer_photos"})
+    answer = ask("search_photos", [JPEG, PNG], top_k=2, where="a = 1", explain=True, fields=["name"])
+    assert (only(server).method, only(server).url.path) == ("POST", "/v1/search/photos")
+    assert dict(only(server).url.params) == {"top_k": "2", "explain": "true", "where": "a = 1", "fields": "name"}
+    assert [body for _, body in parts(only(server))] == [JPEG, PNG]
+    assert (answer.photos, answer.threshold_photos, answer.threshold_status) == (2, 1, "fewer_photos")
+    server.will(ANSWER)  # of an older server
+    assert ask("search", JPEG).photos == 1
+    for refused in ([JPEG], [JPEG] * 9, JPEG):
+        with pytest.raises(InvalidParameter, match="images must be 2 to 8"):
+            ask("search_photos", refused)
+
+
 def test_items_and_photos_are_read(ask: Ask, server: Server) -> None:
     server.will({"items": ["a", "b"], "next": "b"})
     assert ask("items") == client_answers.ItemPage(("a", "b"), "b")
@@ -622,7 +636,7 @@ def methods(client: type) -> Iterator[tuple[str, Any]]:
 
 def test_both_clients_have_the_same_methods() -> None:
     assert dict(methods(RetrievalClient)) == dict(methods(AsyncRetrievalClient))
-    assert len(dict(methods(RetrievalClient))) == 14
+    assert len(dict(methods(RetrievalClient))) == 15
     assert all(
         inspect.iscoroutinefunction(method)
         for name, method in inspect.getmembers(AsyncRetrievalClient, inspect.isfunction)

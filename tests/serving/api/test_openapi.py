@@ -55,6 +55,7 @@ def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any
     [
         ("post", "/v1/search", "400 408 413 415 422 429 503"),
         ("post", "/v1/search/batch", "400 408 413 422 429 503"),
+        ("post", "/v1/search/photos", "400 408 413 415 422 429 503"),
         ("post", "/v1/feedback", "404 408 413 422 429"),
         ("get", "/v1/items", "422 429"),
         ("get", "/v1/items/{item_id}", "404 429"),

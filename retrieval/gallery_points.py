@@ -1,0 +1,59 @@
+"""The operating points that a gallery serves with, by the number of photos of a query, and their measured rates."""
+
+from __future__ import annotations
+
+from index.contents import POINT
+from index.protocol import GalleryProtocol
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import served_points
+from retrieval.threshold.drawn_distances import GalleryRates
+
+from .served import Served
+
+
+class GalleryPoints:
+    """Reads the operating points of a gallery for a bundle, and remembers the last ones. Thread-safe."""
+
+    def __init__(self, bundle: Bundle, gallery: GalleryProtocol) -> None:
+        self._bundle, self._gallery = bundle, gallery
+        self._last: tuple[bytes | None, dict[int, OperatingPoint]] = None, {1: bundle.operating_point}
+        self._rates: dict[tuple[int, int], GalleryRates | None] = {}  # by version and photos of a query
+
+    @property
+    def last(self) -> OperatingPoint:
+        """The operating point of single photos that was read last."""
+        return self._last[1][1]
+
+    def point(self, photos: int = 1) -> OperatingPoint:
+        """Return the operating point for queries of some photos that serves in the newest version."""
+        points = self.served(self._gallery.kept(POINT))
+        return points[measured_photos(points, photos)]
+
+    def served(self, stored: bytes | None) -> dict[int, OperatingPoint]:
+        """Return the operating points that serve, given what the gallery keeps."""
+        last = self._last
+        if stored is not last[0] and stored != last[0]:
+            last = self._last = stored, served_points(stored, self._bundle)
+        return last[1]
+
+    def of_version(self, version: int, points: dict[int, OperatingPoint], photos: int) -> Served:
+        """Return what decides about a query of some photos in a version, given its operating points."""
+        count = measured_photos(points, photos)
+        rates = self.rates_at(version, points[count], photos) if count == photos else None
+        return Served(points[count], version, rates, photos, count)
+
+    def rates_at(self, version: int, point: OperatingPoint, photos: int = 1) -> GalleryRates | None:
+        """Return the rates of a version that is the newest or was searched before, else None."""
+        key = version, photos
+        if key not in self._rates and version == self._gallery.version:
+            rates = GalleryRates.read(self._gallery, point, self._bundle.draws_id, together=photos)
+            if version == self._gallery.version:  # nothing changed meanwhile
+                kept = {other: value for other, value in self._rates.items() if other[0] == version}
+                self._rates = {**kept, key: rates}
+        return self._rates.get(key)
+
+
+def measured_photos(points: dict[int, OperatingPoint], photos: int) -> int:
+    """Return the largest number of photos with an operating point that is at most that of a query."""
+    return max(count for count in points if count <= photos)
