@@ -37,11 +37,11 @@ from serving.ops.telemetry import Telemetry
 
 from .batching import BatchingEmbedder
 from .config import TIGHTEN, ServeSettings
+from .decision_diff import decision_diff
 from .pool import SearchPool
 from .recent_answers import RecentAnswers
 
 GPU_BATCH = 16
-COMPARED_MATCHES = 10  # matches per query that a decision diff compares
 
 
 class NoSuchThing(RetrievalError):
@@ -115,10 +115,8 @@ class Service:
         Raises Busy when the queue is full or the deadline passes.
         """
         review = 1.0 if any_review and self.settings.review else self.settings.review
-        search = partial(self.retriever.search, image)
-        return await self._answered(
-            partial(search, top_k=top_k, where=where, explain=explain, review=review), request_id
-        )
+        work = partial(self.retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
+        return await self._answered(work, request_id)
 
     async def search_photos(
         self,
@@ -127,15 +125,12 @@ class Service:
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
-        any_review: bool = False,
         request_id: str = "",
     ) -> SearchResult:
-        """Search with 2 to 8 photos of one thing in the pool, as `search` does with one photo."""
-        review = 1.0 if any_review and self.settings.review else self.settings.review
-        search = partial(self.retriever.search_photos, images)
-        return await self._answered(
-            partial(search, top_k=top_k, where=where, explain=explain, review=review), request_id
-        )
+        """Search with 2 to 8 photos of one thing in the pool."""
+        review = self.settings.review
+        work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
+        return await self._answered(work, request_id)
 
     async def _answered(self, work: Callable[[], SearchResult], request_id: str) -> SearchResult:
         """Run a search in the pool and record its result."""
@@ -298,18 +293,3 @@ class Service:
         Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
         retriever.search(file.getvalue(), top_k=1)
         return retriever
-
-
-def decision_diff(
-    before: Retriever, after: Retriever, images: Sequence[bytes]
-) -> list[tuple[int, list[str], list[str]]]:
-    """Return the queries that two retrievers answer differently: index, item ids matched before and after."""
-    changed = []
-    for number, image in enumerate(images):
-        item_ids_before, item_ids_after = (
-            [match.item_id for match in retriever.search(image, top_k=COMPARED_MATCHES).matches]
-            for retriever in (before, after)
-        )
-        if item_ids_before != item_ids_after:
-            changed.append((number, item_ids_before, item_ids_after))
-    return changed

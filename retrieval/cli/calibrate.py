@@ -72,8 +72,7 @@ def calibrate(
 
     \b
     Example:
-      retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --dry-run
-      retrieval calibrate bundles/shop galleries/shop --target-fpir 0.02
+      retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --target-fpir 0.02 --dry-run
       retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3
     """
     from index.location import open_gallery

@@ -5,8 +5,6 @@ Both send the requests defined in `calls`, with the retries defined in `retries`
 
 from __future__ import annotations
 
-from asyncio import sleep as async_sleep
-from asyncio import to_thread
 from collections.abc import Mapping, Sequence
 from time import sleep
 from types import TracebackType
@@ -15,10 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from retrieval.images import Source
 
 from . import calls
+from .async_client import AsyncRetrievalClient
+from .base import ClientLimits
 from .calls import Call, Verdict
-from .connection import address, headers, require_httpx
+from .connection import address, headers
 from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
-from .retries import Attempts, check_limits
 
 if TYPE_CHECKING:
     import httpx
@@ -28,19 +27,7 @@ __all__ = ["Answer", "ApiError", "AsyncRetrievalClient", "RetrievalClient", "Unr
 T = TypeVar("T")
 
 
-class _Client:
-    """The limits of the calls of both clients."""
-
-    def __init__(self, timeout: float, retries: int) -> None:
-        check_limits(timeout, retries)
-        require_httpx()
-        self._timeout, self._retries = timeout, retries
-
-    def _attempts(self, call: Call[Any]) -> Attempts:
-        return Attempts(call, timeout=self._timeout, retries=self._retries)
-
-
-class RetrievalClient(_Client):
+class RetrievalClient(ClientLimits):
     """A thread-safe client for a retrieval server. Images are bytes, paths, PIL images or RGB arrays.
 
     Parameters
@@ -187,139 +174,3 @@ class RetrievalClient(_Client):
             if (pause := attempts.pause(outcome)) is None:
                 return call.result(outcome)
             sleep(pause)
-
-
-class AsyncRetrievalClient(_Client):
-    """The asyncio version of `RetrievalClient`, with the same parameters."""
-
-    def __init__(
-        self,
-        base_url: str,
-        *,
-        key: str | None = None,
-        timeout: float = 10.0,
-        retries: int = 3,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        super().__init__(timeout, retries)
-        import httpx
-
-        self._http = httpx.AsyncClient(base_url=address(base_url), headers=headers(key), transport=transport)
-
-    async def __aenter__(self) -> AsyncRetrievalClient:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._http.aclose()
-
-    async def search(
-        self,
-        image: Source,
-        *,
-        top_k: int = 10,
-        where: str | None = None,
-        fields: Sequence[str] | None = None,
-        explain: bool = False,
-    ) -> Answer:
-        """Return the catalogue items that match a photo, if any.
-
-        `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
-        """
-        call = await to_thread(calls.search, image, top_k=top_k, where=where, fields=fields, explain=explain)
-        return await self._send(call)
-
-    async def search_batch(
-        self,
-        images: Sequence[Source],
-        *,
-        top_k: int = 10,
-        where: str | None = None,
-        fields: Sequence[str] | None = None,
-        explain: bool = False,
-    ) -> list[Answer | ApiError]:
-        """Search with several photos at once; a photo that the server refuses gets an ApiError in its place."""
-        call = await to_thread(calls.search_batch, images, top_k=top_k, where=where, fields=fields, explain=explain)
-        return await self._send(call)
-
-    async def search_photos(
-        self,
-        images: Sequence[Source],
-        *,
-        top_k: int = 10,
-        where: str | None = None,
-        fields: Sequence[str] | None = None,
-        explain: bool = False,
-    ) -> Answer:
-        """Search with 2 to 8 photos of one thing as one query."""
-        call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields, explain=explain)
-        return await self._send(call)
-
-    async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
-        """Return a page of item_ids that follow `after`."""
-        return await self._send(calls.items(after, limit))
-
-    async def item(self, item_id: str) -> Item:
-        """Return an item and its photos."""
-        return await self._send(calls.item(item_id))
-
-    async def remove_item(self, item_id: str) -> Removed:
-        """Remove an item and its photos."""
-        return await self._send(calls.remove_item(item_id))
-
-    async def photo(self, photo_id: str) -> Photo:
-        """Return a photo's item and metadata."""
-        return await self._send(calls.photo(photo_id))
-
-    async def put_photo(
-        self, photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None = None
-    ) -> Stored:
-        """Add a photo to the gallery, or replace it."""
-        call = await to_thread(calls.put_photo, photo_id, image, item_id=item_id, metadata=metadata)
-        return await self._send(call)
-
-    async def remove_photo(self, photo_id: str) -> Removed:
-        """Remove a photo."""
-        return await self._send(calls.remove_photo(photo_id))
-
-    async def thumbnail(self, photo_id: str) -> bytes:
-        """Return a photo's thumbnail, a JPEG."""
-        return await self._send(calls.thumbnail(photo_id))
-
-    async def info(self) -> Info:
-        """Return information about the server's bundle, gallery and threshold."""
-        return await self._send(calls.info())
-
-    async def feedback(self, answer: Answer | str, verdict: Verdict, *, item_id: str = "") -> bool:
-        """Send feedback on an answer or request_id; return whether the server recorded it.
-
-        `item_id` names the item that is right, if the verdict is "wrong" and it is known.
-        """
-        return await self._send(calls.feedback(answer, verdict, item_id))
-
-    async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
-        """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""
-        return await self._send(await to_thread(calls.reload, images, dry_run=dry_run))
-
-    async def ready(self) -> bool:
-        """Return whether the server is reachable and ready to answer searches."""
-        return await self._send(calls.ready())
-
-    async def _send(self, call: Call[T]) -> T:
-        import httpx
-
-        attempts = self._attempts(call)
-        while True:
-            outcome: httpx.Response | httpx.RequestError
-            try:
-                outcome = await self._http.send(attempts.request(self._http))
-            except httpx.RequestError as error:
-                outcome = error
-            if (pause := attempts.pause(outcome)) is None:
-                return call.result(outcome)
-            await async_sleep(pause)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from retrieval.arguments import MOST_TOGETHER
 from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
@@ -23,7 +22,9 @@ from serving.service import ReloadOutcome, Service
 from .catalogue_routes import item_routes, photo_routes
 from .docs_page import docs_page
 from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
+from .photos_route import add_photos_route
 from .problems import STATUS, problem, problem_response
+from .query_parameters import Fields, TopK, Where
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
 from .result_json import answer_of
@@ -34,7 +35,6 @@ from .schemas import (
     BatchRequest,
     FeedbackRequest,
     Info,
-    PhotosRequest,
     Ready,
     Reloaded,
     SearchRequest,
@@ -42,15 +42,6 @@ from .schemas import (
 )
 
 log = logging.getLogger("retrieval.serving")
-TopK = Annotated[int, Query(ge=1, le=100, description="Largest number of matches.")]
-Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
-Fields = Annotated[
-    list[Annotated[str, Query(max_length=200)]] | None,
-    Query(
-        max_length=64,
-        description="Metadata key to return with each match; repeat it for several keys. All are returned by default.",
-    ),
-]
 
 
 def create_api(service: Service) -> FastAPI:
@@ -140,26 +131,7 @@ def search_routes(service: Service) -> APIRouter:
                 answers.append(problem_document.content)
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
 
-    @router.post(
-        "/search/photos",
-        response_model=Answer,
-        responses=errors(*LIMITED, *IMAGE, 503),
-        openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_TOGETHER),
-    )
-    async def photos(
-        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
-    ) -> Response:
-        """Search with 2 to 8 photos of one thing as one query: send a form with the files `images`, or JSON."""
-        if is_json(request):
-            body = await parsed(request, PhotosRequest)
-            images, fields = [decoded(image) for image in body.images], body.fields
-            top_k, where, explain = body.top_k, body.where, body.explain
-        else:
-            images = await images_of(request, "images", most=MOST_TOGETHER)
-        request_id = request.state.request_id
-        result = await service.search_photos(images, top_k=top_k, where=where, explain=explain, request_id=request_id)
-        return JSONResponse(answer_of(result, request_id, fields))
-
+    add_photos_route(router, service)
     return router
 
 

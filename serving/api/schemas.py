@@ -39,14 +39,10 @@ class BatchRequest(Strict):
     explain: bool = False
 
 
-class PhotosRequest(Strict):
+class PhotosRequest(BatchRequest):
     """A search request with several photos of one thing."""
 
     images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_TOGETHER)]
-    top_k: TopK = 10
-    where: Where = None
-    fields: Fields = None
-    explain: bool = False
 
 
 class PhotoRequest(Strict):

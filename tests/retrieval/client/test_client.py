@@ -121,7 +121,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr("retrieval.client.client.sleep", clock.sleep)
-    monkeypatch.setattr("retrieval.client.client.async_sleep", clock.async_sleep)
+    monkeypatch.setattr("retrieval.client.async_client.async_sleep", clock.async_sleep)
     monkeypatch.setattr("retrieval.client.retries.monotonic", lambda: clock.now)
     monkeypatch.setattr("retrieval.client.retries.jitter", lambda least, most: most)
     return clock

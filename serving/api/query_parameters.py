@@ -1,0 +1,17 @@
+"""Parameters of searches in the query of the address."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+
+TopK = Annotated[int, Query(ge=1, le=100, description="Largest number of matches.")]
+Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
+Fields = Annotated[
+    list[Annotated[str, Query(max_length=200)]] | None,
+    Query(
+        max_length=64,
+        description="Metadata key to return with each match; repeat it for several keys. All are returned by default.",
+    ),
+]
