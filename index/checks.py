@@ -133,3 +133,9 @@ def refuse_present(present: set[str]) -> None:
         raise InvalidParameter(
             "photo_ids", "not be in the gallery yet", min(present), remedy="Pass upsert=True to replace"
         )
+
+
+def refuse_absent(absent: Sequence[str]) -> None:
+    """Raise an error if some photos are not in the gallery."""
+    if absent:
+        raise InvalidParameter("photo_ids", "be in the gallery", min(absent), remedy="Add them first")

@@ -17,9 +17,9 @@ from numpy.typing import ArrayLike
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
-from .checks import check_additions, check_removals, check_stored, check_values, refuse_present
+from .checks import Additions, check_additions, check_removals, check_values, refuse_present
 from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
-from .database import FEATURES_KEY, Change
+from .database import FEATURES_KEY
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import check_size
 from .filters import check_columns
@@ -30,6 +30,7 @@ from .reader import DATABASE, INDEXES, SEGMENTS
 from .rebuild import Rebuilt, Rewritten, build_index, rewrite, segments_to_combine, segments_to_rewrite
 from .segments import Part, encode_row, sync_folder, write_errors, write_segment
 from .store import Entry, Store
+from .updates import changed_facts
 from .versions import TAIL
 from .writer import Writer
 
@@ -87,35 +88,6 @@ class Gallery(Writer):
             gallery.declare(columns)
         return gallery
 
-    def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
-        """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""
-        check_columns(columns)
-        actor = self._actor(actor)
-        with self._guard:
-            self._start_writing()
-            known = self._store.columns()
-            new = {name: kind for name, kind in columns.items() if known.get(name) != kind}
-            for name, kind in new.items():
-                if name in known:
-                    raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
-                check_stored(self._store, name, kind)
-            if new:
-                with self._store.transaction():
-                    for name, kind in new.items():
-                        self._store.declare(name, kind)
-                    self._store.log(f"declare {', '.join(sorted(new))}", 0, actor=actor)
-
-    def restore_log(self, changes: Sequence[Change]) -> None:
-        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
-        with self._guard:
-            self._start_writing()
-            with self._store.transaction():
-                if self._store.number("version"):
-                    raise GalleryError(
-                        f"{self.path} already has a change log", remedy="Restore the log into a new gallery"
-                    )
-                self._store.restore_changes(changes)
-
     def add(
         self,
         photo_ids: Sequence[str],
@@ -149,6 +121,27 @@ class Gallery(Writer):
             dim=self.dim,
             features_key=self.features_key,
         )
+        return self._put(new, actor, upsert=upsert)
+
+    def update(
+        self,
+        photo_ids: Sequence[str],
+        item_ids: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        *,
+        actor: str | None = None,
+    ) -> int:
+        """Set the items and metadata of photos in one transaction, keeping everything else; return their number.
+
+        Raises InvalidParameter if a photo is not in the gallery.
+        """
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            return self._put(changed_facts(self, self._store, photo_ids, item_ids, metadata), actor)
+
+    def _put(self, new: Additions, actor: str, *, upsert: bool | None = None) -> int:
+        """Write photos in one transaction; those that exist are replaced with `upsert`, and are an update with None."""
         count = len(new.photo_ids)
         if not count:
             return 0
@@ -157,9 +150,9 @@ class Gallery(Writer):
             check_values(new.metadata, self._store.columns())
             encoded = map(encode_metadata, new.metadata)
             entries = [Entry(*facts) for facts in zip(new.photo_ids, new.item_ids, encoded, strict=True)]
-            present = self._store.existing(new.photo_ids)
-            if not upsert:
-                refuse_present(present)
+            present = self._store.seqs_of(new.photo_ids)
+            if upsert is False:
+                refuse_present(set(present))
             check_size(self._store.number("photos") + count - len(present), self.features_key)
             with write_errors(self.path), self._change():
                 self._store.remove_photos(sorted(present))
@@ -170,7 +163,8 @@ class Gallery(Writer):
                 self._store.add_segment(*self._written(part))
                 pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
-                self._store.log(f"add, {len(present)} of them replaced" if present else "add", count, actor=actor)
+                action = f"add, {len(present)} of them replaced" if present else "add"
+                self._store.log("update" if upsert is None else action, count, actor=actor)
             self._compact()
         return count
 
@@ -183,7 +177,7 @@ class Gallery(Writer):
         with self._guard:
             self._start_writing()
             with self._change():
-                gone = self._store.existing(photo_ids) | self._store.photos_of_items(item_ids)
+                gone = {*self._store.seqs_of(photo_ids)} | self._store.photos_of_items(item_ids)
                 if gone:
                     self._store.remove_photos(sorted(gone))
                     self._store.log("remove", len(gone), actor=actor)

@@ -45,6 +45,11 @@ class Listing:
         with self._guard:
             return self._store.photo(photo_id)
 
+    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all live photos of one version, in insertion order."""
+        with self._guard:
+            return self._store.photos()
+
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
         with self._guard:

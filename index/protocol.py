@@ -58,11 +58,17 @@ class GalleryProtocol(Drawable, Protocol):
     def declare(self, columns: Mapping[str, str]) -> None:
         """Declare metadata keys for filters."""
 
+    def undeclare(self, names: Sequence[str]) -> None:
+        """Withdraw metadata keys from filters, so that their kind may change."""
+
     def photo_ids(self) -> set[str]:
         """Return the ids of all photos."""
 
     def values(self, key: str) -> dict[str, Any]:
         """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
+
+    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all photos."""
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
@@ -89,6 +95,16 @@ class GalleryProtocol(Drawable, Protocol):
         actor: str | None = None,
     ) -> int:
         """Add photos and return their number; see `Gallery.add`."""
+
+    def update(
+        self,
+        photo_ids: Sequence[str],
+        item_ids: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        *,
+        actor: str | None = None,
+    ) -> int:
+        """Set the items and metadata of photos and return their number; see `Gallery.update`."""
 
     def remove(
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None

@@ -112,9 +112,9 @@ class Store(Contents):
         self.increase("live_seqs", -sum(seq for seq, _ in rows))
         self.increase("items", -len(empty))
 
-    def existing(self, photo_ids: Sequence[str]) -> set[str]:
-        """Return the ids that are in the gallery."""
-        return {row[0] for row in self._each("SELECT photo_id FROM photos WHERE photo_id IN", photo_ids)}
+    def seqs_of(self, photo_ids: Sequence[str]) -> dict[str, int]:
+        """Return the seqs of the photos that are in the gallery."""
+        return dict(self._each("SELECT photo_id, seq FROM photos WHERE photo_id IN", photo_ids))
 
     def photos_of_items(self, item_ids: Sequence[str]) -> set[str]:
         """Return the photo ids of some items."""
@@ -141,6 +141,10 @@ class Store(Contents):
     def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of all photos of an item, in insertion order."""
         return self._facts_of("item_id = ?", item_id)
+
+    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all live photos, in insertion order."""
+        return self._facts_of("item_id != ?", "")  # no item_id is empty
 
     def _facts_of(self, condition: str, value: str) -> list[tuple[str, str, dict[str, Any]]]:
         query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608
@@ -198,8 +202,6 @@ class Store(Contents):
         """Insert thumbnails."""
         self._connection.executemany("INSERT INTO thumbnails VALUES (?, ?)", thumbnails)
 
-    # columns that filters may use
-
     def columns(self) -> dict[str, str]:
         """Return the declared columns and their kinds."""
         return dict(self._query("SELECT name, kind FROM columns ORDER BY name"))
@@ -208,6 +210,11 @@ class Store(Contents):
         """Declare a metadata key for filters and create an SQL index on it."""
         self._connection.execute("INSERT INTO columns VALUES (?, ?)", (name, kind))
         self._connection.execute(f"CREATE INDEX column_{name} ON photos ({column_sql(name)})")
+
+    def undeclare(self, name: str) -> None:
+        """Withdraw a metadata key from filters."""
+        self._connection.execute("DELETE FROM columns WHERE name = ?", (name,))
+        self._connection.execute(f"DROP INDEX column_{name}")
 
     def photo_of_another_kind(self, name: str, types: Sequence[str]) -> str | None:
         """Return a photo whose value of a key is not of these SQLite JSON types, or None."""

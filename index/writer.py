@@ -1,14 +1,16 @@
-"""Writing to a gallery: the lock, transactions and named contents."""
+"""Writing to a gallery: the lock, transactions, declared columns and named contents."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from .checks import check_actor
+from .checks import check_actor, check_stored
 from .creation import LOCK
+from .database import Change
 from .drawable import Drawable
-from .errors import GalleryError
+from .errors import GalleryError, InvalidParameter
+from .filters import check_columns
 from .lock import take_lock
 from .reader import INDEXES, SEGMENTS, Reader
 from .rebuild import remove_unused_indexes
@@ -23,6 +25,47 @@ class Writer(Reader):
     """
 
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
+
+    def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
+        """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""
+        check_columns(columns)
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            known = self._store.columns()
+            new = {name: kind for name, kind in columns.items() if known.get(name) != kind}
+            for name, kind in new.items():
+                if name in known:
+                    raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
+                check_stored(self._store, name, kind)
+            if new:
+                with self._store.transaction():
+                    for name, kind in new.items():
+                        self._store.declare(name, kind)
+                    self._store.log(f"declare {', '.join(sorted(new))}", 0, actor=actor)
+
+    def restore_log(self, changes: Sequence[Change]) -> None:
+        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
+        with self._guard:
+            self._start_writing()
+            with self._store.transaction():
+                if self._store.number("version"):
+                    raise GalleryError(
+                        f"{self.path} already has a change log", remedy="Restore the log into a new gallery"
+                    )
+                self._store.restore_changes(changes)
+
+    def undeclare(self, names: Sequence[str], *, actor: str | None = None) -> None:
+        """Withdraw metadata keys from filters, so that their kind may change; unknown keys are ignored."""
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            gone = sorted(set(names) & set(self._store.columns()))
+            if gone:
+                with self._store.transaction():
+                    for name in gone:
+                        self._store.undeclare(name)
+                    self._store.log(f"undeclare {', '.join(gone)}", 0, actor=actor)
 
     def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
         """Keep named contents, such as an operating point, as one change; None removes a content."""

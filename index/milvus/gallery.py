@@ -17,10 +17,11 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from index.ann.recall import Probe
-from index.checks import check_actor, check_additions, check_removals, check_values, refuse_present
+from index.checks import check_actor, check_additions, check_removals, check_values, refuse_absent, refuse_present
 from index.database import system_user
 from index.drawable import Drawable
 from index.errors import InvalidParameter
@@ -76,6 +77,11 @@ class MilvusGallery(MilvusReader):
                 raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
         self._collection.set_facts({"columns": json.dumps(known)})
 
+    def undeclare(self, names: Sequence[str]) -> None:
+        """Withdraw metadata keys from filters, so that their kind may change; unknown keys are ignored."""
+        left = {name: kind for name, kind in self.columns().items() if name not in names}
+        self._collection.set_facts({"columns": json.dumps(left)})
+
     def add(
         self,
         photo_ids: Sequence[str],
@@ -125,6 +131,31 @@ class MilvusGallery(MilvusReader):
                 self._collection.upsert(rows)
                 self._finish(facts, list(present.values()), list(enumerate(new.item_ids, first)), actor)
         return count
+
+    def update(
+        self,
+        photo_ids: Sequence[str],
+        item_ids: Sequence[str],
+        metadata: Sequence[Mapping[str, Any]],
+        *,
+        actor: str | None = None,
+    ) -> int:
+        """Set the items and metadata of photos, keeping everything else; see `Gallery.update`."""
+        with self._guard:
+            rows = {
+                row["photo_id"]: row for row in self._collection.get(photo_ids, ["photo_id", "vector", "thumbnail"])
+            }
+            refuse_absent([photo_id for photo_id in photo_ids if photo_id not in rows])
+            stored = [rows[photo_id] for photo_id in photo_ids]
+            return self.add(
+                photo_ids,
+                item_ids,
+                np.array([row["vector"] for row in stored], dtype=np.float32).reshape(-1, self.dim),
+                metadata=metadata,
+                thumbnails=[base64.b64decode(row["thumbnail"]) or None for row in stored],
+                upsert=True,
+                actor=actor,
+            )
 
     def remove(
         self,

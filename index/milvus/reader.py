@@ -100,6 +100,11 @@ class MilvusReader:
         vectors = np.array([row["vector"] for row in rows], dtype=np.float32).reshape(-1, self.dim)
         return [row["photo_id"] for row in rows], [row["item_id"] for row in rows], vectors
 
+    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all photos."""
+        rows = self._collection.walk(["photo_id", "item_id", "metadata"])
+        return [(row["photo_id"], row["item_id"], dict(row["metadata"])) for row in rows]
+
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         rows = self._collection.get([photo_id], ["photo_id", "item_id", "metadata"])
