@@ -20,9 +20,11 @@ from PIL import Image
 from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
 from retrieval.bundle.served_point import threshold_status
-from retrieval.catalogue.photos import UploadedPhoto
+from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
+from retrieval.indexing.plan import SyncPlan
+from retrieval.indexing.updates import sync_table
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
@@ -255,6 +257,11 @@ class Service:
             if not count:
                 raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
+
+    def sync(self, photos: Sequence[Photo], *, prune: bool) -> tuple[SyncPlan, int]:
+        """Give photos the items and metadata of a table (`sync_table`); return what differed, and the version."""
+        with self._writer() as gallery:
+            return sync_table(gallery, photos, prune=prune, actor=CALLER.get().actor), gallery.version
 
     # reloads
 

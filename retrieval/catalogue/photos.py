@@ -43,6 +43,14 @@ class Photo:
         except OSError as error:
             raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
 
+    def state(self) -> str:
+        """Return a text that changes with the file, without reading it: its size, time and place; "" if unknown."""
+        try:
+            file = self.path.stat()
+        except (OSError, ValueError):
+            return ""
+        return " ".join(map(str, (file.st_size, file.st_mtime_ns, *(self.span or ()))))
+
 
 @dataclass(frozen=True, slots=True)
 class UploadedPhoto(Photo):
@@ -53,6 +61,10 @@ class UploadedPhoto(Photo):
     def read(self) -> bytes:
         """Return the encoded photo."""
         return self.content
+
+    def state(self) -> str:
+        """Return "": the photo is no file."""
+        return ""
 
 
 class PhotoMaker:

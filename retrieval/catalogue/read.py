@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,10 @@ from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused
 from retrieval.images import crop, open_image
+from retrieval.memory import no_collection
 
 from .folders import describe_folders, read_folder
+from .kinds import set_kinds
 from .photos import LABELS, Photo, PhotoMaker
 from .shards import read_shard
 from .tables import columns_missing, no_columns, read_header
@@ -45,14 +45,17 @@ class CatalogueReport:
         return not (self.unreadable or self.split_items)
 
 
-def read_catalogue(path: str | Path) -> list[Photo]:
+def read_catalogue(
+    path: str | Path, *, columns: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None
+) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
     Each folder with photos is an item, and the folders above it form its group (`folders`). Shards are a .tar file or a
     folder of them, with labels beside the photos (`shards`). A file needs a column `path` (relative to the file) and
     `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
     ("left upper right lower") and any other columns, which become metadata. A CSV may use commas, semicolons, tabs or
-    vertical bars as separators (`tables`).
+    vertical bars as separators (`tables`). Its numbers, booleans and dates are recognized (`kinds`), unless `columns`
+    says what a column holds (text, number, boolean or date) or it is `known` from a gallery.
     """
     path = Path(path)
     if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
@@ -74,6 +77,7 @@ def read_catalogue(path: str | Path) -> list[Photo]:
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
+    set_kinds(photos, columns or {}, known=known or {}, infer=path.suffix.lower() in CSV, place=path)
     return photos
 
 
@@ -172,20 +176,8 @@ def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -
     if columns_missing(columns):
         raise no_columns(path, columns)
     maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns))
-    with _no_collection():
+    with no_collection():
         return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector while millions of objects without cycles are created."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def _refuse_repeated(ids: Sequence[str], path: Path) -> None:

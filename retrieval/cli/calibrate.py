@@ -11,8 +11,8 @@ import click
 
 from index.shell import command
 
-from .commands import show_lines
 from .feedback_options import feedback_options, show_tally
+from .lines import show_lines
 from .next_step import show_next
 from .options import Place
 

@@ -19,11 +19,12 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
 
 from .gallery import MEMORY, describe_index, describe_rebuild
+from .lines import SHOWN, show_lines
 from .next_step import show_next
 from .options import Place
 from .signing_options import trust_option
+from .sync_options import Sync, known_columns, show_plan, sync_options
 
-SHOWN = 10  # lines shown before "and N more"
 if TYPE_CHECKING:
     from retrieval.indexing.pipeline import IndexReport
 
@@ -64,13 +65,7 @@ Folder = click.Path(path_type=Path)
     help="Embed on this machine or on a Ray cluster.",
 )
 @click.option("--report", type=Folder, help="JSON file to write the refused photos and the reasons to.")
-@click.option(
-    "--auto-calibrate",
-    type=click.Choice(["off", "tighten"]),
-    default="off",
-    show_default=True,
-    help="Whether adding photos may tighten the gallery's threshold, in the same transaction.",
-)
+@sync_options
 def index(
     bundle: Path,
     photos: Path,
@@ -81,46 +76,44 @@ def index(
     max_memory: int | None,
     engine: str,
     report: Path | None,
-    auto_calibrate: str,
+    sync: Sync,
 ) -> None:
-    """Add photos to a gallery from a folder, a CSV, parquet or JSON-lines file, or tar shards.
+    """Synchronize a gallery with a folder, a CSV, parquet or JSON-lines file, or tar shards of photos.
 
-    Photos already in the gallery are skipped, so an interrupted run can be continued. Photos that cannot be used are
-    reported and do not stop the run.
+    New photos, and those whose file or bounding box changed, are embedded. A changed item or metadata is only written.
+    Photos of the gallery that the catalogue does not have are reported, and removed with --prune. An interrupted run
+    can be continued. Photos that cannot be used are reported and do not stop the run.
+
+    Numbers, booleans and dates of a CSV are recognized from the whole column, or declared with --column.
 
     \b
     Example:
-      retrieval index bundles/shop photos.csv -o galleries/shop
+      retrieval index bundles/shop photos.csv -o galleries/shop --dry-run
+      retrieval index bundles/shop photos.csv -o galleries/shop --column price=number
     """
     from retrieval.bundle.bundle import Bundle
-    from retrieval.indexing.pipeline import index_catalogue
+    from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
     from retrieval.threshold.forecast import fpir_forecast
 
     if report is not None:
         check_place(report)
     opened = Bundle.open(bundle)
+    rows = read_catalogue(photos, columns=sync.settings.columns, known=known_columns(output))
+    if sync.dry_run:
+        show_plan(plan_catalogue(opened, rows, output, checksum=sync.settings.checksum), report)
+        return
     done = index_catalogue(
         opened,
-        read_catalogue(photos),
+        rows,
         output,
         threads=threads,
         batch_size=batch_size,
         kind=kind,
         max_memory=max_memory,
         engine=engine,
-        tighten=auto_calibrate == "tighten",
+        sync=sync.settings,
     )
-    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
-    if report is not None:
-        write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
-    if done.refused and not done.added and not done.skipped:
-        click.echo("Nothing was added: every photo was refused.", err=True)
-        sys.exit(1)
-    click.echo(
-        f"Wrote {output}: {done.added} photos added ({done.replaced} of them replaced), "
-        f"{done.skipped} already there, {len(done.refused)} refused; "
-        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
-    )
+    show_outcome(done, output, report)
     with open_gallery(output, read_only=True) as gallery:
         click.echo(describe_index(gallery) if done.rebuilt is None else describe_rebuild(done.rebuilt))
         view = fpir_forecast(opened, gallery.items) if done.point is None else None
@@ -128,6 +121,25 @@ def index(
     if view is not None and view.outgrown:
         click.echo(f"Warning: {view.warning(bundle, output)}.")
     show_next(command("serve", bundle, output))
+
+
+def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) -> None:
+    """Print what a run did, and write it to a JSON file if one is given; exit if every photo was refused."""
+    show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in done.refused])
+    show_lines("photos of the gallery that are not in the catalogue (--prune removes them)", done.gone)
+    if report is not None:
+        write_file(report, json.dumps(done.to_dict(), indent=2) + "\n")
+    if done.refused and not (done.added or done.updated or done.skipped):
+        click.echo("Nothing was added: every photo was refused.", err=True)
+        sys.exit(1)
+    also = "".join(
+        f"{count} {word}, " for count, word in ((done.updated, "updated"), (done.removed, "removed")) if count
+    )
+    click.echo(
+        f"Wrote {gallery}: {done.added} photos added ({done.replaced} of them replaced), {also}"
+        f"{done.skipped} already there, {len(done.refused)} refused; "
+        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
+    )
 
 
 def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:
@@ -208,14 +220,3 @@ def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust:
     click.echo("No problems found." if healthy else "Problems found: see the lines that begin with BAD.")
     if not healthy:
         sys.exit(1)
-
-
-def show_lines(title: str, lines: Sequence[str]) -> None:
-    """Print a title with the number of lines, the first lines, and how many more there are."""
-    if not lines:
-        return
-    click.echo(f"{len(lines)} {title}:")
-    for line in lines[:SHOWN]:
-        click.echo(f"  {line}")
-    if len(lines) > SHOWN:
-        click.echo(f"  and {len(lines) - SHOWN} more")

@@ -14,8 +14,8 @@ from retrieval.catalogue.read import CatalogueReport, check_catalogue, describe_
 from retrieval.catalogue.readiness import readiness
 from retrieval.catalogue.write import write_catalogue
 
-from .commands import show_lines
 from .lazy import Entry, LazyGroup
+from .lines import show_lines
 
 Folder = click.Path(path_type=Path)
 

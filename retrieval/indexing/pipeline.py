@@ -1,9 +1,9 @@
-"""Indexing pipeline: decode, embed and write the photos of a catalogue into a gallery.
+"""Indexing pipeline: synchronize a gallery with the photos of a catalogue.
 
 Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
 The calling thread meanwhile writes finished batches, one transaction per batch. If the gallery has an operating point,
 each transaction measures it and contains at least MEASURED photos. Photos that cannot be used are reported and do not
-stop the run. To continue an interrupted run, run it again: photos whose content is already in the gallery are skipped.
+stop the run. To continue an interrupted run, run it again: only what differs from the catalogue is done (`plan`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tqdm import tqdm
 from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
-from index.location import is_address, open_or_create
+from index.location import is_address, open_gallery, open_or_create
 from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
@@ -38,12 +38,16 @@ from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.several_photos import measure_again
 
+from .columns import convert_columns
+from .plan import SyncPlan, SyncSettings, sync_plan
 from .ray import ray_batches
-from .worker import CONTENT, Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
+from .updates import apply_updates, remove_gone
+from .worker import Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 MEASURED = 256  # photos per transaction if each one measures the threshold
 COLUMNS = 16  # maximum number of columns declared automatically
+PLAIN = ("added", "replaced", "updated", "removed", "gone", "skipped", "seconds", "unanchored")  # facts of a report
 
 
 @dataclass
@@ -52,6 +56,9 @@ class IndexReport:
 
     added: int = 0
     replaced: int = 0  # photos among the added ones whose file had changed
+    updated: int = 0  # photos that got another item or other metadata, without being embedded
+    removed: int = 0  # photos that the catalogue does not have, if they were to be removed
+    gone: list[str] = field(default_factory=list)  # photos that the catalogue does not have, and that stayed
     skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
@@ -64,7 +71,7 @@ class IndexReport:
         """Return the report as plain JSON values."""
         point = self.point
         return {
-            **{name: getattr(self, name) for name in ("added", "replaced", "skipped", "seconds", "unanchored")},
+            **{name: getattr(self, name) for name in PLAIN},
             "rebuilt": None if self.rebuilt is None else asdict(self.rebuilt),
             "refused": [{"photo_id": photo_id, "reason": reason} for photo_id, reason in self.refused],
             "point": None if point is None else point.to_dict(),
@@ -83,16 +90,19 @@ def index_catalogue(
     kind: str | None = None,
     max_memory: int | None = None,
     engine: str = LOCAL,
-    tighten: bool = False,
+    sync: SyncSettings | None = None,
 ) -> IndexReport:
-    """Add photos to the gallery at a path or address and return a report. The gallery is created if missing.
+    """Synchronize the gallery at a path or address, created if missing, with photos and return a report.
 
-    Metadata columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or if
+    New and changed photos are embedded; a changed item or metadata is only written. Photos of the gallery that are not
+    among `photos` are reported, or removed (`sync`). A file of the same size and time counts as unchanged.
+
+    Columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or if
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
     or "ray", which embeds on a Ray cluster. A new gallery is removed again if every photo was refused.
 
     A gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
-    measures the existing one, and with `tighten` also tightens it if the new photos require it.
+    measures it, and tightens it if `sync` says so and the new photos require it.
 
     Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
     """
@@ -100,6 +110,7 @@ def index_catalogue(
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
     if batch_size < 1:
         raise InvalidParameter("batch_size", "be at least 1", batch_size)
+    sync = sync or SyncSettings()
     embedder = bundle.embedder(threads=1) if engine == LOCAL else None  # may fail, so do it before creating a gallery
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
@@ -108,20 +119,18 @@ def index_catalogue(
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         require_match(bundle, gallery)
-        known = gallery.values(CONTENT)
-        usable = _declared(gallery, photos, report)
-        bar.update(len(report.refused))
-        if embedder is None:
-            batches = ray_batches(bundle, usable, known, batch_size=batch_size)
-        else:
-            batches = _overlapped(embedder, usable, known, batch_size, threads or os.cpu_count() or 1)
-        anchor = GalleryAnchor(bundle, tighten=tighten)
-        for batch in _grouped(batches, MEASURED if anchor.follow(gallery) else 1):
-            report.added += write_batch(gallery, batch)
-            report.replaced += sum(photo.photo_id in known for photo in batch.photos)
-            report.skipped += batch.skipped
-            report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
-            bar.update(len(batch.photos) + batch.skipped + len(batch.refused))
+        gallery.lock()  # the plan is of the gallery that it is applied to
+        anchor = GalleryAnchor(bundle, tighten=sync.tighten)
+        follows = anchor.follow(gallery)
+        convert_columns(gallery, sync.columns)
+        plan = sync_plan(photos, gallery, checksum=sync.checksum)
+        usable = _update(gallery, photos, plan, report)
+        bar.update(len(photos) - len(usable))
+        batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
+        for batch in _grouped(batches, MEASURED if follows else 1):
+            bar.update(_write(gallery, batch, plan, report))
+        report.gone = [] if sync.prune else plan.gone
+        report.removed = remove_gone(gallery, plan.gone) if sync.prune else 0
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
@@ -132,13 +141,43 @@ def index_catalogue(
     return report
 
 
-def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], report: IndexReport) -> list[Photo]:
-    """Declare columns for filters; return the photos whose metadata can be stored, and report the others."""
+def plan_catalogue(
+    bundle: Bundle, photos: Sequence[Photo], gallery_place: str | Path, *, checksum: bool = False
+) -> SyncPlan:
+    """Return what `index_catalogue` would do with photos and a gallery, which need not exist."""
+    if not is_address(gallery_place) and not Path(gallery_place).exists():
+        return sync_plan(photos, None)
+    with open_gallery(gallery_place, read_only=True) as gallery:
+        require_match(bundle, gallery)
+        return sync_plan(photos, gallery, checksum=checksum)
+
+
+def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
+    """Make the updates of a plan, and return the photos to read."""
+    refused = _declared(gallery, photos, plan)
+    report.refused += refused.items()
+    report.skipped = plan.unchanged
+    report.updated = apply_updates(gallery, [each for each in plan.updates if each.photo.photo_id not in refused])
+    return [photo for photo in (*plan.read, *plan.new) if photo.photo_id not in refused]
+
+
+def _write(gallery: GalleryProtocol, batch: Batch, plan: SyncPlan, report: IndexReport) -> int:
+    """Write the embedded photos of a batch, and what else changed of the others; return the number of all photos."""
+    report.added += write_batch(gallery, batch, states=plan.states)
+    report.replaced += sum(photo.photo_id in plan.stored for photo in batch.photos)
+    updates = [update for photo in batch.unchanged if (update := plan.update_of(photo)) is not None]
+    report.updated += apply_updates(gallery, updates)
+    report.skipped += len(batch.unchanged) - len(updates)
+    report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
+    return len(batch.photos) + len(batch.unchanged) + len(batch.refused)
+
+
+def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan) -> dict[str, str]:
+    """Declare columns for filters; return the reason per photo_id, for photos whose metadata cannot be stored."""
     declared = gallery.columns()
     gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
-    refused = _refused_metadata(photos, gallery.columns())
-    report.refused += refused.items()
-    return [photo for photo in photos if photo.photo_id not in refused]
+    changed = [*plan.new, *plan.read, *(update.photo for update in plan.updates)]
+    return _refused_metadata(changed, gallery.columns())
 
 
 def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport) -> None:
@@ -199,6 +238,20 @@ def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
             yield group
             group = Batch()
     yield group
+
+
+def _embedded(
+    bundle: Bundle,
+    embedder: Embedder | None,
+    photos: Sequence[Photo],
+    known: Mapping[str, str],
+    batch_size: int,
+    threads: int | None,
+) -> Iterator[Batch]:
+    """Return finished batches, made on this machine, or on a Ray cluster without an embedder."""
+    if embedder is None:
+        return ray_batches(bundle, photos, known, batch_size=batch_size)
+    return _overlapped(embedder, photos, known, batch_size, threads or os.cpu_count() or 1)
 
 
 def _overlapped(

@@ -99,7 +99,7 @@ def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
         if refused:
             batch.refused.append((photo.photo_id, ImageRefused(refused)))
         elif not columns["hash"][place]:
-            batch.skipped += 1
+            batch.unchanged.append(photo)
         else:
             batch.photos.append(photo)
             batch.hashes.append(str(columns["hash"][place]))

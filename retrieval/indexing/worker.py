@@ -17,18 +17,19 @@ from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image, thumbnail
 
 CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
+FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
 
 
 @dataclass
 class Batch:
-    """The embedded, skipped and refused photos of a batch."""
+    """The embedded, unchanged and refused photos of a batch."""
 
     photos: list[Photo] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
     thumbnails: list[bytes] = field(default_factory=list)
     features: list[bytes] = field(default_factory=list)  # local features, empty if the bundle does not verify matches
     vectors: NDArray[np.float32] | None = None
-    skipped: int = 0
+    unchanged: list[Photo] = field(default_factory=list)  # photos whose content is the one in `known`
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
     def __add__(self, other: Batch) -> Batch:
@@ -40,7 +41,7 @@ class Batch:
             self.thumbnails + other.thumbnails,
             self.features + other.features,
             np.concatenate(vectors) if vectors else None,
-            self.skipped + other.skipped,
+            self.unchanged + other.unchanged,
             self.refused + other.refused,
         )
 
@@ -55,7 +56,7 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
             data = photo.read()
             digest = content_hash(data, photo.bbox)
             if known.get(photo.photo_id) == digest:
-                batch.skipped += 1
+                batch.unchanged.append(photo)
                 continue
             image = crop(open_image(data, min_side=preprocessing.min_side if photo.bbox is None else 0), photo.bbox)
             squares.append(center_crop_resize(image, preprocessing))
@@ -72,24 +73,33 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
     return batch
 
 
-def write_batch(gallery: GalleryProtocol, batch: Batch, *, actor: str | None = None) -> int:
-    """Add the embedded photos to a gallery, replacing those with the same photo_id; return their number."""
+def write_batch(
+    gallery: GalleryProtocol, batch: Batch, *, states: Mapping[str, str] | None = None, actor: str | None = None
+) -> int:
+    """Add the embedded photos to a gallery, replacing those with the same photo_id; return their number.
+
+    `states` maps photo_ids to the state of their file (`Photo.state`) before it was read.
+    """
     if batch.vectors is None:
         return 0
     return gallery.add(
         [photo.photo_id for photo in batch.photos],
         [photo.item_id for photo in batch.photos],
         batch.vectors,
-        metadata=[stored_metadata(photo, digest) for photo, digest in zip(batch.photos, batch.hashes, strict=True)],
+        metadata=[
+            stored_metadata(photo, digest, (states or {}).get(photo.photo_id, ""))
+            for photo, digest in zip(batch.photos, batch.hashes, strict=True)
+        ],
         thumbnails=batch.thumbnails,
         upsert=True,
         actor=actor,
     )
 
 
-def stored_metadata(photo: Photo, digest: str) -> dict[str, Any]:
-    """Return the metadata stored with a photo: the catalogue's and the hash of the content."""
-    return {**catalogue_metadata(photo), CONTENT: digest}
+def stored_metadata(photo: Photo, digest: str, state: str = "") -> dict[str, Any]:
+    """Return the metadata stored with a photo: the catalogue's, the hash of the content, and file state and box."""
+    own = {CONTENT: digest, FILE: state, BOX: photo.bbox and list(photo.bbox)}
+    return {**catalogue_metadata(photo), **{key: value for key, value in own.items() if value}}
 
 
 def catalogue_metadata(photo: Photo) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from serving.service import NoSuchThing, Service
 
 from .openapi import IMAGE, LIMITED, answers, body_of, errors
 from .problems import problem
-from .request_body import decoded, image_of, is_json, parsed
+from .request_body import check_keys, decoded, image_of, is_json, parsed
 from .result_json import public
 from .schemas import ItemOut, ItemsOut, PhotoOut, PhotoRequest, Removed, Stored
 
@@ -98,8 +98,7 @@ def photo_routes(service: Service) -> APIRouter:
             image = await image_of(request)
         if not item_id or len(photo_id) > LONGEST_ID:
             raise InvalidParameter("item_id", f"be given, and ids have at most {LONGEST_ID} characters", item_id)
-        if any(key.startswith("_") for key in metadata):
-            raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
+        check_keys(metadata)
         work = partial(service.put_photo, photo_id, item_id, image, metadata)
         (replaced, version), _ = await service.pool.run(work)
         return JSONResponse(

@@ -61,6 +61,12 @@ def decoded(text: str) -> bytes:
     return data
 
 
+def check_keys(metadata: Mapping[str, Any]) -> None:
+    """Raise InvalidParameter for metadata with a reserved key."""
+    if any(key.startswith("_") for key in metadata):
+        raise InvalidParameter("metadata", "have no key that begins with an underscore", sorted(metadata))
+
+
 async def image_of(request: Request) -> bytes:
     """Return the image of a request: the raw body or the form field `image`."""
     if not _is_form(request):

@@ -40,6 +40,7 @@ from .schemas import (
     SearchRequest,
     Verdicted,
 )
+from .sync_route import sync_routes
 
 log = logging.getLogger("retrieval.serving")
 
@@ -67,6 +68,7 @@ def create_api(service: Service) -> FastAPI:
     app.include_router(feedback_routes(service))
     app.include_router(item_routes(service))
     app.include_router(photo_routes(service))
+    app.include_router(sync_routes(service))
     app.include_router(state_routes(service))
     app.include_router(probe_routes(service))
     app.include_router(docs_routes(app))

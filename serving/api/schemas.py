@@ -11,6 +11,7 @@ from retrieval.arguments import MOST_TOGETHER
 from .fields import Base64, Fields, ThresholdStatus, TopK, Verdict, Where
 
 MOST_IMAGES = 64  # per batch
+Id = Annotated[str, Field(min_length=1, max_length=500)]
 
 
 class Strict(BaseModel):
@@ -49,7 +50,7 @@ class PhotoRequest(Strict):
     """A photo to add to the gallery."""
 
     image: Base64
-    item_id: Annotated[str, Field(min_length=1, max_length=500)]
+    item_id: Id
     metadata: dict[str, Any] = {}
 
 

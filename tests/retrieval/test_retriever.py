@@ -15,7 +15,8 @@ from retrieval.bundle.local_density import LOCAL_SCALING, Cohort, LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
-from retrieval.indexing.pipeline import CONTENT, index_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.worker import CONTENT
 from retrieval.retriever import Retriever
 
 from ..world import draw, encode, make_bundle, write_folder

@@ -25,6 +25,7 @@ from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.images import Appearance
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.worker import FILE
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
@@ -73,12 +74,43 @@ def test_a_photo_put_over_http_is_the_row_that_indexing_writes(client: TestClien
     assert client.put("/v1/photos/new.jpg", json=body).status_code == 200
     index_catalogue(bundle, photos, tmp_path / "indexed", progress=False)
     with Gallery.open(shop / "gallery") as over_http, Gallery.open(tmp_path / "indexed") as indexed:
-        assert over_http.photo("new.jpg") == indexed.photo("new.jpg")
+        photo_id, item_id, metadata = indexed.photo("new.jpg")
+        assert metadata.pop(FILE)  # an upload is no file
+        assert over_http.photo("new.jpg") == (photo_id, item_id, metadata)
         assert over_http.thumbnail("new.jpg") == indexed.thumbnail("new.jpg")
         (answer,) = over_http.search(indexed.contents()[2], 1)
         assert (answer[0].photo_id, answer[0].distance) == ("new.jpg", 0)
     report = index_catalogue(bundle, photos, shop / "gallery", progress=False)
     assert (report.added, report.skipped) == (0, 1)
+
+
+def test_a_table_changes_items_and_metadata_without_images(client: TestClient, shop: Path) -> None:
+    for name in ("new/1.jpg", "new/2.jpg"):
+        body = {"image": base64.b64encode(STRANGER).decode(), "item_id": "new", "metadata": {"brand": "x"}}
+        assert client.put(f"/v1/photos/{name}", json=body).status_code == 200
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        rows = [{"photo_id": name, "item_id": item, "metadata": facts} for name, item, facts in gallery.photos()]
+    for row in rows:
+        row["metadata"] = {key: value for key, value in row["metadata"].items() if not key.startswith("_")}
+    rows[0] |= {"item_id": "renamed", "metadata": {"price": 3}}
+    count = len(rows)
+    version = client.get("/v1/info").json()["gallery"]["version"]
+    table = {"photos": [*rows[:-1], {"photo_id": "absent", "item_id": "x"}], "prune": True}
+    expected = {"updated": 1, "unchanged": count - 2, "missing": 1, "missing_photos": ["absent"], "gone": 1}
+    expected |= {"gone_photos": [rows[-1]["photo_id"]]}
+    planned = client.post("/v1/admin/sync", json={**table, "dry_run": True}).json()
+    assert planned == {**expected, "gallery_version": version}
+    done = client.post("/v1/admin/sync", json=table).json()
+    assert done == {**expected, "gallery_version": version + 2}
+    photo = client.get(f"/v1/photos/{rows[0]['photo_id']}").json()
+    assert (photo["item_id"], photo["metadata"]) == ("renamed", {"price": 3})
+    assert search(client, STRANGER)["matches"][0]["photo_id"] == "new/1.jpg"
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        assert [change.action for change in gallery.changes(2)] == ["remove", "update"]
+        assert len(gallery) == count - 1
+        assert gallery.photo(rows[0]["photo_id"])[2]["_content_sha256"]
+    for bad in ([rows[0], rows[0]], [{**rows[0], "metadata": {"_file": "x"}}], [{"photo_id": "", "item_id": "x"}]):
+        assert client.post("/v1/admin/sync", json={"photos": bad}).status_code == 422
 
 
 def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None:

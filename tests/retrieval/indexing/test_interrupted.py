@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import signal
 import threading
 import time
@@ -18,6 +19,7 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.indexing import pipeline as indexing
 from retrieval.indexing import worker as batches
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.plan import SyncSettings
 
 from ...world import make_bundle, write_folder
 
@@ -41,6 +43,13 @@ def _index(bundle: str, photos: str, gallery: str, log: str) -> None:
     index_catalogue(
         Bundle.open(bundle), read_catalogue(photos), gallery, threads=THREADS, batch_size=BATCH, progress=False
     )
+
+
+def _sync(bundle: str, table: str, gallery: str, started: str) -> None:
+    """Synchronize a gallery with a table, after saying so."""
+    opened, photos = Bundle.open(bundle), read_catalogue(table)
+    Path(started).touch()
+    index_catalogue(opened, photos, gallery, batch_size=BATCH, progress=False, sync=SyncSettings(prune=True))
 
 
 def size(file: Path) -> int:
@@ -86,3 +95,55 @@ def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: P
         assert one.values("_content_sha256") == other.values("_content_sha256")
     embedded = len(Path(words[3]).read_text().splitlines()) + report.added
     assert embedded <= 120 + KILLS * (THREADS + 2) * BATCH
+
+
+@pytest.mark.slow
+def test_a_killed_synchronization_ends_in_the_same_gallery_when_run_again(tmp_path: Path) -> None:
+    bundle, folder = make_bundle(tmp_path), write_folder(tmp_path / "photos", items=range(12), photos=range(4))
+    photos = read_catalogue(folder)
+    index_catalogue(bundle, photos[:40], tmp_path / "before", progress=False)
+    lines = ["path,photo_id,item_id,bbox,price"]
+    for number, photo in enumerate(photos[4:], 4):  # the first four are gone, the last eight are new
+        item = "other" if number % 5 == 0 else photo.item_id
+        lines.append(f"{photo.path},{photo.photo_id},{item},{'0 0 30 30' if number % 7 == 0 else ''},{number}")
+    table = tmp_path / "t.csv"
+    table.write_text("\n".join(lines) + "\n")
+    words = [str(tmp_path / name) for name in ("bundle", "t.csv", "gallery", "started")]
+
+    shutil.copytree(tmp_path / "before", tmp_path / "whole")
+    began = time.monotonic()
+    _sync(words[0], words[1], str(tmp_path / "whole"), words[3])
+    longest, expected = time.monotonic() - began, contents(tmp_path / "whole")
+    assert len(expected) == 44
+
+    context, generator = multiprocessing.get_context("spawn"), np.random.default_rng(1)
+    for _ in range(KILLS):
+        Path(words[3]).unlink()
+        shutil.rmtree(words[2], ignore_errors=True)
+        shutil.copytree(tmp_path / "before", words[2])
+        child = context.Process(target=_sync, args=words)
+        child.start()
+        until = time.monotonic() + 120
+        try:
+            while not Path(words[3]).exists():
+                assert child.is_alive()
+                assert time.monotonic() < until
+                time.sleep(0.002)
+            child.join(float(generator.uniform(0, longest)))  # it is killed at any moment of its work
+        finally:
+            child.kill()
+            child.join()
+        with Gallery.open(words[2], read_only=True) as gallery:
+            assert gallery.verify() == []
+        _sync(*words)
+        assert contents(Path(words[2])) == expected
+
+
+def contents(place: Path) -> dict[str, tuple[str, dict[str, object], bytes, bytes | None]]:
+    """Return item, metadata, vector and thumbnail of each photo of a gallery."""
+    with Gallery.open(place, read_only=True) as gallery:
+        vectors = dict(zip(gallery.contents()[0], gallery.contents()[2], strict=True))
+        return {
+            name: (item, facts, vectors[name].tobytes(), gallery.thumbnail(name))
+            for name, item, facts in gallery.photos()
+        }

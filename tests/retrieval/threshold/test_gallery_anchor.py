@@ -26,6 +26,7 @@ from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue
+from retrieval.indexing.plan import SyncSettings
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
@@ -45,7 +46,9 @@ def bundle_of(folder: Path, *items: str, name: str = "bundle", point: OperatingP
 
 def fill(bundle: Bundle, folder: Path, items: range, *, tighten: bool = False, photos: range = range(3)) -> IndexReport:
     place = write_folder(folder / f"photos-{items.start}-{items.stop}", items=items, photos=photos)
-    return index_catalogue(bundle, read_catalogue(place), folder / "g", progress=False, tighten=tighten)
+    return index_catalogue(
+        bundle, read_catalogue(place), folder / "g", progress=False, sync=SyncSettings(tighten=tighten)
+    )
 
 
 def test_indexing_sets_a_threshold_in_the_gallery_and_searches_use_it(tmp_path: Path) -> None:

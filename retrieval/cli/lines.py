@@ -1,0 +1,20 @@
+"""Lists on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+SHOWN = 10  # lines shown before "and N more"
+
+
+def show_lines(title: str, lines: Sequence[str]) -> None:
+    """Print a title with the number of lines, the first lines, and how many more there are."""
+    if not lines:
+        return
+    click.echo(f"{len(lines)} {title}:")
+    for line in lines[:SHOWN]:
+        click.echo(f"  {line}")
+    if len(lines) > SHOWN:
+        click.echo(f"  and {len(lines) - SHOWN} more")

@@ -1,0 +1,152 @@
+"""Plan of a synchronization: how the photos of a catalogue differ from those of a gallery, found without reading them.
+
+A photo is read, and embedded again if its content differs, where its bounding box or the state of its file changed, or
+the gallery does not know that state. Otherwise a changed item or metadata is an update, which needs no embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from index.protocol import GalleryProtocol
+from retrieval.catalogue.photos import Photo
+from retrieval.memory import no_collection
+
+from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
+
+Facts = tuple[str, Mapping[str, Any]]  # item_id and metadata
+
+
+@dataclass(frozen=True)
+class SyncSettings:
+    """What a synchronization may do beyond adding and updating photos."""
+
+    prune: bool = False  # remove the gallery's photos that are not in the catalogue
+    checksum: bool = False  # read every photo, also those whose file has the same size and time
+    tighten: bool = False  # tighten the gallery's threshold if the new photos require it
+    columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns, which stored texts are given
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A photo of the gallery that gets another item or other metadata."""
+
+    photo: Photo
+    item_id: str  # in the gallery
+    metadata: Mapping[str, Any]  # in the gallery, without reserved keys
+    stored: Mapping[str, Any]  # to be written, with reserved keys
+
+    def describe(self) -> str:
+        """Describe what changes: "a.jpg: item kiwi -> lime, price 3 -> 4"."""
+        new = catalogue_metadata(self.photo)
+        names = sorted(name for name in {*self.metadata, *new} if not _same(self.metadata, new, name))
+        changes = [f"{name} {_shown(self.metadata.get(name))} -> {_shown(new.get(name))}" for name in names]
+        if self.item_id != self.photo.item_id:
+            changes.insert(0, f"item {self.item_id} -> {self.photo.item_id}")
+        return f"{self.photo.photo_id}: {', '.join(changes)}"
+
+
+@dataclass
+class SyncPlan:
+    """What a synchronization does with each photo of a catalogue and of a gallery."""
+
+    new: list[Photo] = field(default_factory=list)
+    read: list[Photo] = field(default_factory=list)  # in the gallery; embedded again if their content differs
+    reasons: dict[str, str] = field(default_factory=dict)  # why they are read
+    updates: list[Update] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)  # photo_ids in the gallery that the catalogue does not have
+    unchanged: int = 0
+    states: dict[str, str] = field(default_factory=dict)  # of the files of `new` and `read`
+    stored: dict[str, Facts] = field(default_factory=dict)  # of `read`, as the gallery has them
+
+    @property
+    def known(self) -> dict[str, str]:
+        """Return the content hashes of the photos to read."""
+        return {photo_id: metadata[CONTENT] for photo_id, (_, metadata) in self.stored.items() if CONTENT in metadata}
+
+    def update_of(self, photo: Photo) -> Update | None:
+        """Return the update of a photo that was read and has the same content, None if it needs none."""
+        item_id, metadata = self.stored[photo.photo_id]
+        return _update(photo, item_id, metadata, self.states.get(photo.photo_id, ""))
+
+    def sections(self) -> list[tuple[str, list[str]]]:
+        """Return a title and one line per photo for each kind of change."""
+        return [
+            ("photos to add", [f"{photo.photo_id}: item {photo.item_id}" for photo in self.new]),
+            ("photos to read, and to embed if their content differs", [f"{k}: {v}" for k, v in self.reasons.items()]),
+            ("photos to update", [update.describe() for update in self.updates]),
+            ("photos of the gallery that are not in the catalogue", self.gone),
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as plain JSON values."""
+        names = ("add", "read", "update", "gone")
+        lines = {name: lines for name, (_, lines) in zip(names, self.sections(), strict=True)}
+        return {**lines, "unchanged": self.unchanged}
+
+
+def sync_plan(
+    photos: Sequence[Photo], gallery: GalleryProtocol | None, *, checksum: bool = False, with_files: bool = True
+) -> SyncPlan:
+    """Compare photos with a gallery (None: an empty one).
+
+    With `checksum`, every photo of the gallery is to be read. Without `with_files`, none is: the photos have no files.
+    """
+    with no_collection():
+        stored = {} if gallery is None else {row[0]: row[1:] for row in gallery.photos()}
+        plan = SyncPlan()
+        for photo in photos:
+            facts = stored.pop(photo.photo_id, None)
+            _compare(plan, photo, facts, checksum=checksum, with_files=with_files)
+    plan.gone = list(stored)
+    return plan
+
+
+def _compare(plan: SyncPlan, photo: Photo, facts: Facts | None, *, checksum: bool, with_files: bool) -> None:
+    """Add a photo to a plan; `facts` are those in the gallery, None if it does not have the photo."""
+    state = photo.state()
+    if facts is None:
+        plan.new.append(photo)
+        plan.states[photo.photo_id] = state
+        return
+    item_id, metadata = facts
+    reason = "its content is to be compared" if checksum else _reason_to_read(photo, state, metadata)
+    if with_files and reason:
+        plan.read.append(photo)
+        plan.reasons[photo.photo_id] = reason
+        plan.states[photo.photo_id], plan.stored[photo.photo_id] = state, facts
+        return
+    update = _update(photo, item_id, metadata, state)
+    if update is None:
+        plan.unchanged += 1
+    else:
+        plan.updates.append(update)
+
+
+def _reason_to_read(photo: Photo, state: str, metadata: Mapping[str, Any]) -> str:
+    """Return why a photo must be read to tell whether its content changed, "" if it is known not to have changed."""
+    if not state or FILE not in metadata:
+        return "whether its content changed is unknown"
+    if metadata.get(BOX) != (photo.bbox and list(photo.bbox)):
+        return f"bbox {_shown(metadata.get(BOX))} -> {_shown(photo.bbox and list(photo.bbox))}"
+    return "" if metadata[FILE] == state else "its file changed"
+
+
+def _update(photo: Photo, item_id: str, metadata: Mapping[str, Any], state: str) -> Update | None:
+    old = {name: value for name, value in metadata.items() if name[:1] != "_"}
+    new = catalogue_metadata(photo)
+    if item_id == photo.item_id and old == new and all(type(new[name]) is type(value) for name, value in old.items()):
+        return None
+    reserved = {name: value for name, value in metadata.items() if name.startswith("_")}
+    return Update(photo, item_id, old, {**reserved, **stored_metadata(photo, metadata.get(CONTENT, ""), state)})
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> bool:
+    """Return whether both have a key with the same JSON value: 1 and True are equal in Python, and 1 and 1.0."""
+    return name in old and name in new and old[name] == new[name] and type(old[name]) is type(new[name])
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else repr(value)

@@ -1,0 +1,46 @@
+"""Changes of a synchronization that need no embedding: other items and metadata, removals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from index.protocol import GalleryProtocol
+from retrieval.catalogue.photos import Photo
+
+from .plan import SyncPlan, Update, sync_plan
+
+TOGETHER = 4096  # photos per transaction
+
+
+def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor: str | None = None) -> int:
+    """Update photos and return their number."""
+    for start in range(0, len(updates), TOGETHER):
+        block = updates[start : start + TOGETHER]
+        gallery.update(
+            [update.photo.photo_id for update in block],
+            [update.photo.item_id for update in block],
+            [update.stored for update in block],
+            actor=actor,
+        )
+    return len(updates)
+
+
+def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: str | None = None) -> int:
+    """Remove photos and return their number."""
+    return sum(
+        gallery.remove(photo_ids=photo_ids[start : start + TOGETHER], actor=actor)
+        for start in range(0, len(photo_ids), TOGETHER)
+    )
+
+
+def sync_table(gallery: GalleryProtocol, photos: Sequence[Photo], *, prune: bool, actor: str | None = None) -> SyncPlan:
+    """Give photos of a gallery the items and metadata of a table, without their files; return what differed.
+
+    Photos that the table does not have are removed with `prune`.
+    """
+    gallery.lock()
+    plan = sync_plan(photos, gallery, with_files=False)
+    apply_updates(gallery, plan.updates, actor=actor)
+    if prune:
+        remove_gone(gallery, plan.gone, actor=actor)
+    return plan
