@@ -17,7 +17,7 @@ from retrieval.errors import DataError, InvalidParameter, MissingDependency
 
 from .features import LENGTH
 
-WORDS = 2048
+WORDS = 4096
 SAMPLED = 100_000  # descriptors that the centres are fitted to
 PASSES = 5  # over the sample
 PER_WORD = 8  # least descriptors per word
