@@ -20,11 +20,9 @@ from PIL import Image
 from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
 from retrieval.bundle.served_point import threshold_status
-from retrieval.catalogue.photos import Photo, UploadedPhoto
+from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
-from retrieval.indexing.plan import SyncPlan
-from retrieval.indexing.updates import sync_table
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
@@ -219,7 +217,7 @@ class Service:
     # the gallery
 
     @contextmanager
-    def _writer(self) -> Iterator[GalleryProtocol]:
+    def writer(self) -> Iterator[GalleryProtocol]:
         """Open the gallery for writing, one request at a time.
 
         Raises GalleryLocked when another request or process is writing.
@@ -243,7 +241,7 @@ class Service:
         batch = embed_batch(retriever.embedder, [photo], {})
         for _, error in batch.refused:
             raise error
-        with self._writer() as gallery:
+        with self.writer() as gallery:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
             replaced = gallery.photo(photo_id) is not None
@@ -252,16 +250,11 @@ class Service:
 
     def remove(self, *, photo_ids: Sequence[str] = (), item_ids: Sequence[str] = ()) -> tuple[int, int]:
         """Remove photos, or all photos of items; return their number and the gallery version."""
-        with self._writer() as gallery:
+        with self.writer() as gallery:
             count = gallery.remove(photo_ids=photo_ids, item_ids=item_ids, actor=CALLER.get().actor)
             if not count:
                 raise NoSuchThing("the gallery contains none of these")
             return count, gallery.version
-
-    def sync(self, photos: Sequence[Photo], *, prune: bool) -> tuple[SyncPlan, int]:
-        """Give photos the items and metadata of a table (`sync_table`); return what differed, and the version."""
-        with self._writer() as gallery:
-            return sync_table(gallery, photos, prune=prune, actor=CALLER.get().actor), gallery.version
 
     # reloads
 

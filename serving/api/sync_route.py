@@ -12,6 +12,8 @@ from pydantic import BaseModel, Field
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import InvalidParameter
 from retrieval.indexing.plan import sync_plan
+from retrieval.indexing.updates import sync_table
+from serving.http.callers import CALLER
 from serving.service import Service
 
 from .openapi import BODY, LIMITED, errors
@@ -62,7 +64,9 @@ def sync_routes(service: Service) -> APIRouter:
             gallery = service.retriever.gallery
             plan, version = sync_plan(photos, gallery, with_files=False), gallery.version
         else:
-            plan, version = service.sync(photos, prune=table.prune)
+            with service.writer() as gallery:
+                plan = sync_table(gallery, photos, prune=table.prune, actor=CALLER.get().actor)
+                version = gallery.version
         missing = [photo.photo_id for photo in plan.new]
         return {
             "updated": len(plan.updates),
