@@ -16,7 +16,7 @@ from .arrays import load_arrays
 from .distance import DistanceForm
 from .drawable import Drawable
 from .draws import Drawer, Draws, Probes
-from .errors import GalleryCorrupt
+from .errors import GalleryCorrupt, InvalidParameter
 from .verified import VerifiedDistance
 
 OWN = "own"  # the source of draws with gallery photos
@@ -104,6 +104,8 @@ def update_draws(
     together:
         Number of photos of a query; probes are grouped by item.
     """
+    if is_fitted is not None and not content_key:
+        raise InvalidParameter("content_key", "name a metadata key if is_fitted is given", content_key)
     if known is None or known.model != model or known.together != together:
         known = KeptDraws(model, {}, frozenset())
     probes = {name: source.grouped(together) for name, source in probes.items()}

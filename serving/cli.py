@@ -20,8 +20,8 @@ from retrieval.cli.settings_options import GroupedCommand, settings_groups, sett
 from retrieval.cli.signing import new_signing, sign
 from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
+from retrieval.listening import bind, port_of
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
-from serving.http.listening import bind, port_of
 
 from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
 

@@ -25,10 +25,10 @@ from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, main
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.listening import bind
 from retrieval.threshold.calibrate import calibrate
 from retrieval.threshold.forecast import fpir_forecast
 from serving.http.keys import add_key, read_keys
-from serving.http.listening import bind
 
 from .conftest import ROOT
 from .retrieval.threshold.test_gallery_size import searches, simulated
@@ -105,6 +105,7 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("research/papers/cli.py", "NAME"): "=vmf-figure-2",
     ("retrieval/cli/gallery.py", "path"): "gallery",
     ("retrieval/cli/quickstart.py", "backbone"): "=efficientnet-lite0",
+    ("retrieval/cli/quickstart.py", "place"): "photos",
     ("retrieval/bundle/signing.py", "path"): "bundle",
     ("retrieval/bundle/bundle.py", "path"): "NEW",
     ("training/loop/run.py", "path"): "NEW",

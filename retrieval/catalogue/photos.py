@@ -70,8 +70,9 @@ class UploadedPhoto(Photo):
 class PhotoMaker:
     """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 
-    def __init__(self, catalogue: Path, columns: Sequence[str], label: str) -> None:
+    def __init__(self, catalogue: Path, columns: Sequence[str], label: str, unknown_items: bool = False) -> None:
         self._catalogue = catalogue
+        self._unknown_items = unknown_items  # whether the label may be empty
         self._folder = catalogue.parent
         self._label_name = label
         self._width = len(columns)
@@ -90,7 +91,8 @@ class PhotoMaker:
         """Return the photo of a row; raise DataError with its line number if the row is invalid."""
         cells = [*row[: self._width], *[None] * (max(0, self._width - len(row)) + 1)]
         name, item = cells[self._path], cells[self._label]
-        if not name or item is None or item == "":
+        item = "" if item is None else item
+        if not name or (item == "" and not self._unknown_items):
             raise DataError(
                 f"{self._catalogue}, line {line}: path or {self._label_name} is empty",
                 remedy="Fill it in, or remove the line",

@@ -46,7 +46,11 @@ class CatalogueReport:
 
 
 def read_catalogue(
-    path: str | Path, *, columns: Mapping[str, str] | None = None, known: Mapping[str, str] | None = None
+    path: str | Path,
+    *,
+    columns: Mapping[str, str] | None = None,
+    known: Mapping[str, str] | None = None,
+    unknown_items: bool = False,
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
@@ -55,7 +59,8 @@ def read_catalogue(
     `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
     ("left upper right lower") and any other columns, which become metadata. A CSV may use commas, semicolons, tabs or
     vertical bars as separators (`tables`). Its numbers, booleans and dates are recognized (`kinds`), unless `columns`
-    says what a column holds (text, number, boolean or date) or it is `known` from a gallery.
+    says what a column holds (text, number, boolean or date) or it is `known` from a gallery. With `unknown_items`, the
+    item of a line may be empty: the photo then has the item_id "".
     """
     path = Path(path)
     if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
@@ -65,11 +70,11 @@ def read_catalogue(
     elif not path.exists():
         raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
     elif path.suffix.lower() in CSV:
-        photos = _read_csv(path)
+        photos = _read_csv(path, unknown_items)
     elif path.suffix.lower() in (".parquet", ".pq"):
-        photos = _read_parquet(path)
+        photos = _read_parquet(path, unknown_items)
     elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        photos = _read_json_lines(path)
+        photos = _read_json_lines(path, unknown_items)
     else:
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     if not photos:
@@ -117,12 +122,12 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
     )
 
 
-def _read_csv(path: Path) -> list[Photo]:
+def _read_csv(path: Path, unknown_items: bool) -> list[Photo]:
     table = read_header(path)
-    return _photos(path, table.columns, table.rows())
+    return _photos(path, table.columns, table.rows(), unknown_items)
 
 
-def _read_parquet(path: Path) -> list[Photo]:
+def _read_parquet(path: Path, unknown_items: bool) -> list[Photo]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -132,12 +137,12 @@ def _read_parquet(path: Path) -> list[Photo]:
             blocks = (
                 zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
             )
-            return _photos(path, columns, (row for block in blocks for row in block))
+            return _photos(path, columns, (row for block in blocks for row in block), unknown_items)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
 
 
-def _read_json_lines(path: Path) -> list[Photo]:
+def _read_json_lines(path: Path, unknown_items: bool) -> list[Photo]:
     columns: dict[str, int] = {}
     rows: list[list[Any]] = []
     number = 0
@@ -153,7 +158,7 @@ def _read_json_lines(path: Path) -> list[Photo]:
                     rows.append(_in_columns(row, columns))
     except ValueError as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error
-    return _photos(path, list(columns), rows)
+    return _photos(path, list(columns), rows, unknown_items)
 
 
 def _read_shards(paths: Sequence[Path]) -> list[Photo]:
@@ -172,10 +177,12 @@ def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
     return [row.get(name) for name in columns]
 
 
-def _photos(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[Photo]:
+def _photos(
+    path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]], unknown_items: bool = False
+) -> list[Photo]:
     if columns_missing(columns):
         raise no_columns(path, columns)
-    maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns))
+    maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns), unknown_items)
     with no_collection():
         return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from index.shell import command
+from retrieval.files import check_place, write_file
 
 from .feedback_options import feedback_options, show_tally
 from .lines import show_lines
@@ -17,9 +18,17 @@ from .next_step import show_next
 from .options import Place
 
 if TYPE_CHECKING:
+    from index.protocol import GalleryProtocol
     from retrieval.threshold.gallery_calibration import Proposal
 
 Folder = click.Path(path_type=Path)
+
+
+def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
+    """Return the path of an option; raise OSError if it cannot be written."""
+    if path is not None:
+        check_place(path)
+    return path
 
 
 @click.command()
@@ -33,7 +42,8 @@ Folder = click.Path(path_type=Path)
 @click.option(
     "--queries",
     type=Folder,
-    help="Labelled photos taken by users: a folder or a table with item ids of the gallery.",
+    help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no item "
+    "of the gallery has an empty item id in the table.",
 )
 @feedback_options
 @click.option(
@@ -48,11 +58,17 @@ Folder = click.Path(path_type=Path)
     help="Also set the threshold of queries of this many photos of one thing; repeat it for several numbers, 1 keeps "
     "none.  [default: the numbers that have a threshold]",
 )
-@click.option("--dry-run", is_flag=True, help="Print what would change without writing anything.")
+@click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is.")
+@click.option(
+    "--report",
+    type=Folder,
+    callback=writable,
+    help="HTML file to write the report on the new threshold to.",
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="Print the old and the new operating point and the changes as JSON."
 )
-def calibrate(
+def calibrate(  # noqa: PLR0913, PLR0917, one an option
     bundle: Path,
     gallery: Path | str,
     target_fpir: float | None,
@@ -62,6 +78,7 @@ def calibrate(
     certify: bool,
     photos_per_query: Sequence[int],
     dry_run: bool,
+    report: Path | None,
     as_json: bool,
 ) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.
@@ -69,11 +86,12 @@ def calibrate(
     Searches for gallery items that the model was not trained on, leaving each item out in turn. The distance to the
     nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
+    Photos that show no item of it have an empty item id; with 20 of them the threshold keeps the target on them too.
 
     \b
     Example:
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --target-fpir 0.02 --dry-run
-      retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3
+      retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3 --report report.html
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
@@ -84,7 +102,7 @@ def calibrate(
     from retrieval.threshold.verdicts import weigh
 
     opened = Bundle.open(bundle)
-    photos = None if queries is None else read_catalogue(queries)
+    photos = None if queries is None else read_catalogue(queries, unknown_items=True)
     verdicts = () if feedback is None else read_feedback(feedback)
     if feedback is not None and not as_json:
         show_tally(len(verdicts), weigh(opened, verdicts, trusted=trust_key))
@@ -98,26 +116,43 @@ def calibrate(
             target_fpir=target_fpir,
             photos=photos,
             feedback=verdicts,
-            trusted=tuple(trust_key),
+            trusted=trust_key,
             certify=certify,
             photos_per_query=photos_per_query or None,
         )
-        if as_json:
-            click.echo(json.dumps(proposal.to_dict(), indent=2))
-        else:
-            show_proposal(proposal)
+        show_proposal(proposal, as_json=as_json)
+        if report is not None:
+            write_report(report, place, proposal)
         if not dry_run:
             proposal.write(place)
     if not as_json:
-        click.echo("Nothing was written." if dry_run else f"Wrote the threshold to {gallery}.")
-    if not as_json and not dry_run:
+        show_written(bundle, gallery, report, dry_run=dry_run)
+
+
+def show_written(bundle: Path, gallery: Path | str, report: Path | None, *, dry_run: bool) -> None:
+    """Print what was written, and the command that comes next."""
+    click.echo(f"Nothing was written to {gallery}." if dry_run else f"Wrote the threshold to {gallery}.")
+    if report is not None:
+        click.echo(f"Wrote {report}.")
+    if not dry_run:
         show_next(command("serve", bundle, gallery))
 
 
-def show_proposal(proposal: Proposal) -> None:
+def write_report(path: Path, gallery: GalleryProtocol, proposal: Proposal) -> None:
+    """Write the report of a gallery with its proposed operating point."""
+    from retrieval.threshold.gallery_report.data import GalleryReport
+    from retrieval.threshold.gallery_report.page import render_gallery_report
+
+    write_file(path, render_gallery_report(GalleryReport.of_proposal(gallery, proposal.anchored)))
+
+
+def show_proposal(proposal: Proposal, *, as_json: bool) -> None:
     """Print what would change, and what to expect of the new threshold."""
     from retrieval.threshold.gallery_anchor import describe
 
+    if as_json:
+        click.echo(json.dumps(proposal.to_dict(), indent=2))
+        return
     show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
     for line in [*proposal.changes(), *describe(proposal.after), *proposal.of_several_photos()]:
         click.echo(line)

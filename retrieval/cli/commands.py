@@ -132,14 +132,21 @@ def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) ->
     if done.refused and not (done.added or done.updated or done.skipped):
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
-    also = "".join(
-        f"{count} {word}, " for count, word in ((done.updated, "updated"), (done.removed, "removed")) if count
+    click.echo(f"Wrote {gallery}: {_counts(done)}.")
+
+
+def _counts(done: IndexReport) -> str:
+    """Return how many photos were added, replaced and so on, without what did not happen."""
+    more = (
+        (done.replaced, "of them replaced"),
+        (done.updated, "updated"),
+        (done.removed, "removed"),
+        (done.skipped, "already there"),
+        (len(done.refused), "refused"),
     )
-    click.echo(
-        f"Wrote {gallery}: {done.added} photos added ({done.replaced} of them replaced), {also}"
-        f"{done.skipped} already there, {len(done.refused)} refused; "
-        f"{done.added / max(done.seconds, 1e-9):.0f} photos per second."
-    )
+    told = "".join(f", {count} {what}" for count, what in more if count)
+    speed = f" in {done.seconds:.0f} s" if done.added else ""
+    return f"{done.added} photos added{speed}{told}"
 
 
 def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, bundle_decides: bool) -> None:

@@ -12,10 +12,13 @@ from click.core import ParameterSource
 
 from index.shell import command
 from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
+from retrieval.errors import DataError, ImageRefused
 from retrieval.files import check_place
+from retrieval.listening import check_port
 
 Folder = click.Path(path_type=Path)
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
+COMPARED = 20  # photos of an earlier run that are read to recognise it
 TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
 
 
@@ -49,7 +52,9 @@ TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which traini
     show_default=True,
     help="Target FPIR of the threshold.",
 )
-@click.option("--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them.")
+@click.option(
+    "--queries", type=Folder, help="Labelled photos of users (CSV), to measure the search on them (`calibrate`)."
+)
 @click.option("--serve/--no-serve", default=True, show_default=True, help="Serve the search page at the end.")
 @click.option("--port", type=click.IntRange(0, 65535), default=7860, show_default=True, help="Port of the page.")
 def quickstart(
@@ -74,10 +79,13 @@ def quickstart(
     """
     catalogue = read_catalogue(photos)
     if queries is not None:
-        read_catalogue(queries)  # a mistake in it is found before anything is written
+        read_catalogue(queries, unknown_items=True)  # a mistake in it is found before anything is written
+    if serve:
+        check_port(port)
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")
     bundle, gallery = output / "bundle", output / "gallery"
     check_place(bundle)
+    _check_same_photos(photos, catalogue, bundle, gallery)
     if bundle.exists():
         click.echo(
             f"Keeping the model in {bundle} and the photos in {gallery}. For a new search, choose another directory "
@@ -96,7 +104,8 @@ def quickstart(
     elif decides:
         click.echo(
             f"To measure the search on your users' photos, label {CHECKED_WITH} of them in a CSV with `path` and "
-            f"`item_id`: {command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
+            f"`item_id` (empty where a photo shows nothing of this catalogue): "
+            f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
         )
     if _can_train(catalogue):
         click.echo(
@@ -116,6 +125,34 @@ def _run(verb: str, *arguments: object) -> None:
     words = [verb, *map(str, arguments)]
     click.secho(f"\n$ {shlex.join(['retrieval', *words])}", bold=True)
     root.main(words, prog_name="retrieval", standalone_mode=False, parent=context)
+
+
+def _check_same_photos(place: Path, photos: Sequence[Photo], bundle: Path, gallery: Path) -> None:
+    """Raise DataError if the gallery of an earlier run has none of some photos: they are probably another catalogue."""
+    from index.gallery import Gallery
+    from retrieval.indexing.worker import CONTENT
+
+    if not gallery.exists():
+        return
+    with Gallery.open(gallery, read_only=True) as opened:
+        known = opened.values(CONTENT)
+    present = [photo for photo in photos if photo.photo_id in known][:COMPARED]
+    if known and not any(_content(photo) == known[photo.photo_id] for photo in present):
+        raise DataError(
+            f"{gallery} has the photos of another catalogue, and none of {place}",
+            remedy="Choose another directory with -o, or add these photos to the gallery: "
+            f"`{command('index', bundle, place, '-o', gallery)}`",
+        )
+
+
+def _content(photo: Photo) -> str | None:
+    """Return the hash of a photo's content, None if it cannot be read; indexing reports it."""
+    from retrieval.bundle.fitted import content_hash
+
+    try:
+        return content_hash(photo.read(), photo.bbox)
+    except ImageRefused:
+        return None
 
 
 def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:

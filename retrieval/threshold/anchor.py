@@ -35,6 +35,7 @@ from .drawn_distances import (
     LABELLED,
     LEAST_ITEMS,
     PROBE,
+    UNKNOWN,
     DrawnDistances,
     GalleryRates,
     competing,
@@ -129,11 +130,13 @@ def _duplicates(draws: Mapping[str, Draws], rates: GalleryRates, shift: Shift, t
 
 def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> CalibrationError:
     effective = drawn.items / drawn.design_effect(-math.inf)
-    more = "Export a bundle with more calibration items" if source == PROBE else "Add items"
+    more = {PROBE: "Export a bundle with more calibration items", UNKNOWN: "Label more photos of unknown items"}
+    kind = {PROBE: "calibration ", UNKNOWN: "unknown "}.get(source, "")
     return CalibrationError(
-        f"{drawn.items} {'calibration ' if source == PROBE else ''}items cannot certify an FPIR of {target_fpir:g}: "
+        f"{drawn.items} {kind}items cannot certify an FPIR of {target_fpir:g}: "
         f"they count as {effective:.0f} independent ones, and {items_needed(target_fpir)} are needed",
-        remedy=f"{more}, accept more false matches with a larger --target-fpir, or leave --certify out",
+        remedy=f"{more.get(source, 'Add items')}, accept more false matches with a larger --target-fpir, or leave "
+        "--certify out",
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .drawn_distances import LABELLED, PROBE
+from .drawn_distances import LABELLED, PROBE, UNKNOWN
 
 
 def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
@@ -11,7 +11,7 @@ def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
     `source` is that of the draws that set it, PROBE for the threshold of a bundle. The query shift was measured on
     `shift_items` items, 0 if it was not measured.
     """
-    if source == LABELLED:
+    if source in (LABELLED, UNKNOWN):
         photos = "Users take photos like the labelled queries."
     elif source == PROBE:
         photos = "Users take photos like the calibration photos of the bundle."
@@ -19,7 +19,9 @@ def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
         photos = f"Users' photos differ from catalogue photos as measured on {shift_items} items."
     else:
         photos = "Users' photos look like catalogue photos; this was not measured."
-    drawn = "the calibration items of the bundle" if source == PROBE else "the items of this catalogue"
+    drawn = {PROBE: "the calibration items of the bundle", UNKNOWN: "those of the labelled queries"}.get(
+        source, "the items of this catalogue"
+    )
     return [
         f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
         photos,

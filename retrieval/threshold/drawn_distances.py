@@ -21,6 +21,7 @@ from .bounds import CONFIDENCE, binomial_below, binomial_bound
 PROBE = "probe"  # calibration queries of the bundle
 REFERENCE = "reference"  # gallery photos of the same items, to measure the query shift
 LABELLED = "labelled"  # users' photos with item ids of this gallery
+UNKNOWN = "unknown"  # users' photos that show no item of this gallery
 CERTIFIED_FROM = 300  # items of a source from which its threshold is certified
 LEAST_ITEMS = 20  # a source with fewer items sets no threshold
 SHARES = 51  # shares of accepted draws that are tried for an estimated threshold

@@ -22,12 +22,13 @@ from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
 
 from .anchor import anchor
-from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, UNKNOWN, GalleryRates
 from .query_shift import Shift, gallery_shift
 from .several_photos import check_several
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
+UNKNOWN_ITEM = "unknown item of the photo {}"
 QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
 
@@ -112,7 +113,7 @@ class GalleryAnchor:
         if together > 1:
             check_several(self.bundle)
         queries = read_queries(gallery) if labelled is None else labelled
-        probes = {**self._probes, **({} if queries is None else {LABELLED: queries})}
+        probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
         some = fitted is None or len(fitted) > 0
@@ -126,7 +127,7 @@ class GalleryAnchor:
             content_key=CONTENT,
             together=together,
         )
-        asked = () if queries is None else dict.fromkeys(queries.items)
+        asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
         return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})
 
     def anchored(
@@ -215,6 +216,22 @@ def read_queries(gallery: Drawable) -> Probes | None:
     return Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist())
 
 
+def by_source(queries: Probes) -> dict[str, Probes]:
+    """Return labelled queries by source: LABELLED, and UNKNOWN where the item id is empty.
+
+    Each photo of an unknown item counts as an item of its own.
+    """
+    sources = {}
+    for source in (LABELLED, UNKNOWN):
+        rows = [row for row, item in enumerate(queries.items) if (item == "") == (source == UNKNOWN)]
+        if rows:
+            ids = [queries.ids[row] for row in rows]
+            items = [queries.items[row] or UNKNOWN_ITEM.format(queries.ids[row]) for row in rows]
+            features = [queries.features[row] for row in rows] if queries.features else ()
+            sources[source] = Probes(queries.vectors[rows], ids, items, features)
+    return sources
+
+
 def _pack_probes(probes: Probes) -> bytes:
     file = io.BytesIO()
     np.savez(file, vectors=probes.vectors, ids=np.array(probes.ids, dtype=str), items=np.array(probes.items, dtype=str))
@@ -226,9 +243,9 @@ def describe(point: OperatingPoint) -> list[str]:
     evidence = point.evidence
     items = evidence["sources"][evidence["source"]]["items"]
     promise = (
-        f"at most {point.target_fpir:.1%} of searches (certified, {items} items)"
+        f"at most {point.target_fpir:.1%} of searches (certified on {items} items)"
         if point.status == CERTIFIED
-        else f"about {evidence['fpir_expected']:.1%} of searches (estimated, {items} items; at most "
+        else f"about {evidence['fpir_expected']:.1%} of searches (estimated from {items} items; at most "
         f"{evidence['fpir_upper']:.1%} with 95 % confidence)"
     )
     if evidence["tpir"] is None:
@@ -236,18 +253,19 @@ def describe(point: OperatingPoint) -> list[str]:
     else:
         found = f"{evidence['tpir']:.0%} of {evidence['tpir_of']} find their item"
         if "closest_is_right" in evidence:  # not in older galleries
-            found += f" as a match; for {evidence['closest_is_right']:.0%} the right item is the closest, match or not"
+            found += f" as a match. For {evidence['closest_is_right']:.0%} the right item comes first in the list of "
+            found += "closest items, match or not"
     of_users = evidence["tpir_of"] == "labelled queries"
     more = (
         ""
         if of_users
-        else "; to measure it on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
+        else ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     )
-    lines = [f"An unknown item returns a match in {promise}.", f"{found}{more}."]
+    lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}{more}."]
     if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
         lines.append(
-            "The other searches list the closest items to pick from. For more matches, add items, train a model, or "
-            "accept more false matches with a larger --target-fpir."
+            "Searches without a match list the closest items to pick from. For more matches, train a model, or accept "
+            "more false matches with a larger --target-fpir."
         )
     return [*lines, *_details(evidence)]
 
@@ -258,10 +276,8 @@ def _details(evidence: Mapping[str, Any]) -> list[str]:
     shares = {share: value for share, value in evidence.get("precision", {}).items() if value is not None}
     if shares:
         told = ", ".join(f"{value:.0%} if {float(share):.0%}" for share, value in shares.items())
-        lines.append(
-            f"Matches whose first item is right: {told} of searches are for unknown items. "
-            f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} find another item first."
-        )
+        lines.append(f"How many matches show the right item first: {told} of the searches are for unknown items.")
+        lines.append(f"{evidence['misidentification']:.1%} of {evidence['tpir_of']} return a wrong item first.")
     if evidence.get("duplicates"):
         rate = evidence.get("fpir_with_duplicates", evidence["fpir"])
         lines.append(
@@ -272,5 +288,5 @@ def _details(evidence: Mapping[str, Any]) -> list[str]:
     if warning:
         lines.append(f"Warning: {warning}.")
     if evidence.get("assumptions"):
-        lines.append(" ".join(["Assumptions:", *evidence["assumptions"]]))
+        lines += ["This assumes:", *(f"  - {assumption}" for assumption in evidence["assumptions"])]
     return lines

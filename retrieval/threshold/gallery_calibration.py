@@ -21,7 +21,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
-from .drawn_distances import LABELLED, GalleryRates
+from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor, read_queries
 from .several_photos import anchored_several, describe_several
@@ -65,6 +65,7 @@ class Proposal:
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
             "fpir": {"before": old, "after": None if rates is None else rates.fpir(self.after.threshold)},
+            "unknown": self._unknown(),
             "answers": self.answers.to_dict(),
             "several_photos": {
                 str(count): None if each.point is None else each.point.to_dict() for count, each in self.several.items()
@@ -75,7 +76,7 @@ class Proposal:
     def changes(self) -> list[str]:
         """Return lines that compare the new threshold with the one that serves now."""
         if not self.before.decides:
-            return [f"The gallery gets its first threshold, {self.after.threshold:.4f}."]
+            return [f"The gallery gets its first threshold, {self.after.threshold:.4f}.", *self._unknown_lines()]
         rates = GalleryRates.of(self.anchored.draws, self.after)
         old, new = self.before.threshold, self.after.threshold
         moved = f"goes {'down' if new < old else 'up'} from {old:.4f} to {new:.4f}"
@@ -93,7 +94,31 @@ class Proposal:
             shares = [float((accepts(draws.own, t) & right)[mated].mean()) for t in (old, new)]
             photos = "labelled queries" if source == LABELLED else "catalogue photos"
             lines.append(f"{photos.capitalize()} that find their item: {shares[0]:.1%} before, {shares[1]:.1%} after.")
-        return [*lines, *filter(None, [self.answers.summary()])]
+        return [*lines, *self._unknown_lines(), *filter(None, [self.answers.summary()])]
+
+    def _unknown(self) -> dict[str, Any] | None:
+        """Return how many labelled photos of unknown items return a match, None if there are none."""
+        draws = self.anchored.draws.sources.get(UNKNOWN)
+        if draws is None or not len(draws.ids):
+            return None
+        drawn = DrawnDistances.of(draws)
+        old, new = (self.before.threshold if self.before.decides else None), self.after.threshold
+        return {
+            "photos": drawn.items,
+            "before": None if old is None else drawn.fpir(old),
+            "after": drawn.fpir(new),
+            "upper": drawn.fpir_upper(new),
+        }
+
+    def _unknown_lines(self) -> list[str]:
+        unknown = self._unknown()
+        if unknown is None:
+            return []
+        before = "" if unknown["before"] is None else f"{unknown['before']:.1%} before, "
+        return [
+            f"Labelled photos of unknown items that return a match: {before}{unknown['after']:.1%} after, of "
+            f"{unknown['photos']} (at most {unknown['upper']:.1%} with 95 % confidence)."
+        ]
 
     def of_several_photos(self) -> list[str]:
         """Return a line on the threshold of each number of photos per query beyond one."""
@@ -122,7 +147,8 @@ def propose(
     target_fpir:
         Target FPIR. Defaults to that of the operating point that serves now.
     photos:
-        Users' photos with item ids of the gallery. They replace the labelled queries that the gallery keeps.
+        Users' photos with item ids of the gallery, or "" if they show no item of it. They replace the labelled queries
+        that the gallery keeps.
     feedback:
         Verdicts on answers, which can lower the threshold but not raise it (`verdicts`). The gallery keeps the limit
         that they set, and later calibrations stay within it unless their target is larger.
@@ -166,12 +192,13 @@ def propose(
 
 def _check_items(gallery: GalleryProtocol, labelled: Probes) -> None:
     """Raise DataError if most of the labelled photos show items that are not in the gallery."""
-    missing = [item for item in labelled.items if not gallery.item(item)]
-    if 2 * len(missing) > len(labelled.items):
+    named = [item for item in labelled.items if item]
+    missing = [item for item in named if not gallery.item(item)]
+    if 2 * len(missing) > len(named):
         raise DataError(
-            f"{len(missing)} of {len(labelled.items)} labelled photos show items that the gallery does not have, "
+            f"{len(missing)} of {len(named)} labelled photos show items that the gallery does not have, "
             f"such as {missing[0]!r}",
-            remedy="Use the item ids of the gallery",
+            remedy="Use the item ids of the gallery, or an empty one where a photo shows no item of it",
         )
 
 

@@ -12,7 +12,7 @@ from index.draws import Draws
 from index.kept_draws import KeptDraws
 from retrieval.bundle.bundle import Bundle
 
-from .drawn_distances import LABELLED, PROBE
+from .drawn_distances import LABELLED, PROBE, UNKNOWN
 from .feedback import Feedback
 from .verdicts import judged_answers
 
@@ -83,7 +83,7 @@ def stored_searches(bundle: Bundle, draws: KeptDraws, feedback: Sequence[Feedbac
     if calibration is not None:
         sure = set(calibration.photo_ids[calibration.certainties >= least].tolist())
     found = []
-    for source, kind in ((PROBE, CALIBRATION), (LABELLED, QUERIES)):
+    for source, kind in ((PROBE, CALIBRATION), (LABELLED, QUERIES), (UNKNOWN, QUERIES)):
         searches = [] if source not in draws.sources else _of_draws(kind, draws.sources[source])
         found += [search for search in searches if kind != CALIBRATION or search.name in sure]
     judged = judged_answers(bundle, feedback)

@@ -11,6 +11,7 @@ import pytest
 from index.contents import POINT
 from index.distance import PLAIN
 from index.draws import NOBODY, Drawer, Draws, Probes
+from index.errors import InvalidParameter
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws, update_draws
 from index.photo_groups import rows_of
@@ -214,6 +215,11 @@ def test_a_sample_depends_on_the_photos_only(tmp_path: Path) -> None:
 def kept(gallery: Gallery, known: KeptDraws | None = None, model: str = "m", **options: Any) -> KeptDraws:
     values: dict[str, Any] = {"distance_form": PLAIN, "probes": {}, "content_key": CONTENT, **options}
     return update_draws(gallery, known, model=model, **values)
+
+
+def test_fitted_items_need_the_key_of_the_hashes(tmp_path: Path) -> None:
+    with shop(tmp_path / "g", LINE) as gallery, pytest.raises(InvalidParameter, match="content_key must name"):
+        kept(gallery, is_fitted=lambda *_: False, content_key="")
 
 
 def test_draws_are_kept_and_read(tmp_path: Path) -> None:

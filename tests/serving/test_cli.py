@@ -14,9 +14,9 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.errors import BundleError, BundleMismatch, BundleUntrusted, GalleryError, InvalidParameter
+from retrieval.listening import bind, port_of
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.http.keys import add_key
-from serving.http.listening import bind, port_of
 
 from ..world import draw
 

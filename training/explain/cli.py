@@ -37,33 +37,49 @@ PAGE = "explain.html"
 @click.option(
     "--worst", type=int, default=8, show_default=True, help="Number of searches to show per kind of error, at most 50."
 )
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path),
+    help="JSON that this command printed for another run: shows which of its misses are mended and which are new.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def explain(run: Path, output: Path | None, split: str, distance: str, worst: int, as_json: bool) -> None:
+def explain(
+    run: Path, output: Path | None, split: str, distance: str, worst: int, compare: Path | None, as_json: bool
+) -> None:
     """Show the errors of a run on one HTML page with photos.
 
-    The page has the worst searches with their own items, pairs of confused items, items by utility and a map of the
-    embedding. The threshold is that of `retrieval evaluate`.
+    The page has the worst searches with their own items, the causes of misses (blur, another domain, crop, look-alike
+    item, view), pairs of confused items, items by utility and a map of the embedding. The threshold is that of
+    `retrieval evaluate`.
 
     \b
     Example:
       retrieval explain runs/shop
+      retrieval explain runs/shop --json > before.json
+      retrieval explain runs/better --compare before.json
     """
+    from .before_after import Before
     from .page import explain_page
     from .run import explain_run
-    from .summary import render, to_dict
+    from .summary import compared, render, to_dict
 
     opened = open_run(run)
     target = output or run / PAGE
     if target.is_dir() or not target.parent.is_dir():
         raise InvalidParameter("output", "be a file in an existing folder", str(target))
     check_place(target)
+    before = None if compare is None else Before.read(compare)
     explained = explain_run(opened, split=split, worst=worst, distance=distance)
-    page = explain_page(explained).encode()
+    comparison = None if before is None else compared(explained, before)
+    page = explain_page(explained, comparison).encode()
     write_file(target, page)
     if as_json:
-        click.echo(json.dumps(to_dict(explained) | {"page": str(target)}, indent=2))
+        more = {} if comparison is None else {"compared": comparison.to_dict()}
+        click.echo(json.dumps(to_dict(explained) | more | {"page": str(target)}, indent=2))
         return
     click.echo(render(explained))
+    if comparison is not None:
+        click.echo("\n".join(comparison.lines()))
     click.echo(f"\nWrote {target}, {len(page) / 2**20:.1f} MiB: open it in a browser.")
     click.echo(f"Next: {command('export', run, '-o', f'bundles/{run.name}', '--allow-estimate')}")
 

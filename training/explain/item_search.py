@@ -68,12 +68,22 @@ class ItemSearch:
 
     def blocks(self, rows: Places) -> Iterator[tuple[Places, Floats]]:
         """Yield blocks of rows (b,) and their queries' distances to the items (b, T); no photo matches itself."""
-        queries = self.split.queries[rows]
-        densities = self._distance_form.densities(self._vectors[queries])
-        for block in self._side.blocks(
-            _unit(self._vectors[queries]), self.labels[queries], densities=densities, ids=queries
-        ):
-            yield rows[block.rows], self._side.to_items(self._side.distances(block.squared, block.densities))
+        start = 0
+        for block, distances in self.from_photos(self.split.queries[rows]):
+            yield rows[start : start + len(block)], distances
+            start += len(block)
+
+    def from_photos(
+        self, photos: Places, *, vectors: NDArray[np.float32] | None = None
+    ) -> Iterator[tuple[Places, Floats]]:
+        """Yield blocks of photos (b,) and their distances to the items (b, T); no photo matches itself.
+
+        With `vectors` (n, d), these stand for the photos, as those of other crops do.
+        """
+        vectors = self._vectors[photos] if vectors is None else vectors
+        densities = self._distance_form.densities(vectors)
+        for block in self._side.blocks(_unit(vectors), self.labels[photos], densities=densities, ids=photos):
+            yield photos[block.rows], self._side.to_items(self._side.distances(block.squared, block.densities))
 
     def other_answers(self) -> OtherAnswers:
         """Return the other items that each query returns."""

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from retrieval.html import document, picture
 
+from .before_after import Comparison
 from .item_search import Neighbour
 from .item_utilities import ItemUtility, Utilities
 from .outcomes import FALSE_ALARM, FOUND, MISIDENTIFIED, MISSED, ConfusedPair, WorstQuery
+from .page_causes import causes_section
 from .page_map import map_section, part_words
 from .run import MEASURED, PLAIN_DISTANCE, ExplainedRun
 
@@ -36,9 +38,16 @@ SPLITS = {
 }
 
 
-def explain_page(explained: ExplainedRun) -> str:
-    """Return the page."""
-    sections = (_head(explained), map_section(explained), _queries(explained), _pairs(explained), _items(explained))
+def explain_page(explained: ExplainedRun, comparison: Comparison | None = None) -> str:
+    """Return the page, with a comparison of its misses with another run's if given."""
+    sections = (
+        _head(explained),
+        map_section(explained),
+        _queries(explained),
+        causes_section(explained, comparison),
+        _pairs(explained),
+        _items(explained),
+    )
     body = f'<a class="skip" href="#queries">Skip the map</a>{sections[0]}<main>{"".join(sections[1:])}</main>'
     title = f"Errors of {explained.name}"
     return document(title, style=STYLE.read_text(), body=body, script=SCRIPT.read_text())
@@ -87,6 +96,7 @@ def _head(explained: ExplainedRun) -> str:
         + "".join(f'<p class="note">{html.escape(note[:1].upper() + note[1:])}</p>' for note in notes)
         + f'<div class="shares">{known}{unknown}</div>'
         '<nav aria-label="Sections"><a href="#map">Map</a><a href="#queries">Worst searches</a>'
+        '<a href="#causes">Why searches miss</a>'
         '<a href="#pairs">Confused items</a><a href="#items">Items by utility</a></nav></header>'
     )
 

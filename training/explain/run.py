@@ -27,8 +27,12 @@ from training.evaluation.evaluate import (
     score_split,
 )
 from training.loop.run import Run, choose_device
+from training.model import EmbeddingModel
 
+from .causes import Miss
 from .embedding_map import EmbeddingMap, embedding_map
+from .item_search import ItemSearch
+from .misses import find_misses
 from .outcomes import FOUND, OUTCOMES, WORST, Explanation, explain
 from .photos import ForgivingReader, Pictures
 
@@ -55,6 +59,7 @@ class ExplainedRun:
     distance: str  # one of DISTANCES
     target_fpir: float
     threshold_from: str  # MEASURED, or "calibration items"
+    misses: Sequence[Miss]
     unreadable: Sequence[tuple[str, str]]  # photo_id, reason
     notes: Sequence[str]
 
@@ -76,31 +81,31 @@ def explain_run(
     The threshold is read from RUN/evaluation.json, or set on the calibration items if that is missing. Unreadable
     photos are left out and listed.
     """
-    for name, value, among in (("split", split, SPLITS), ("distance", distance, DISTANCES)):
-        if value not in among:
-            raise InvalidParameter(name, f"be one of {', '.join(among)}", value)
+    _check(split, distance)
     photos, splits, protocol = run.photos(), run.splits, run.protocol
     measured = _measured(run, distance)
     wanted = _splits_to_embed(run, photos, split, distance, calibrate=measured is None)
-    vectors, refused = _embedded(run, photos, photos_of(wanted), progress=progress)
+    model = _model(run)
+    vectors, refused = _embedded(model, run, photos, photos_of(wanted), progress=progress)
     unreadable = np.array(sorted(refused), dtype=np.int64)
     wanted = [_without(part, unreadable) for part in wanted]
     labels = item_labels(photos)
     distance_form: DistanceForm = PLAIN
+    whitening = None
     target = run.settings.target_fpir if measured is None else float(measured["target_fpir"])
     if distance == SERVED:
         training = photos_of([wanted[-1]])
         choice = choose_distance([photos[i] for i in training], vectors[training], splits, protocol, target_fpir=target)
-        distance_form = choice.distance_form
-        if choice.whitening is not None:
+        distance_form, whitening = choice.distance_form, choice.whitening
+        if whitening is not None:
             used = photos_of(wanted)
-            vectors[used] = choice.whitening(vectors[used])
+            vectors[used] = whitening(vectors[used])
     if measured is None:
         threshold = threshold_at_fpir(score_split(wanted[1], vectors, labels, distance_form=distance_form), target)
     else:
         threshold = float(measured["threshold"])
     explanation = explain(wanted[0], vectors, labels, threshold=threshold, distance_form=distance_form, worst=worst)
-    wrong = wanted[0].queries[(explanation.outcomes.kind != OUTCOMES.index(FOUND)) | explanation.outcomes.false_alarm]
+    search = ItemSearch(wanted[0], vectors, labels, threshold=threshold, distance_form=distance_form)
     return ExplainedRun(
         name=run.path.resolve().name,
         split=split,
@@ -109,15 +114,28 @@ def explain_run(
         labels=labels,
         names=sorted({photo.item_id for photo in photos}),
         parts={item: part for part, items in splits.to_dict().items() for item in items},
-        map=embedding_map(vectors, photos_of(wanted[:1]), first=wrong),
+        map=embedding_map(vectors, photos_of(wanted[:1]), first=_wrong(explanation)),
         pictures=Pictures(photos, run.preprocessing),
         protocol=protocol.describe(),
         distance=distance,
         target_fpir=target,
         threshold_from="calibration items" if measured is None else MEASURED,
+        misses=find_misses(search, explanation.outcomes, photos, model, run.preprocessing, whitening),
         unreadable=[(photos[i].photo_id, refused[int(i)]) for i in unreadable],
         notes=_notes(explanation, split, measured),
     )
+
+
+def _check(split: str, distance: str) -> None:
+    for name, value, among in (("split", split, SPLITS), ("distance", distance, DISTANCES)):
+        if value not in among:
+            raise InvalidParameter(name, f"be one of {', '.join(among)}", value)
+
+
+def _wrong(explanation: Explanation) -> np.ndarray:
+    """Return the queries that go wrong with or without their item in the gallery."""
+    outcomes = explanation.outcomes
+    return np.asarray(explanation.split.queries[(outcomes.kind != OUTCOMES.index(FOUND)) | outcomes.false_alarm])
 
 
 def _splits_to_embed(
@@ -135,12 +153,17 @@ def _splits_to_embed(
     return wanted
 
 
+def _model(run: Run) -> EmbeddingModel:
+    """Return the best model of a run, on its device and as `evaluate` runs it."""
+    model: EmbeddingModel = run.best_model().to(choose_device(run.settings.device))
+    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return model
+
+
 def _embedded(
-    run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
+    model: EmbeddingModel, run: Run, photos: Sequence[Photo], used: np.ndarray, *, progress: bool
 ) -> tuple[np.ndarray, dict[int, str]]:
     """Return vectors (photos, d), zero where not `used`, and the reasons why photos are unreadable."""
-    model = run.best_model().to(choose_device(run.settings.device))
-    model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as `evaluate` runs it
     reader = ForgivingReader([photos[i] for i in used], run.preprocessing)
     embedded = embed_photos(model, reader, len(used), run.preprocessing, progress=progress)
     vectors = np.zeros((len(photos), embedded.shape[1]), dtype=np.float32)

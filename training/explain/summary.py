@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 from training.evaluation.evaluate import identification_metrics
 
+from .appearance import MEASURES
+from .before_after import Before, Comparison
+from .causes import CAUSES, Miss
 from .item_search import Neighbour
-from .outcomes import FOUND, MISIDENTIFIED, MISSED, OUTCOMES, ConfusedPair, WorstQuery
+from .outcomes import FOUND, MISIDENTIFIED, MISSED, OUTCOMES, UNMATED, ConfusedPair, WorstQuery
 from .run import ExplainedRun
 
 SHOWN = 5  # lines of a list
@@ -30,6 +34,9 @@ def to_dict(explained: ExplainedRun) -> dict[str, Any]:
         "outcomes": {outcome: explanation.outcomes.count(outcome) for outcome in OUTCOMES},
         "rates": {name: _finite(value) for name, value in identification_metrics(explanation.rates).items()},
         "worst": {kind: [_query(explained, query) for query in queries] for kind, queries in explanation.worst.items()},
+        "causes": {cause: sum(miss.cause == cause for miss in explained.misses) for cause in CAUSES},
+        "misses": [_miss(explained, miss) for miss in explained.misses],
+        "searched": searched(explained),
         "confused_pairs": explanation.confused_pairs,
         "confused": [_pair(explained, pair) for pair in explanation.confused],
         "utilities": _utilities(explained),
@@ -50,6 +57,10 @@ def render(explained: ExplainedRun) -> str:
         f"{outcomes.count(MISSED)} nothing;",
         f"  {int(outcomes.false_alarm.sum())} would return something if their item were not in the gallery.",
     ]
+    if explained.misses:
+        causes = Counter(miss.cause for miss in explained.misses)
+        told = ", ".join(f"{causes[cause]} {cause}" for cause in CAUSES if causes[cause])
+        lines.append(f"Causes of the {len(explained.misses)} misses: {told}.")
     if explanation.confused:
         lines.append(f"Confused items, {explanation.confused_pairs} pairs:")
         lines += [
@@ -74,6 +85,32 @@ def _query(explained: ExplainedRun, query: WorstQuery) -> dict[str, Any]:
         "outcome": query.outcome,
         "own": None if query.own is None else _neighbour(explained, query.own),
         "neighbours": [_neighbour(explained, neighbour) for neighbour in query.neighbours],
+    }
+
+
+def searched(explained: ExplainedRun) -> list[str]:
+    """Return the photo_ids of the queries whose item is in the gallery."""
+    queries, kind = explained.explanation.split.queries, explained.explanation.outcomes.kind
+    return [explained.photos[i].photo_id for i in queries[kind != OUTCOMES.index(UNMATED)]]
+
+
+def compared(explained: ExplainedRun, before: Before) -> Comparison:
+    """Compare the misses with those of another explanation."""
+    causes = {explained.photos[miss.photo].photo_id: miss.cause for miss in explained.misses}
+    return Comparison.of(before, searched(explained), causes)
+
+
+def _miss(explained: ExplainedRun, miss: Miss) -> dict[str, Any]:
+    return {
+        "photo_id": explained.photos[miss.photo].photo_id,
+        "item_id": explained.names[miss.item],
+        "outcome": miss.outcome,
+        "cause": miss.cause,
+        "own": miss.own,
+        "other": _finite(miss.other),
+        "other_item_id": explained.names[miss.rival] if miss.rival >= 0 else None,
+        **dict(zip(MEASURES, miss.deviations, strict=True)),
+        "crop": miss.crop,
     }
 
 

@@ -112,7 +112,10 @@ def choose_projection(
     kept = gain > CONFIDENCE * error_of_gain
     return ProjectionChoice(
         _Spread.of(_powered(usable, best[0]), items).projection(*best) if kept else None,
-        "" if kept else f"it finds no more items than the features alone ({gain:+.3f}, error {error_of_gain:.3f})",
+        ""
+        if kept
+        else f"fitting it changes the share of photos that find their item first by {100 * gain:+.1f} "
+        f"points, which may be chance (standard error {100 * error_of_gain:.1f})",
         [{"power": power, "shrinkage": s, "recall_at_1": rate} for (power, s), rate in means.items()],
         float(plain.mean()),
         gain,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,9 @@ from index.kept_draws import OWN, KeptDraws
 from index.protocol import GalleryProtocol
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.errors import CalibrationError
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
+from retrieval.threshold.gallery_anchor import Anchored
 
 Floats = NDArray[np.float64]
 
@@ -41,8 +43,20 @@ class GalleryReport:
             kept, snapshot = KeptDraws.read(gallery), gallery.snapshot()
             if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery):
                 return plain
-        rates = GalleryRates.of(kept, point)
-        return cls(gallery, point, len(gallery), gallery.items, snapshot, kept.sources, rates)
+        return plain.with_draws(kept, snapshot)
+
+    @classmethod
+    def of_proposal(cls, gallery: GalleryProtocol, anchored: Anchored) -> GalleryReport:
+        """Return the data of a report for a point that the gallery may not have yet, with the draws behind it."""
+        if anchored.point is None:
+            raise CalibrationError(anchored.why_not)
+        with gallery.one_version():
+            plain = cls(gallery, anchored.point, len(gallery), gallery.items)
+            return plain.with_draws(anchored.draws, gallery.snapshot()) if anchored.draws.covers(gallery) else plain
+
+    def with_draws(self, kept: KeptDraws, snapshot: Photos) -> GalleryReport:
+        """Return the report with draws, which are of exactly the photos of the snapshot."""
+        return replace(self, snapshot=snapshot, draws=kept.sources, rates=GalleryRates.of(kept, self.point))
 
     @property
     def shift(self) -> float:

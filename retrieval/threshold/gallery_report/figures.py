@@ -10,7 +10,7 @@ from index.kept_draws import OWN
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.html import table
 from retrieval.svg import Line, chart, histogram, percent
-from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, DrawnDistances, GalleryRates
+from retrieval.threshold.drawn_distances import LABELLED, PROBE, REFERENCE, UNKNOWN, DrawnDistances, GalleryRates
 
 from .data import GalleryReport, found_shares, mated_distances
 
@@ -20,6 +20,7 @@ SOURCES = {
     OWN: "photos of this catalogue, with their own item left out",
     PROBE: "calibration photos of the model, of other items",
     LABELLED: "labelled photos of users, with their own item left out",
+    UNKNOWN: "photos of users that show no item of this catalogue",
 }
 
 

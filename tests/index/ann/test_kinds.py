@@ -125,6 +125,7 @@ def test_a_filter_follows_the_version(tmp_path: Path) -> None:
     gallery.close()
 
 
+@pytest.mark.slow
 def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

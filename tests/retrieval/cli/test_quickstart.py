@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import torch
 from click.testing import CliRunner, Result
 
+from index.gallery import Gallery
 from retrieval.cli.main import group
+from retrieval.errors import DataError
 from retrieval.images import Preprocessing
 from retrieval.retriever import Retriever
 from training.backbones.small import SmallConvNet
@@ -53,7 +57,7 @@ def test_photos_become_a_search(tiny: Pretrained, tmp_path: Path, monkeypatch: p
     assert done.exit_code == 0, done.output
     assert commands(done) == ["export", "index"]
     assert "60 photos of 30 items" in done.output
-    assert "An unknown item returns a match" in done.output
+    assert "An unknown item (one that is not in the catalogue) returns a match" in done.output
     assert [line for line in done.output.splitlines() if line.startswith("Next:")] == [
         f"Next: retrieval serve {tmp_path}/q/bundle {tmp_path}/q/gallery"
     ]
@@ -115,6 +119,42 @@ def test_labelled_photos_are_measured(output: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert commands(done) == ["index", "calibrate"]
     assert "of labelled queries find their item" in done.output
+
+
+def test_labelled_photos_of_unknown_items_are_measured(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
+    draw(100, 0).save(tmp_path / "unknown.png")
+    (tmp_path / "labelled.csv").write_text("path,item_id\nunknown.png,\n")
+    done = run(photos, output, "--queries", str(tmp_path / "labelled.csv"))
+    assert done.exit_code == 0, done.output
+    assert "Labelled photos of unknown items that return a match: 0.0% before, 0.0% after, of 1" in done.output
+
+
+def test_a_taken_port_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(3), photos=range(1))
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+        done = CliRunner().invoke(group, ["quickstart", str(photos), "-o", str(tmp_path / "q"), "--port", str(port)])
+    assert "--port must be free" in str(done.exception)
+    assert not (tmp_path / "q").exists()
+
+
+def test_photos_of_another_catalogue_are_refused(output: Path, tmp_path: Path) -> None:
+    photos = write_folder(tmp_path / "photos", items=range(22), photos=range(2))
+    run(photos, output)
+    other = write_folder(tmp_path / "other", items=range(40, 62), photos=range(2))
+    renamed = tmp_path / "renamed"  # the same names with other content
+    shutil.copytree(other, renamed)
+    for number, folder in enumerate(sorted(renamed.iterdir())):
+        folder.rename(renamed / f"item-{number:02d}")
+    for place in (other, renamed):
+        done = run(place, output)
+        assert isinstance(done.exception, DataError)
+        assert "photos of another catalogue" in done.exception.message
+        assert f"retrieval index {output / 'bundle'} {place} -o {output / 'gallery'}" in done.exception.remedy
+        assert commands(done) == []
+    with Gallery.open(output / "gallery", read_only=True) as gallery:
+        assert gallery.items == 22
 
 
 def test_what_is_missing_is_said_before_anything_is_written(tmp_path: Path) -> None:

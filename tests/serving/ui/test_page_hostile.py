@@ -28,6 +28,8 @@ from ..conftest import WATCHED, Served, operations, start, stop
 from ..test_hostile import growing_less_than
 from .page_client import META, RUN, UPLOAD, ask, event, run, upload
 
+pytestmark = pytest.mark.slow
+
 SEARCH = "/v1/search"
 JPEG = {"content-type": "image/jpeg"}
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "1000"))
@@ -300,7 +302,6 @@ def two(world: Path, tmp_path: Path) -> Iterator[tuple[Served, httpx.Client, htt
         stop(running)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_another_key_sees_neither_photo_nor_answer_of_a_session(two: tuple[Served, httpx.Client, httpx.Client]) -> None:
     running, ann, bob = two
@@ -469,7 +470,6 @@ class Fuzz:
         return self._page.post(RUN, content=json.dumps(self.body()).encode())
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_no_json_for_any_event_opens_a_file_or_fails(
     server: Served, page: httpx.Client, folder: Path, secrets: list[str], link: Path

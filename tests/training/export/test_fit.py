@@ -45,6 +45,7 @@ def projection(monkeypatch: pytest.MonkeyPatch) -> Projection:
     return projection
 
 
+@pytest.mark.slow
 def test_the_projection_is_in_the_bundle_and_its_items_set_no_threshold(
     tiny: Pretrained, projection: Projection, photos: list[Photo], tmp_path: Path
 ) -> None:

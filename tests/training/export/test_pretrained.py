@@ -91,6 +91,7 @@ def test_a_gallery_of_enough_items_sets_the_threshold_for_the_target_of_the_bund
         assert found.matches[0].item_id == catalogue[0].item_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8"])
 def test_lower_precisions_are_compared_with_torch(
     tiny: Pretrained, photos: Path, tmp_path: Path, precision: str
@@ -127,6 +128,7 @@ def test_an_existing_bundle_and_an_impossible_target_are_refused(
         export_pretrained(tiny, tmp_path / "b", target_fpir=0)
 
 
+@pytest.mark.slow
 def test_photos_that_cannot_be_used_are_left_to_indexing(tiny: Pretrained, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "photos", items=range(2), photos=range(2))
     (photos / "item-00" / "0.png").write_bytes(b"no image")
@@ -141,7 +143,7 @@ def test_the_command_exports_indexes_and_says_what_to_expect(command: CliRunner,
     )
     assert result.exit_code == 0, result.output
     assert "it has no threshold; a gallery sets one for FPIR 0.1" in result.output
-    assert "An unknown item returns a match in about" in result.output
+    assert "An unknown item (one that is not in the catalogue) returns a match in about" in result.output
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         point = stored_point(gallery.kept(POINT), Bundle.open(tmp_path / "b"))
     assert point is not None

@@ -304,6 +304,7 @@ def test_two_objectives_give_the_second_its_say_among_equals(
     assert "Both objectives" in render_study(outcome)
 
 
+@pytest.mark.slow
 def test_the_page_and_the_table_tell_what_was_found(catalogue: Path, tmp_path: Path, cheap: None) -> None:
     search = parse_searches(["learning_rate=1e-4..1e-1:log", "weight_decay=1e-5..1e-3:log", "loss=smooth_ap,arcface"])
     outcome = tune(tiny_settings(catalogue), tmp_path / "s", search=search, options=options(trials=16, pruner="none"))

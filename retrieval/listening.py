@@ -30,6 +30,12 @@ def bind(host: str, port: int) -> list[socket.socket]:
     return bound
 
 
+def check_port(port: int, host: str = "127.0.0.1") -> None:
+    """Raise InvalidParameter if a port is taken. Call it before long work, to fail early."""
+    for listener in bind(host, port):
+        listener.close()
+
+
 def port_of(listeners: list[socket.socket]) -> int:
     """Return the port of bound sockets."""
     return int(listeners[0].getsockname()[1])

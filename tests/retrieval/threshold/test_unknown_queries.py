@@ -1,0 +1,120 @@
+"""Labelled photos of unknown items: how they are marked, what they measure, and the report of a calibration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from index.draws import Probes
+from index.gallery import Gallery
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import Photo, read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import DataError
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.threshold.anchor import anchor
+from retrieval.threshold.drawn_distances import LABELLED, UNKNOWN
+from retrieval.threshold.gallery_anchor import by_source, read_queries
+from retrieval.threshold.gallery_calibration import propose
+
+from ...world import draw, make_bundle, write_folder
+
+POINT = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Return a bundle with a gallery of 24 items and `labelled.csv`: 22 photos of them, 22 of nothing in it."""
+    folder = tmp_path_factory.mktemp("unknown")
+    bundle = make_bundle(folder, point=POINT, files={FITTED: Fitted.of([], []).pack()})
+    photos = write_folder(folder / "photos", items=range(24), photos=range(2))
+    index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
+    lines = ["path,item_id"]
+    for item in (*range(22), *range(100, 122)):
+        draw(item, 9).save(folder / f"{item}.png")
+        lines.append(f"{item}.png,{f'item-{item:02d}' if item < 24 else ''}")
+    (folder / "labelled.csv").write_text("\n".join(lines))
+    return bundle
+
+
+def photos_of(bundle: Bundle) -> list[Photo]:
+    return read_catalogue(bundle.path.with_name("labelled.csv"), unknown_items=True)
+
+
+def run(bundle: Bundle, *options: str) -> str:
+    words = ["calibrate", str(bundle.path), str(bundle.path.with_name("gallery")), *options]
+    done = CliRunner().invoke(group, words, catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_an_empty_item_id_marks_an_unknown_item_only_where_asked(made: Bundle, tmp_path: Path) -> None:
+    assert [photo.item_id for photo in photos_of(made)[-2:]] == ["", ""]
+    with pytest.raises(DataError, match=r"line 24: path or item_id is empty"):
+        read_catalogue(made.path.with_name("labelled.csv"))
+    lines = tmp_path / "labelled.jsonl"
+    lines.write_text('{"path": "a.png", "item_id": "a"}\n{"path": "b.png"}\n{"path": "c.png", "item_id": null}\n')
+    assert [photo.item_id for photo in read_catalogue(lines, unknown_items=True)] == ["a", "", ""]
+    lines.write_text('{"path": "", "item_id": "a"}\n')
+    with pytest.raises(DataError, match="path or item_id is empty"):
+        read_catalogue(lines, unknown_items=True)
+
+
+def test_queries_are_divided_into_known_and_unknown_items() -> None:
+    vectors = np.eye(4, dtype=np.float32)
+    sources = by_source(Probes(vectors, ["a", "b", "c", "d"], ["x", "", "x", ""]))
+    assert list(sources) == [LABELLED, UNKNOWN]
+    assert (sources[LABELLED].ids, sources[LABELLED].items) == (["a", "c"], ["x", "x"])
+    assert sources[UNKNOWN].ids == ["b", "d"]
+    assert len(set(sources[UNKNOWN].items)) == 2
+    np.testing.assert_array_equal(sources[UNKNOWN].vectors, vectors[[1, 3]])
+    assert list(by_source(Probes(vectors[:1], ["a"], [""]))) == [UNKNOWN]
+
+
+def test_photos_of_unknown_items_measure_the_rate_and_keep_the_target(made: Bundle) -> None:
+    with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+        proposal = propose(made, gallery, photos=photos_of(made))
+    draws = proposal.anchored.draws.sources[UNKNOWN]
+    assert np.isinf(draws.own).all()
+    assert len(draws.ids) == 22
+    unknown = proposal.to_dict()["unknown"]
+    share = float((draws.distances <= proposal.after.threshold).mean())
+    assert (unknown["photos"], unknown["after"]) == (22, pytest.approx(share))
+    assert share <= 0.2
+    assert share < unknown["upper"] < 1
+    assert set(proposal.after.evidence["sources"]) == {LABELLED, UNKNOWN}
+    assert proposal.after.evidence["tpir_of"] == "labelled queries"
+
+
+def test_unknown_items_that_come_close_lower_the_threshold(made: Bundle) -> None:
+    with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+        draws = propose(made, gallery, photos=photos_of(made)).anchored.draws.sources
+        near = replace(draws[UNKNOWN], distances=draws[LABELLED].own)  # as close as photos of the items themselves
+        strict = anchor({**draws, UNKNOWN: near}, 0.2, gallery_items=24)
+    assert strict.evidence["source"] == UNKNOWN
+    assert "Unknown items are like those of the labelled queries" in strict.evidence["assumptions"][0]
+
+
+def test_the_command_tells_the_rate_writes_a_report_and_keeps_the_queries(made: Bundle, tmp_path: Path) -> None:
+    queries = ["--queries", str(made.path.with_name("labelled.csv"))]
+    page = tmp_path / "report.html"
+    dry = run(made, *queries, "--dry-run", "--report", str(page))
+    assert "Labelled photos of unknown items that return a match: " in dry
+    assert f"Wrote {page}." in dry
+    with Gallery.open(made.path.with_name("gallery"), read_only=True) as gallery:
+        assert read_queries(gallery) is None
+        after = propose(made, gallery, photos=photos_of(made)).after
+    text = page.read_text()
+    assert "photos of users that show no item of this catalogue" in text
+    assert f"{after.threshold:.3f} (in use)" in text
+    values = json.loads(run(made, *queries, "--json", "--report", str(page), "--photos-per-query", "2"))
+    assert values["after"]["threshold"] == after.threshold
+    assert values["unknown"]["photos"] == 22
+    assert json.loads(run(made, "--json", "--dry-run"))["unknown"]["photos"] == 22  # the gallery keeps the queries
