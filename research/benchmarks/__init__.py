@@ -23,6 +23,7 @@ large_batch      steps of thousands of photos with a gradient cache
 consistency      OPIS of many pairs
 precision        int8 and fp16 models compared with fp32
 anchoring_cost   thresholds set in a gallery: setting them, changes of photos and searches
+feature_kills    indexing with local features, killed at random moments
 demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
 indexing         `retrieval index` compared with a bare loop

@@ -37,7 +37,9 @@ def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.
         gallery.remove(photo_ids=[f"n{step}" for step in range(20)])
         check(gallery, 60)
         gallery.rebuild(kind="fp16", probe=Probe(0.5))
+        gallery.update(["p1", "p2"], ["other", "other"], [{}, {}])
         check(gallery, 60)
+        gallery.rebuild()
         (segment,) = gallery.snapshot().segments
         files = sorted(file.name for file in (tmp_path / "g" / "segments").iterdir())
         assert files == [f"{segment.name}{ending}" for ending in (".features", ".npy", ".rows")]

@@ -117,6 +117,8 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVeri
                 fill(gallery, range(1000 + 5 * step, 1000 + 5 * step + count), 35, 200 + step)
             if step == 13:
                 gallery.rebuild(kind=kind, probe=Probe(np.inf, form), min_recall=0.9, threads=1)
+            if step in (15, 19):
+                gallery.update(gone, ["i3"] * len(gone), [{}] * len(gone))
             if step == 17:
                 gallery.remove(item_ids=["i1", "i2"])
             excluded = np.array(sorted(gallery._store.item_numbers(["i4"]).values()), dtype=np.int32)

@@ -127,6 +127,19 @@ def test_votes_bring_a_photo_that_is_far_away(tmp_path: Path) -> None:
         assert best[1].distance == pytest.approx(plain_distance(query, -vectors[:1])[0] / 16)
 
 
+class Raising(FakeVerifier):
+    """A verifier whose fusion raises distances."""
+
+    def fused(self, distances: np.ndarray, inliers: np.ndarray) -> np.ndarray:
+        return distances * 2.0**inliers
+
+
+def test_inliers_never_raise_a_distance(tmp_path: Path) -> None:
+    with verified_gallery(tmp_path / "g") as gallery:
+        plain = searched(gallery, PLAIN, 5, 20, 40)
+        assert searched(gallery, VerifiedDistance(PLAIN, Raising()), 5, 20, 40) == plain
+
+
 def test_only_the_shortlist_is_compared(tmp_path: Path) -> None:
     verifier = FakeVerifier(items=4, photos=2, voted=3)
     with verified_gallery(tmp_path / "g") as gallery:
