@@ -88,6 +88,9 @@ class Drawable(Protocol):
     def fingerprint(self) -> tuple[int, int]:
         """Return the `Photos.fingerprint` of the newest version."""
 
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
+
     def kept(self, name: str) -> bytes | None:
         """Return the content that is kept under a name with the newest version, None if there is none."""
 

@@ -47,7 +47,7 @@ class Draws:
     nearest_items: Texts  # (n,) its item id, "" if there is none
     own: Floats  # (n,) distance to the nearest other photo of the query's own item, inf if there is none
     own_nearest: Rows  # (n,) seq of that photo, NOBODY if there is none
-    duplicates: Rows  # (n,) seq of a photo of another item with the same file as the query, NOBODY if there is none
+    duplicates: Rows  # (n,) seq of a copy of the query in another item, NOBODY if there is none
     until: int  # one more than the seq of the newest photo that was searched
     shortlists: Shortlists | None = None  # of a verified distance form
 

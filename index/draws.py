@@ -1,7 +1,7 @@
 """Draws: searches of a gallery for items that are not in it, to measure how close unknown items come.
 
 An *own* draw searches with a gallery photo and leaves out all photos of its item. It also leaves out duplicates: other
-items with the same file as the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if
+items with a copy of the query. A *probe* draw searches with a photo from elsewhere and leaves out its item if
 the gallery has it. Draws use the same search and distance form as queries. A draw of several photos searches with a
 group of photos of one item (`photo_groups`).
 
@@ -14,11 +14,13 @@ Shapes: n draws, d = embedding size.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .copies import Copies, IsCopy
 from .distance import DistanceForm, Floats, squared_distance
 from .drawable import Photos
 from .drawn import NOBODY, Draws, Measured, Probes, Queries, Texts
@@ -43,9 +45,14 @@ class Drawer:
     snapshot: Photos
     distance_form: DistanceForm
     densities: tuple[Floats, float]  # local density of each photo of the snapshot, and the minimum
-    content_key: str = ""  # metadata key of the hash of a photo's file; with "", duplicates are not found
+    content_key: str = ""  # metadata key of the hash of a photo's file; with "", files are not compared
     search: VerifiedSearch | None = None  # of a verified distance form
-    _contents: dict[int, object] = field(default_factory=dict)  # of positions that have been read
+    is_copy: IsCopy | None = None  # compares pictures by their pixels; with None, they are not compared
+
+    @cached_property
+    def copies(self) -> Copies:
+        """Find the duplicates of queries."""
+        return Copies(self.snapshot, self.content_key, self.is_copy)
 
     @property
     def most(self) -> int:
@@ -111,7 +118,7 @@ class Drawer:
     def _measured(self, queries: Queries, known: Draws, rows: Rows) -> Measured:
         """Return what each query finds; `rows` (n,) holds its row in the known draws, -1 for a new query."""
         if self.search is not None:
-            return VerifiedDraws(self.search, self._is_same).measured(queries, known, rows)
+            return VerifiedDraws(self.search, self.copies.of_query).measured(queries, known, rows)
         distances, nearest, duplicates = self._others(queries.vectors, queries.numbers, queries.positions, known, rows)
         own, own_nearest = self._own(queries.vectors, queries.numbers, queries.positions, known, rows)
         return Measured(distances, nearest, duplicates, own, own_nearest)
@@ -188,8 +195,8 @@ class Drawer:
             again = []
             for row, best in zip(waiting.tolist(), answers, strict=True):
                 others = [(p, distance) for p, distance in best if self.snapshot.items[p] != numbers[row]]
-                other = next((o for o in others if not self._is_same(queries[row], o[0])), None)
-                if len(others) > (other is not None) and self._is_same(queries[row], others[0][0]):
+                other = next((o for o in others if not self.copies.of_query(queries[row], o[0])), None)
+                if len(others) > (other is not None) and self.copies.of_query(queries[row], others[0][0]):
                     duplicates[row] = self.snapshot.seqs[others[0][0]]
                 if other is not None:
                     distances[row], seqs[row] = other[1], self.snapshot.seqs[other[0]]
@@ -197,19 +204,6 @@ class Drawer:
                     again.append(row)
             waiting, count = np.array(again, dtype=np.int64), 4 * count
         return distances[chosen], seqs[chosen], duplicates[chosen]
-
-    def _is_same(self, query: Rows, position: int) -> bool:
-        """Return whether the photo at a position has the same file as a photo of the query; NOBODY for a probe."""
-        contents = [self._content(photo) for photo in np.atleast_1d(query).tolist() if photo != NOBODY]
-        return any(content is not None and self._content(position) == content for content in contents)
-
-    def _content(self, position: int) -> object:
-        """Return the hash of the file of the photo at a position, None if it is unknown."""
-        if not self.content_key:
-            return None
-        if position not in self._contents:
-            self._contents[position] = self.snapshot.photo(position)[2].get(self.content_key)
-        return self._contents[position]
 
     def _own(
         self, vectors: NDArray[np.float32], numbers: NDArray[np.int32], positions: Rows, known: Draws, rows: Rows

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import load_arrays
+from .copies import IsCopy
 from .distance import DistanceForm
 from .drawable import Drawable
 from .draws import Drawer, Draws, Probes
@@ -89,6 +90,7 @@ def update_draws(
     probes: Mapping[str, Probes],
     is_fitted: IsFitted | None = None,
     content_key: str = "",
+    is_copy: IsCopy | None = None,
     together: int = 1,
 ) -> KeptDraws:
     """Return the draws of the newest version, reusing `known` if they belong to the same model.
@@ -101,6 +103,8 @@ def update_draws(
         Whether the model was fitted on a gallery item. Such items have no own draws.
     content_key:
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
+    is_copy:
+        Whether two photos show the same picture, used to find more duplicates.
     together:
         Number of photos of a query; probes are grouped by item.
     """
@@ -120,7 +124,7 @@ def update_draws(
         names = {item for source in probes.values() for item in source.items}
         numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
-    drawer = Drawer(now, distance_form, densities, content_key, search)
+    drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
     sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, together=together)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]

@@ -79,9 +79,6 @@ class GalleryProtocol(Drawable, Protocol):
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order."""
 
-    def thumbnail(self, photo_id: str) -> bytes | None:
-        """Return the JPEG thumbnail of a photo, or None if it has none."""
-
     def add(
         self,
         photo_ids: Sequence[str],

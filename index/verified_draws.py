@@ -48,7 +48,7 @@ class VerifiedDraws:
     """Makes draws from one snapshot with one verified distance form."""
 
     search: VerifiedSearch
-    is_same: Callable[[Rows, int], bool]  # whether a photo has the same file as one of some others, by position
+    is_same: Callable[[Rows, int], bool]  # whether a photo is a copy of one of some others, by position
 
     def measured(self, queries: Queries, known: Draws, rows: Rows) -> Measured:
         """Return what each query finds; `rows` (n,) holds its row in the known draws, -1 for a new query."""
@@ -116,7 +116,7 @@ class VerifiedDraws:
     def _others(self, queries: Queries, chosen: Rows) -> list[tuple[Near, list[int]]]:
         """Return the nearest other items of each chosen query, and the positions of its duplicates.
 
-        The items are as many as are verified. A duplicate is the nearest photo of an item with the query's file.
+        The items are as many as are verified. A duplicate is the nearest photo of an item with a copy of the query.
         """
         snapshot, items = self.search.snapshot, self.search.items
         found: list[tuple[Near, list[int]]] = [([], [])] * len(chosen)

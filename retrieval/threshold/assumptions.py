@@ -25,6 +25,6 @@ def assumptions(source: str, *, shift_items: int = 0) -> list[str]:
     return [
         f"Unknown items are like {drawn}: of the same families, in similar shares. Other items are not covered.",
         photos,
-        "No item is in the catalogue under two ids, unless both have the same file.",
+        "No item is in the catalogue under two ids, unless both have a copy of the same photo.",
         "The bundle's list of items that the model was fitted on is complete.",
     ]

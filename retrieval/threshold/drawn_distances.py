@@ -51,8 +51,9 @@ class DrawnDistances:
     ) -> DrawnDistances:
         """Return the distances of draws, each increased by the query shift, without those of some items.
 
-        Draws that found no other item, as in a gallery of one item, are left out. So are draws whose file another item
-        has too, unless `duplicates` is true: the nearest other item is probably the same item under a second id.
+        Draws that found no other item, as in a gallery of one item, are left out. So are draws with a copy of the photo
+        in another item, unless `duplicates` is true: the nearest other item is probably the same item under a second
+        id.
         """
         chosen = np.isfinite(draws.distances) & ~np.isin(draws.items, list(without))
         if not duplicates:

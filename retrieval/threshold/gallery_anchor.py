@@ -20,6 +20,7 @@ from retrieval.bundle.operating_point import CERTIFIED, OperatingPoint
 from retrieval.bundle.served_point import pack_points, stored_point, stored_points
 from retrieval.errors import CalibrationError
 from retrieval.indexing.worker import CONTENT
+from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, UNKNOWN, GalleryRates
@@ -126,6 +127,7 @@ class GalleryAnchor:
             is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
             content_key=CONTENT,
             together=together,
+            is_copy=partial(is_copy, gallery.thumbnail),
         )
         asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()
         return replace(draws, fitted=draws.fitted | {item for item in asked if is_fitted(item, None)})

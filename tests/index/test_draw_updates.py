@@ -316,3 +316,20 @@ def test_what_every_source_has_searched() -> None:
     some = Draws(*[getattr(none, name) for name in list(none.arrays())[:-1]], until=7)
     assert KeptDraws("m", {"one": some, "two": none}, frozenset()).until == 0
     assert KeptDraws("m", {"one": some}, frozenset()).until == 7
+
+
+def test_a_copy_by_its_pixels_is_passed_over_only_if_it_is_close(tmp_path: Path) -> None:
+    asked = []
+
+    def is_copy(one: str, other: str) -> bool:
+        asked.append({one, other})
+        return {one, other} <= {"a0", "b0", "c0"}
+
+    places = {"a0": ("a", 0.0), "b0": ("b", 2.0), "c0": ("c", 40.0), "d0": ("d", 44.0)}
+    with shop(tmp_path / "g", places) as gallery:
+        found = update_draws(
+            gallery, None, model="m", distance_form=PLAIN, probes={}, content_key=CONTENT, is_copy=is_copy
+        ).sources[OWN]
+    assert by_id(found, "duplicates") == {"a0": 1, "b0": 0, "c0": NOBODY, "d0": NOBODY}
+    assert by_id(found, "nearest_items") == {"a0": "c", "b0": "c", "c0": "d", "d0": "c"}
+    assert {"a0", "c0"} not in asked  # 40 degrees apart: no copy, whatever the pixels say

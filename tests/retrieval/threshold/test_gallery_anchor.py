@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from index.contents import POINT
+from index.draws import NOBODY
 from index.gallery import Gallery
 from index.kept_draws import DRAWS, OWN, KeptDraws
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
@@ -21,6 +22,7 @@ from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.operating_point import PAIRS, OperatingPoint
 from retrieval.bundle.served_point import MOST_POINTS, pack_points, read_points, served_point, stored_point
+from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import CalibrationError, DataError, GalleryCorrupt
@@ -95,6 +97,22 @@ def test_a_fitted_photo_under_another_item_id_makes_its_item_fitted(tmp_path: Pa
         kept = KeptDraws.read(gallery)
         assert kept is not None
         assert kept.fitted == {"item-03"}
+
+
+def test_a_photo_saved_again_under_another_item_leaves_the_draws(tmp_path: Path) -> None:
+    bundle = bundle_of(tmp_path)
+    fill(bundle, tmp_path, range(30))
+    path = tmp_path / "again.jpg"
+    draw(3, 0).resize((90, 90)).save(path, quality=60)
+    with Gallery.open(tmp_path / "g") as gallery:
+        before = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+        assert (before.duplicates == NOBODY).all()
+        copy = Photo("copy", path, "second-id")
+        write_batch(gallery, embed_batch(bundle.embedder(), [copy], {}))
+        after = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+    assert "copy" in after.ids[after.duplicates != NOBODY]
+    assert after.nearest_items[after.ids == "copy"] != "item-03"
+    assert {"copy", *before.ids} == set(after.ids)
 
 
 def test_a_bundle_that_does_not_say_what_it_was_fitted_on_and_one_of_pairs_set_none(tmp_path: Path) -> None:
