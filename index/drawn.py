@@ -29,10 +29,11 @@ class Shortlists:
     radius: Floats  # (n,) base distance of the last item of the shortlist, inf if all items are in it
     least_votes: Floats  # (n,) least score of the shortlist's votes, 0 if every photo with a vote is in it
     photos: Rows  # (n, s) seqs of those that were verified, found or left out, ascending, after NOBODY
+    inliers: Rows  # (n, s) of each of these photos, -1 if it was not verified
 
     def rows(self, rows: Rows) -> Shortlists:
         """Return some rows."""
-        return Shortlists(self.radius[rows], self.least_votes[rows], self.photos[rows])
+        return Shortlists(self.radius[rows], self.least_votes[rows], self.photos[rows], self.inliers[rows])
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Verifier(Protocol):
         """Return the visual word of each local feature."""
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
-        """Return the number of inliers between a query and each of the photos (m,)."""
+        """Return the number of inliers between a query and each of the photos (m,); each depends on its pair alone."""
 
     def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
         """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""

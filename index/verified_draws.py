@@ -5,7 +5,8 @@ that of a search of everything but the query's own photo: its photos are verifie
 beside the others.
 
 A draw is made again if a photo that it depends on is gone, if an added photo belongs to one of their items or to the
-own item, or if an added photo enters the shortlist: by its base distance, or by its votes.
+own item, or if an added photo enters the shortlist: by its base distance, or by its votes. A pair of photos is
+compared once: a draw keeps the inliers of the photos that it has verified.
 Shapes: n draws.
 """
 
@@ -41,6 +42,7 @@ class Drawn:
     radius: float  # as in `Shortlists`
     least_vote: float
     seqs: Rows  # photos that the draw depends on, ascending
+    inliers: Rows  # of these photos, -1 if they were not verified
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class VerifiedDraws:
             known, rows = Draws.none(), np.full(len(rows), -1)
         words = [self._words(queries, row) for row in range(len(rows))]
         again = self._again(queries, words, known, rows)
-        new = iter(self._drawn(queries, words, np.flatnonzero(again)))
+        new = iter(self._drawn(queries, words, np.flatnonzero(again), known, rows))
         return _joined(
             [next(new) if made else _known(known, row) for made, row in zip(again, rows.tolist(), strict=True)]
         )
@@ -92,8 +94,8 @@ class VerifiedDraws:
             again[row] = distance <= lists.radius[row] or score > lists.least_votes[row]
         return again
 
-    def _drawn(self, queries: Queries, words: Sequence[Words], chosen: Rows) -> list[Drawn]:
-        """Return new draws of the chosen queries."""
+    def _drawn(self, queries: Queries, words: Sequence[Words], chosen: Rows, known: Draws, rows: Rows) -> list[Drawn]:
+        """Return new draws of the chosen queries; photos that the known draws have verified are not verified again."""
         own = self.search.form.densities(queries.vectors[chosen]).tolist()
         others = self._others(queries, chosen)
 
@@ -103,11 +105,21 @@ class VerifiedDraws:
             near, same = others[place]
             left_out = frozenset([number, *self.search.snapshot.items[same].tolist()])
             features = self._features(queries, row)
-            query = Query(queries.vectors[row], own[place], features, words[row], position, left_out)
+            counted = self._counted(known, int(rows[row]))
+            query = Query(queries.vectors[row], own[place], features, words[row], position, left_out, counted)
             return self._draw(query, number, near, same)
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return list(pool.map(drawn, range(len(chosen))))
+
+    def _counted(self, known: Draws, row: int) -> dict[int, int]:
+        """Return the inliers of the photos that a known draw has verified, by position; of no photo for row -1."""
+        if row < 0 or known.shortlists is None:
+            return {}
+        seqs, inliers = known.shortlists.photos[row], known.shortlists.inliers[row]
+        there = (inliers >= 0) & lives(self.search.snapshot, seqs)
+        positions = np.searchsorted(self.search.snapshot.seqs, seqs[there])
+        return dict(zip(positions.tolist(), inliers[there].tolist(), strict=True))
 
     def _features(self, queries: Queries, row: int) -> bytes:
         position = queries.positions[row : row + 1]
@@ -138,10 +150,11 @@ class VerifiedDraws:
     def _draw(self, query: Query, number: int, near: Near, same: Sequence[int]) -> Drawn:
         seqs, found = self.search.snapshot.seqs, self.search.shortlist(query, near)
         best = self.search.by_item(found, near, 1)
-        own, own_position, verified = self._own(query, number, near, found)
+        own, own_position, counted = self._own(query, number, near, found)
+        counted |= dict(zip(found.verified.tolist(), found.inliers.tolist(), strict=True))
         nearest = [position for position, _ in best]
         closest = [position for position in (own_position,) if position != NOBODY]
-        depends = np.unique(np.concatenate([found.verified, verified, np.array([*nearest, *same, *closest], np.int64)]))
+        depends = np.array(sorted({*counted, *nearest, *same, *closest}), dtype=np.int64)
         return Drawn(
             best[0][1] if best else np.inf,
             int(seqs[nearest[0]]) if nearest else NOBODY,
@@ -151,15 +164,16 @@ class VerifiedDraws:
             found.radius,
             found.least_vote,
             seqs[depends],
+            np.array([counted.get(position, -1) for position in depends.tolist()], dtype=np.int64),
         )
 
-    def _own(self, query: Query, number: int, near: Near, found: Shortlist) -> tuple[float, int, Rows]:
-        """Return distance and position of the nearest photo of the own item, and its photos on the shortlist."""
+    def _own(self, query: Query, number: int, near: Near, found: Shortlist) -> tuple[float, int, dict[int, int]]:
+        """Return distance and position of the nearest photo of the own item, and the inliers of its verified photos."""
         search = self.search
         positions = np.sort(search.photos_of(np.array([number], dtype=np.int32)))
         positions = positions[positions != query.own]
         if not len(positions):
-            return np.inf, NOBODY, positions
+            return np.inf, NOBODY, {}
         distances, scores = search.distances(query, positions), search.scores(query.words)[positions]
         first = int(np.lexsort((positions, distances))[0])
         last = (near[-1][1], near[-1][0]) if len(near) == search.items else (np.inf, NOBODY)
@@ -169,14 +183,17 @@ class VerifiedDraws:
         voting = np.concatenate([found.voted, positions[scores > 0]])
         voted, _ = most_votes(voting, np.concatenate([found.scores, scores[scores > 0]]), search.form.verifier.voted)
         verified = np.union1d(verified, np.intersect1d(voted, positions))
-        fused = search.fused(query, positions, distances, verified)
+        inliers = search.inliers(query, verified)
+        fused = search.fused(positions, distances, verified, inliers)
         best = int(np.lexsort((positions, fused))[0])
-        return float(fused[best]), int(positions[best]), verified
+        counted = dict(zip(verified.tolist(), inliers.tolist(), strict=True))
+        return float(fused[best]), int(positions[best]), counted
 
 
 def _known(known: Draws, row: int) -> Drawn:
     """Return a draw as it is."""
-    lists = known.shortlists or Shortlists(np.zeros(0), np.zeros(0), np.zeros((0, 0), np.int64))
+    nothing = np.zeros((0, 0), np.int64)
+    lists = known.shortlists or Shortlists(np.zeros(0), np.zeros(0), nothing, nothing)
     photos = lists.photos[row]
     return Drawn(
         float(known.distances[row]),
@@ -187,6 +204,7 @@ def _known(known: Draws, row: int) -> Drawn:
         float(lists.radius[row]),
         float(lists.least_votes[row]),
         photos[photos != NOBODY],
+        lists.inliers[row][photos != NOBODY],
     )
 
 
@@ -200,14 +218,15 @@ def _joined(draws: Sequence[Drawn]) -> Measured:
         return np.array(values, dtype=np.int64)
 
     width = max((len(draw.seqs) for draw in draws), default=0)
-    seqs = np.full((len(draws), width), NOBODY, np.int64)
+    seqs, inliers = np.full((2, len(draws), width), NOBODY, np.int64)
     for row, draw in enumerate(draws):
         seqs[row, width - len(draw.seqs) :] = draw.seqs
+        inliers[row, width - len(draw.seqs) :] = draw.inliers
     return Measured(
         floats([draw.distance for draw in draws]),
         whole([draw.nearest for draw in draws]),
         whole([draw.duplicate for draw in draws]),
         floats([draw.own for draw in draws]),
         whole([draw.own_nearest for draw in draws]),
-        Shortlists(floats([draw.radius for draw in draws]), floats([draw.least_vote for draw in draws]), seqs),
+        Shortlists(floats([draw.radius for draw in draws]), floats([draw.least_vote for draw in draws]), seqs, inliers),
     )

@@ -10,7 +10,7 @@ Shapes: n queries, d = embedding size, m photos.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -35,6 +35,7 @@ class Query:
     words: Words  # distinct, ascending
     own: int = -1  # position of the photo in the gallery, -1 if it is not there
     left_out: frozenset[int] = frozenset()  # numbers of the items that are not searched
+    known: Mapping[int, int] = field(default_factory=dict)  # inliers of photos verified before, by position
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Shortlist:
     positions: Rows  # (m,) photos that were compared, ascending
     distances: Floats  # (m,) of these photos: verified for the shortlist, base for the others
     verified: Rows  # positions of the shortlist, ascending
+    inliers: Rows  # of the shortlist
     voted: Rows  # positions of the photos with the most votes
     scores: Floats  # of these photos
     radius: float  # base distance of the last item of the shortlist, inf if all items are in it
@@ -103,8 +105,9 @@ class VerifiedSearch:
         distances = self.distances(query, positions)
         verified = np.union1d(self.nearest_photos(positions, distances, first), voted)
         radius = near[self.items - 1][1] if len(near) >= self.items else np.inf
-        fused = self.fused(query, positions, distances, verified)
-        return Shortlist(positions, fused, verified, voted, scores, radius, least_vote)
+        inliers = self.inliers(query, verified)
+        fused = self.fused(positions, distances, verified, inliers)
+        return Shortlist(positions, fused, verified, inliers, voted, scores, radius, least_vote)
 
     def by_item(self, found: Shortlist, near: Sequence[tuple[int, float]], k: int) -> list[tuple[int, float]]:
         """Return position and distance of the k nearest items of a shortlist and of `near`, by their nearest photo."""
@@ -134,14 +137,21 @@ class VerifiedSearch:
         squared = squared_distance(query.vector[None], self.snapshot.vectors(positions))
         return self.form.transform(squared, np.full(len(positions), query.density), self.densities[0][positions])
 
-    def fused(self, query: Query, positions: Rows, distances: Floats, verified: Rows) -> Floats:
-        """Return the distances (m,), lowered for the verified photos."""
+    def inliers(self, query: Query, verified: Rows) -> Rows:
+        """Return the inliers of the photos at some positions; known ones are not counted again."""
+        new = [position for position in verified.tolist() if position not in query.known]
+        counted = dict(query.known)
+        if new:
+            features = self.snapshot.features(np.array(new, dtype=np.int64))
+            counted |= dict(zip(new, self.form.verifier.inliers(query.features, features).tolist(), strict=True))
+        return np.array([counted[position] for position in verified.tolist()], dtype=np.int64)
+
+    def fused(self, positions: Rows, distances: Floats, verified: Rows, inliers: Rows) -> Floats:
+        """Return the distances (m,) of the photos at some positions, lowered for the verified ones."""
         if not len(verified):
             return distances
-        verifier, places = self.form.verifier, np.searchsorted(positions, verified)
-        inliers = verifier.inliers(query.features, self.snapshot.features(verified))
-        lowered = distances.copy()
-        lowered[places] = np.minimum(verifier.fused(distances[places], inliers), distances[places])
+        places, lowered = np.searchsorted(positions, verified), distances.copy()
+        lowered[places] = np.minimum(self.form.verifier.fused(distances[places], inliers), distances[places])
         return lowered
 
     def nearest_photos(self, positions: Rows, distances: Floats, items: NDArray[np.int32]) -> Rows:

@@ -160,13 +160,16 @@ LINE = {
 
 def test_an_added_photo_can_raise_a_distance_and_its_removal_restores_it(tmp_path: Path) -> None:
     """The shortlist of photo a0 has room for two items: b and c, of which c shares features."""
-    form = VerifiedDistance(PLAIN, FakeVerifier(items=2, photos=1, voted=0))
+    verifier = FakeVerifier(items=2, photos=1, voted=0)
+    form = VerifiedDistance(PLAIN, verifier)
     with shop(tmp_path / "g", LINE) as gallery:
         first = drawer(gallery, form).own(None, excluded=NONE)
         row = first.ids.tolist().index("a0")
         assert first.nearest_items[row] == "c"
         put(gallery, {"e0": ("e", 12.0, [])})
+        verifier.compared = 0
         second = drawer(gallery, form).own(first, excluded=NONE)
+        assert verifier.compared == 4 + 2  # each draw with e0 only, and the draw of e0 with two photos
         row = second.ids.tolist().index("a0")
         assert second.nearest_items[row] == "b"
         assert second.distances[row] > first.distances[first.ids.tolist().index("a0")]
