@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-SERVE, TRAIN, CLIENT, MILVUS, RAY, SIGN, VERIFY = "serve", "train", "client", "milvus", "ray", "sign", "verify"
+SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
+SIGN, SOURCES, VERIFY = "sign", "sources", "verify"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
@@ -15,6 +16,7 @@ MODULES = {
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
     SIGN: ("cryptography",),
+    SOURCES: ("pillow_heif",),
     VERIFY: ("cv2",),
 }  # fmt: skip
 

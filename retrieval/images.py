@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
+from .formats import FORMATS, NAMES, format_of, prepare
 
-FORMATS = ("JPEG", "PNG", "WEBP")
 MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 25_000_000
 MIN_SIDE = 8
 MAX_ASPECT = 50
+MOVING = frozenset(form.name for form in FORMATS if form.may_move)
+TIFF_TILE = (322, 323)  # tags for the width and height of a tile
 CHUNK = 2**16  # bytes per read if a file reports no size
 THUMBNAIL_SIDE = 256
 BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
@@ -110,8 +112,12 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
         raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
+    form = format_of(data)
+    if form is None:
+        raise _foreign()
+    prepare(form)
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with Image.open(io.BytesIO(data), formats=(form.name,)) as image:
             _check_shape(image)
             if image.format in ("JPEG", "MPO") and min_side:
                 image.draft(None, (2 * min_side, 2 * min_side))
@@ -122,9 +128,13 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     except Image.DecompressionBombError as error:
         raise ImageTooLarge(f"the image has more than {MAX_PIXELS:,} pixels") from error
     except UnidentifiedImageError as error:
-        raise ImageUnreadable("this is not a JPEG, PNG or WebP image", remedy="Convert it to one of these") from error
+        raise _foreign() from error
     except Exception as error:  # Pillow's decoders raise many types on damaged files
         raise ImageUnreadable(f"the image is damaged: {error}", remedy="Save or take the photo again") from error
+
+
+def _foreign() -> ImageUnreadable:
+    return ImageUnreadable(f"this is not a {NAMES} image", remedy="Convert it to one of these")
 
 
 def plain_source(source: Source) -> bytes | Path | Image.Image:
@@ -256,8 +266,11 @@ def _check_shape(image: Image.Image) -> None:
         raise ImageUnsupported(f"the image has {width}×{height} pixels, a side needs at least {MIN_SIDE}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
-    if image.format != "MPO" and getattr(image, "n_frames", 1) > 1:  # phone JPEGs may embed a depth or gain map
+    if image.format in MOVING and getattr(image, "n_frames", 1) > 1:  # counting those of a GIF or TIFF reads all of it
         raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
+    tags = getattr(image, "tag_v2", {})
+    if math.prod(int(tags.get(tag, 0)) for tag in TIFF_TILE) > MAX_PIXELS:
+        raise ImageTooLarge(f"a tile of the image has more than {MAX_PIXELS:,} pixels")
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

@@ -20,6 +20,7 @@ from retrieval.cli.settings_options import GroupedCommand, settings_groups, sett
 from retrieval.cli.signing import new_signing, sign
 from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
+from retrieval.formats import SUFFIXES
 from retrieval.listening import bind, port_of
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from retrieval.retriever import Retriever
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 EXAMPLES = 12  # maximum on the page
 BACKLOG = 512
 Folder = click.Path(path_type=Path)

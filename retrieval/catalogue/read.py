@@ -13,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused
+from retrieval.formats import SUFFIXES
 from retrieval.images import crop, open_image
 from retrieval.memory import no_collection
 
@@ -24,7 +25,6 @@ from .tables import columns_missing, no_columns, read_header
 
 __all__ = ["CatalogueReport", "Photo", "check_catalogue", "describe_catalogue", "read_catalogue"]
 
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp"))
 CSV = (".csv", ".tsv")
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 
 from retrieval.arguments import MOST_TOGETHER
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
+from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
 
 from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable, decode
@@ -196,9 +197,8 @@ def image_bytes(image: Source) -> bytes:
 
 def media_type(data: bytes) -> str:
     """Return the media type that an image's header suggests; the server checks the content itself."""
-    if data.startswith(b"\x89PNG"):
-        return "image/png"
-    return "image/webp" if data[8:12] == b"WEBP" else "image/jpeg"
+    form = format_of(data)
+    return "image/jpeg" if form is None else form.media_type
 
 
 def _search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:

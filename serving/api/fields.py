@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from retrieval.formats import NAMES
+
 Verdict = Literal["right", "wrong", "unknown"]
 TopK = Annotated[int, Field(ge=1, le=100, description="Largest number of matches.")]
 Where = Annotated[
@@ -24,4 +26,4 @@ ThresholdStatus = Annotated[
         "not measured; uncalibrated: there is no threshold."
     ),
 ]
-Base64 = Annotated[str, Field(description="A JPEG, PNG or WebP file, base64.")]
+Base64 = Annotated[str, Field(description=f"A {NAMES} file, base64.")]

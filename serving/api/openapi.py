@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from index.shell import command
+from retrieval.formats import NAMES
 
 from .problems import MEDIA_TYPE
 from .schemas import MOST_IMAGES, BatchRequest, PhotoRequest, PhotosRequest, Problem, SearchRequest
@@ -26,7 +27,7 @@ ERRORS: dict[int, tuple[str, str, str, str]] = {  # description, then an example
     400: (
         "There is no image, or it cannot be read",
         "/problems/image-unreadable",
-        "this is not a JPEG, PNG or WebP image",
+        f"this is not a {NAMES} image",
         "Convert it to one of these",
     ),
     401: ("A key is needed", "about:blank", "a key is needed", "Send it as Authorization: Bearer KEY."),

@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
+from retrieval.formats import format_of
 from serving.api.problems import ProblemResponse, problem, problem_response
 from serving.http.limits import OVERHEAD, Rates, too_many_requests
 
@@ -37,7 +38,6 @@ PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no segment is empty
 EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
-KINDS = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b"RIFF": "image/webp"}
 PHOTO_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'; sandbox"}
 
 
@@ -188,7 +188,8 @@ class _Photos:
     async def show(self, request: Request) -> Response:
         """Return an example or a photo uploaded by this client."""
         data = self._uploads.read(request.path_params["token"], request.state.client)
-        kind = next((kind for start, kind in KINDS.items() if data.startswith(start)), "application/octet-stream")
+        form = format_of(data)
+        kind = "application/octet-stream" if form is None else form.media_type
         return Response(data, media_type=kind, headers=PHOTO_HEADERS)
 
 

@@ -5,15 +5,19 @@ import os
 import socket
 import stat
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from retrieval import formats
 from retrieval.errors import ImageRefused, ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
+from retrieval.formats import FORMATS, NAMES, SUFFIXES, Format, format_of, prepare
 from retrieval.images import (
     MAX_BYTES,
     Preprocessing,
@@ -27,6 +31,9 @@ from retrieval.images import (
 )
 
 from ..world import draw, encode
+
+KINDS = [form.name for form in FORMATS]
+prepare(next(form for form in FORMATS if form.name == "HEIF"))  # so that Pillow can write it
 
 
 def gradient(width: int = 96, height: int = 64) -> Image.Image:
@@ -46,7 +53,10 @@ def png_header(width: int, height: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+HEIC = encode(gradient(), "HEIF")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_bytes_paths_and_pil_are_one(tmp_path: Path, kind: str) -> None:
     data = encode(gradient(), kind)
     (tmp_path / "photo").write_bytes(data)
@@ -62,8 +72,8 @@ def test_bytes_paths_and_pil_are_one(tmp_path: Path, kind: str) -> None:
         (b"", ImageUnreadable),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", ImageUnreadable),
         (b"%!PS-Adobe-3.0 EPSF-3.0", ImageUnreadable),
-        (encode(gradient(), "BMP"), ImageUnreadable),
-        (encode(gradient(), "GIF"), ImageUnreadable),
+        (encode(gradient(), "TGA"), ImageUnreadable),
+        (encode(gradient(), "ICO"), ImageUnreadable),
         (encode(gradient())[:700], ImageUnreadable),
         (png_header(10_000, 10_000), ImageTooLarge),
         (png_header(65_500, 65_500), ImageTooLarge),
@@ -175,6 +185,75 @@ def test_an_animation_is_refused() -> None:
         open_image(file.getvalue())
 
 
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=KINDS)
+def test_each_format_is_known_by_its_beginning_and_opens_as_the_picture(form: Format) -> None:
+    data = encode(gradient(), form.name)
+    assert format_of(data) == form
+    error = np.abs(np.asarray(open_image(data)).astype(float) - np.asarray(gradient()))
+    assert error.mean() < 12  # a GIF has few colours
+    assert set(form.suffixes) <= SUFFIXES
+    assert form.shown in NAMES
+
+
+def test_the_first_frame_or_page_is_the_photo() -> None:
+    first, second = gradient(), gradient().rotate(90)
+    for kind in ("GIF", "TIFF"):
+        data = saved(first, kind, save_all=True, append_images=[second] * 3)
+        assert np.array_equal(np.asarray(open_image(data)), np.asarray(open_image(encode(first, kind))))
+    with pytest.raises(ImageUnsupported, match="animated"):
+        open_image(saved(first, "AVIF", save_all=True, append_images=[second]))
+
+
+def test_a_heic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    formats._register_heif.cache_clear()
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    with pytest.raises(ImageUnsupported, match="HEIC photos need the package pillow_heif") as caught:
+        open_image(HEIC)
+    assert caught.value.remedy == "Install it: pip install -c constraints.txt '.[sources]'"
+    monkeypatch.undo()
+    assert open_image(HEIC).size == (96, 64)
+
+
+def test_a_heic_that_lies_about_its_size_is_refused_before_its_pixels_are_decoded() -> None:
+    at = HEIC.index(b"ispe") + 8
+    for width, height, error in (
+        (8, 8, ImageUnreadable),
+        (20_000, 20_000, ImageTooLarge),
+        (65_535, 9, ImageUnsupported),
+    ):
+        with pytest.raises(error):
+            open_image(HEIC[:at] + struct.pack(">II", width, height) + HEIC[at + 8 :])
+
+
+def test_a_tiff_is_bounded() -> None:
+    header = b"II*\0\x08\0\0\0"
+
+    def tiff(*tags: tuple[int, int]) -> bytes:
+        entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags))
+        return header + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+    size = [(256, 64), (257, 64), (258, 8), (259, 1), (262, 1), (277, 1)]
+    with pytest.raises(ImageTooLarge, match="a tile"):
+        open_image(tiff(*size, (322, 60_000), (323, 60_000), (324, 8), (325, 1)))
+    with pytest.raises(ImageTooLarge):
+        open_image(tiff((256, 60_000), (257, 60_000), *size[2:], (273, 8), (278, 60_000), (279, 1)))
+    with pytest.raises(ImageRefused):
+        open_image(tiff(*size, (273, 2**31), (278, 64), (279, 2**31)))  # pixels beyond the end
+    loop = bytearray(encode(gradient(), "TIFF"))
+    loop[4:8] = struct.pack("<I", 4)  # the directory is inside of the header
+    with pytest.raises(ImageRefused):
+        open_image(bytes(loop))
+    for mode in ("L", "1", "CMYK", "P", "I;16", "RGBA"):
+        image = gradient().convert("L").convert("I;16") if mode == "I;16" else gradient().convert(mode)
+        assert open_image(encode(image, "TIFF")).mode == "RGB"
+
+
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_every_orientation_comes_out_upright(orientation: int) -> None:
     turn = {
@@ -283,10 +362,10 @@ def test_preprocessing_survives_json() -> None:
 
 def test_mutated_files_neither_crash_nor_hang() -> None:
     generator = np.random.default_rng(0)
-    files = [bytearray(encode(gradient(24, 24), kind)) for kind in ("JPEG", "PNG", "WEBP")]
+    files = [bytearray(encode(gradient(24, 24), kind)) for kind in KINDS]
     outcomes = {"opened": 0, "refused": 0}
     for number in range(2_000):
-        data = bytearray(files[number % 3])
+        data = bytearray(files[number % len(files)])
         for position in generator.integers(0, len(data), generator.integers(1, 8)):
             data[position] = generator.integers(256)
         try:

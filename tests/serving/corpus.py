@@ -129,6 +129,13 @@ def _accepted() -> list[Case]:
         "JPEG with a page as comment": with_segment(jpeg, 0xFE, html),
         "PNG and a page": png + html,
         "PNG called JPEG": png,
+        "TIFF": encode(plain, "TIFF"),
+        "compressed TIFF": saved(plain, "TIFF", compression="tiff_deflate"),
+        "TIFF of two pages": saved(plain, "TIFF", save_all=True, append_images=[plain.rotate(90)]),
+        "BMP": encode(plain, "BMP"),
+        "GIF": encode(plain, "GIF"),
+        "AVIF": saved(plain, "AVIF", quality=95),
+        "HEIC": heic(),
         "a secret in its text": with_chunk(png, b"tEXt", b"path\0/etc/passwd"),
     }
     cases = [Case(name, data, like=png) for name, data in as_plain.items()]
@@ -180,12 +187,37 @@ def _bombs() -> list[Case]:
         Case("JPEG of 100 Mpx", claimed_jpeg(*MPX_100), LARGE),
         Case("JPEG of 4,290 Mpx", claimed_jpeg(65_500, 65_500), LARGE),
         Case("WebP of 268 Mpx", _claimed_webp(16_384, 16_384), LARGE | DAMAGED),
+        Case("BMP of 100 Mpx", _claimed(encode(picture(), "BMP"), 18, "<II", MPX_100), LARGE),
+        Case("GIF of 4,290 Mpx", _claimed(encode(picture(), "GIF"), 6, "<HH", (65_500, 65_500)), LARGE),
+        Case("HEIC of 100 Mpx", _claimed(heic(), heic().index(b"ispe") + 8, ">II", MPX_100), LARGE),
+        Case("HEIC that claims 8 pixels", _claimed(heic(), heic().index(b"ispe") + 8, ">II", (8, 8)), DAMAGED),
+        Case("AVIF of 100 Mpx", _claimed_avif(MPX_100), LARGE | DAMAGED),
         Case("PNG of 4 Ppx", claimed_png(2**31 - 1, 2**31 - 1), LARGE | DAMAGED),
         Case("zTXt bomb", with_chunk(png, b"zTXt", b"Comment\0\0" + text), DAMAGED),
         Case("iTXt bomb", with_chunk(png, b"iTXt", b"Comment\0\x01\0\0\0" + text), DAMAGED),
         Case("iCCP bomb", with_chunk(png, b"iCCP", b"profile\0\0" + text), DAMAGED),
         Case("IDAT bomb", claimed_png(64, 64, pixels=b"\0" * 100_000_000), like=_black()),
     ]
+
+
+def heic() -> bytes:
+    """Return the picture as a phone writes it."""
+    from pillow_heif import from_pillow
+
+    file = io.BytesIO()
+    from_pillow(picture()).save(file, quality=95)
+    return file.getvalue()
+
+
+def _claimed(data: bytes, at: int, form: str, size: tuple[int, int]) -> bytes:
+    """Return a file with another size in its header."""
+    told = struct.pack(form, *size)
+    return data[:at] + told + data[at + len(told) :]
+
+
+def _claimed_avif(size: tuple[int, int]) -> bytes:
+    data = encode(picture(), "AVIF")
+    return _claimed(data, data.index(b"ispe") + 8, ">II", size)
 
 
 def _one_bit(size: tuple[int, int], row: bytes) -> bytes:
@@ -225,13 +257,14 @@ def _lying() -> list[Case]:
 
 
 def _damaged() -> list[Case]:
-    kinds: list[tuple[str, bytes]] = [(kind, encode(picture(), kind)) for kind in ("JPEG", "PNG", "WEBP")]
+    kinds = [(kind, encode(picture(), kind)) for kind in ("JPEG", "PNG", "WEBP", "AVIF", "TIFF", "BMP", "GIF")]
+    kinds.append(("HEIC", heic()))
     cases = [
         Case(f"{kind} cut at {share:.0%}", data[: int(share * len(data))], DAMAGED)
         for kind, data in kinds
         for share in (0.01, 0.3, 0.6, 0.9)
     ]
-    jpeg, png, _ = (data for _, data in kinds)
+    jpeg, png = (data for _, data in kinds[:2])
     scan = jpeg.index(b"\xff\xda")
     return [
         *cases,
@@ -262,8 +295,7 @@ def _foreign() -> list[Case]:
 <image href="http://192.0.2.1/secret.png"/></svg>"""
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 40 40\n(/etc/passwd) (r) file\nshowpage\n"
     saves: dict[str, Callable[[], bytes]] = {
-        kind: lambda kind=kind: saved(picture(), kind)
-        for kind in ("GIF", "BMP", "TIFF", "AVIF", "PDF", "ICO", "TGA", "PPM", "JPEG2000", "EPS")
+        kind: lambda kind=kind: saved(picture(), kind) for kind in ("PDF", "ICO", "TGA", "PPM", "JPEG2000", "EPS")
     }
     return [
         *(Case(f"{kind} called JPEG", make(), FOREIGN) for kind, make in saves.items()),
@@ -272,6 +304,10 @@ def _foreign() -> list[Case]:
         Case("a page", b"<html><img src=x onerror=alert(1)></html>", FOREIGN, kind="text/html"),
         Case("PDF's magic", b"%PDF-1.7\n1 0 obj<</Type/Catalog>>endobj", FOREIGN),
         Case("AVIF's magic", b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf", FOREIGN),
+        Case("HEIC's magic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", FOREIGN),
+        Case("TIFF's magic", b"II*\0\x08\0\0\0", DAMAGED),
+        Case("BMP's magic", b"BM", DAMAGED),
+        Case("GIF's magic", b"GIF89a", DAMAGED),
         Case("an address", b"http://192.0.2.1/secret.png", FOREIGN),
         Case("a path", b"/etc/passwd", FOREIGN),
     ]
@@ -290,7 +326,8 @@ def _shapes() -> list[Case]:
 def _animated() -> list[Case]:
     frames: dict[str, Any] = {"save_all": True, "append_images": [picture().rotate(90)]}
     return [
-        Case("animated GIF", saved(picture().quantize(), "GIF", save_all=True, append_images=[picture()]), FOREIGN),
+        Case("animated GIF", saved(picture(), "GIF", **frames), like=encode(picture(), "PNG")),
+        Case("animated AVIF", saved(picture(), "AVIF", **frames), UNSUPPORTED),
         Case("animated WebP", saved(picture(), "WEBP", **frames), UNSUPPORTED),
         Case("animated PNG", saved(picture(), "PNG", **frames), UNSUPPORTED),
         Case("animated PNG of 1,000,000 frames", _frames(1_000_000), UNSUPPORTED | DAMAGED),

@@ -64,7 +64,7 @@ def test_an_answer_is_the_retrievers_own(client: TestClient, retriever: Retrieve
 def test_what_cannot_be_searched_is_refused_with_a_reason(client: TestClient) -> None:
     cases: list[tuple[bytes, int, str]] = [
         (b"", 400, "no image"),
-        (b"no image", 400, "JPEG, PNG or WebP"),
+        (b"no image", 400, "this is not a JPEG, PNG"),
         (encode(draw(0, 0))[:600], 400, "damaged"),
         (encode(draw(0, 0), "GIF"), 400, "Convert"),
         (encode(Image.new("L", (4, 400))), 415, "at least 8"),
