@@ -16,7 +16,7 @@ COPY index index
 COPY retrieval retrieval
 COPY training training
 COPY serving serving
-RUN pip install '.[serve,sign,verify]' && cd / && retrieval serve --help
+RUN pip install '.[serve,sign,sources,verify]' && cd / && retrieval serve --help
 
 # A venv leads to the interpreter it was made with, so that this one is made where it will run.
 FROM nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04 AS build-cuda
@@ -26,7 +26,7 @@ ENV PATH=/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_
 WORKDIR /src
 RUN python3.11 -m venv /venv
 COPY --from=build /src /src
-RUN grep -vE '^(onnxruntime|faiss-cpu)==' constraints.txt > gpu.txt && pip install '.[serve-gpu,sign,verify]'
+RUN grep -vE '^(onnxruntime|faiss-cpu)==' constraints.txt > gpu.txt && pip install '.[serve-gpu,sign,sources,verify]'
 
 FROM nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04 AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends python3.11 \

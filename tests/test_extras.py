@@ -316,3 +316,18 @@ def test_ray_beside_serve(install: Callable[..., Path], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "15 photos added" in done.stdout
     assert "item-03" in does([retrieval, "search", bundle, "gallery", photos / "item-03" / "0.png"], tmp_path)
+
+
+@pytest.mark.slow
+def test_sources_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+    home = install("sources")
+    script = (
+        "import io, pillow_heif; from PIL import Image; from retrieval.images import open_image\n"
+        "file = io.BytesIO(); pillow_heif.from_pillow(Image.new('RGB', (40, 30))).save(file)\n"
+        "print(open_image(file.getvalue()).size)\n"
+        "from retrieval.catalogue.web import fetch\n"
+        "try: fetch('https://127.0.0.1/a.jpg', limit=1)\n"
+        "except Exception as error: print(error.message)"
+    )
+    told = does([home / "python", "-c", script], tmp_path)
+    assert told.splitlines() == ["(40, 30)", "127.0.0.1 has a private address"]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import click
 
 from index.shell import command
+from retrieval.catalogue.remote import is_url
 from retrieval.cli.settings_options import GroupedCommand
 from retrieval.errors import DataError, InvalidParameter
 
@@ -142,7 +143,7 @@ def gather_settings(
     for name, value in context.meta["nested"].items():
         values[name] = {**values.get(name, {}), **value}
     if catalogue:
-        values["catalogue"] = str(Path(catalogue).resolve())
+        values["catalogue"] = catalogue if is_url(catalogue) else str(Path(catalogue).resolve())
     if "catalogue" not in values:
         raise InvalidParameter("CATALOGUE", "be given", None, remedy="Name a folder, a CSV or a parquet file")
     if values.get("backbone") == AUTO:

@@ -1,4 +1,4 @@
-"""Read and check labelled photos from a folder, a CSV, parquet or JSON-lines file, or tar shards."""
+"""Read and check labelled photos from a folder, a table, tar shards, parquet files with images, or a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from retrieval.memory import no_collection
 from .folders import describe_folders, read_folder
 from .kinds import set_kinds
 from .photos import LABELS, Photo, PhotoMaker
+from .remote import is_url, read_remote_folder, remote
 from .shards import read_shard
 from .tables import columns_missing, no_columns, read_header
 
@@ -54,6 +55,9 @@ def read_catalogue(
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
+    A folder may be on a store (`remote`), and paths in a table may be addresses. A parquet file, or a folder of them,
+    may hold the images (`embedded`).
+
     Each folder with photos is an item, and the folders above it form its group (`folders`). Shards are a .tar file or a
     folder of them, with labels beside the photos (`shards`). A file needs a column `path` (relative to the file) and
     `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
@@ -62,37 +66,54 @@ def read_catalogue(
     says what a column holds (text, number, boolean or date) or it is `known` from a gallery. With `unknown_items`, the
     item of a line may be empty: the photo then has the item_id "".
     """
-    path = Path(path)
-    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
-        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
-    elif path.is_dir():
-        photos = read_folder(path, SUFFIXES)
-    elif not path.exists():
-        raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
-    elif path.suffix.lower() in CSV:
-        photos = _read_csv(path, unknown_items)
-    elif path.suffix.lower() in (".parquet", ".pq"):
-        photos = _read_parquet(path, unknown_items)
-    elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        photos = _read_json_lines(path, unknown_items)
-    else:
-        raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
+    photos = read_remote_folder(str(path), SUFFIXES) if is_url(path) else _read_local(Path(path), unknown_items)
     if not photos:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
-    set_kinds(photos, columns or {}, known=known or {}, infer=path.suffix.lower() in CSV, place=path)
+    is_csv = not is_url(path) and Path(path).suffix.lower() in CSV
+    set_kinds(photos, columns or {}, known=known or {}, infer=is_csv, place=path)
     return photos
+
+
+def _read_local(path: Path, unknown_items: bool) -> list[Photo]:
+    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
+        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
+    elif path.is_dir():
+        files = _parquet_files(path)
+        photos = [photo for file in files for photo in _read_parquet(file, path, unknown_items)] or read_folder(
+            path, SUFFIXES
+        )
+    elif not path.exists():
+        raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
+    elif path.suffix.lower() in CSV:
+        photos = _read_csv(path, unknown_items)
+    elif path.suffix.lower() in (".parquet", ".pq"):
+        photos = _read_parquet(path, path.parent, unknown_items)
+    elif path.suffix.lower() in (".jsonl", ".ndjson"):
+        photos = _read_json_lines(path, unknown_items)
+    else:
+        raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
+    return photos
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    """Return the parquet files of a folder without photos, as Hugging Face `datasets` writes it."""
+    files = sorted(folder.rglob("*.parquet"))
+    has_photos = bool(files) and any(file.suffix.lower() in SUFFIXES for file in folder.rglob("*"))
+    return [] if has_photos else files
 
 
 def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
     """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
-    path = Path(path)
     groups = {photo.group for photo in photos} - {""}
     text = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
     text += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
-    if path.is_dir() and not any(path.glob("*.tar")):
+    if is_url(path):
+        return text
+    path = Path(path)
+    if path.is_dir() and not any(path.glob("*.tar")) and not _parquet_files(path):
         return f"{text}, from {describe_folders(photos)}"
     return f"{text}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else text
 
@@ -127,12 +148,20 @@ def _read_csv(path: Path, unknown_items: bool) -> list[Photo]:
     return _photos(path, table.columns, table.rows(), unknown_items)
 
 
-def _read_parquet(path: Path, unknown_items: bool) -> list[Photo]:
+def _read_parquet(path: Path, root: Path, unknown_items: bool) -> list[Photo]:
+    """Return the photos of a parquet file, with the folders below `root` in the ids of photos inside of the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from .embedded import embedded, embedded_rows, has_images
+
     try:
         with pq.ParquetFile(path) as file:
+            if has_images(file.schema_arrow):
+                names, rows = embedded_rows(file, path)
+                above = path.parent.relative_to(root)
+                photos = [embedded(photo) for photo in _photos(path, names, rows, unknown_items)]
+                return [replace(photo, photo_id=(above / photo.photo_id).as_posix()) for photo in photos]
             columns = file.schema_arrow.names
             blocks = (
                 zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
@@ -183,11 +212,17 @@ def _photos(
     if columns_missing(columns):
         raise no_columns(path, columns)
     maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns), unknown_items)
+    place = list(columns).index("path")
     with no_collection():
-        return [maker.photo(number, row) for number, row in enumerate(rows, start=2)]
+        return [_placed(maker.photo(number, row), row[place]) for number, row in enumerate(rows, start=2)]
 
 
-def _refuse_repeated(ids: Sequence[str], path: Path) -> None:
+def _placed(photo: Photo, place: Any) -> Photo:
+    """Return a photo whose path may be an address."""
+    return remote(photo, place) if is_url(place) else photo
+
+
+def _refuse_repeated(ids: Sequence[str], path: object) -> None:
     seen: set[str] = set()
     for photo_id in ids:
         if photo_id in seen:

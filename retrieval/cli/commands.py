@@ -21,7 +21,7 @@ from retrieval.files import check_place, write_file
 from .gallery import MEMORY, describe_index, describe_rebuild
 from .lines import SHOWN, show_lines
 from .next_step import show_next
-from .options import Place
+from .options import CataloguePlace, Place
 from .signing_options import trust_option
 from .sync_options import Sync, known_columns, show_plan, sync_options
 
@@ -33,7 +33,7 @@ Folder = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("photos", type=Folder)
+@click.argument("photos", type=CataloguePlace())
 @click.option(
     "-o",
     "--output",
@@ -68,7 +68,7 @@ Folder = click.Path(path_type=Path)
 @sync_options
 def index(
     bundle: Path,
-    photos: Path,
+    photos: Path | str,
     output: Path | str,
     threads: int,
     batch_size: int,

@@ -16,6 +16,7 @@ from retrieval.catalogue.write import write_catalogue
 
 from .lazy import Entry, LazyGroup
 from .lines import show_lines
+from .options import CataloguePlace
 
 Folder = click.Path(path_type=Path)
 
@@ -39,9 +40,9 @@ def data() -> None:
 
 
 @click.command()
-@click.argument("catalogue", type=Folder)
+@click.argument("catalogue", type=CataloguePlace())
 @click.option("--report", type=Folder, help="JSON file to write all problems to.")
-def check(catalogue: Path, report: Path | None) -> None:
+def check(catalogue: Path | str, report: Path | None) -> None:
     """Check a catalogue: how it is read, problems with its photos, and whether it is ready for training.
 
     Reports unreadable photos, duplicates, items with one photo, items in more than one partition, the number of items
@@ -68,7 +69,7 @@ def check(catalogue: Path, report: Path | None) -> None:
     click.echo(f"{ready.parts}.")
     for warning in ready.warnings:
         click.echo(f"Warning: {warning}.")
-    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{catalogue.stem}')}")
+    click.echo(f"Next: {command('train', catalogue, '-o', f'runs/{Path(catalogue).stem}')}")
 
 
 @click.command()

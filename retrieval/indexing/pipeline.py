@@ -32,6 +32,7 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
+from retrieval.catalogue.remote import RemotePhoto
 from retrieval.errors import InvalidParameter
 from retrieval.retriever import require_match
 from retrieval.threshold.drawn_distances import GalleryRates
@@ -258,6 +259,8 @@ def _overlapped(
     embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
 ) -> Iterator[Batch]:
     """Yield finished batches in order. A kill loses at most the `threads` + 2 batches in flight."""
+    if any(isinstance(photo, RemotePhoto) for photo in photos):
+        threads += 1  # one waits for photos while the others embed
     with ThreadPoolExecutor(threads) as pool:
         waiting: list[Future[Batch]] = []
         for start in range(0, len(photos), batch_size):

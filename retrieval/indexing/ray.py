@@ -16,7 +16,7 @@ import numpy as np
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import ImageRefused, MissingDependency
+from retrieval.errors import ImageRefused, InvalidParameter, MissingDependency
 
 from .worker import Batch, embed_batch
 
@@ -61,6 +61,8 @@ def ray_batches(
     bundle: Bundle, photos: Sequence[Photo], known: Mapping[str, str], *, batch_size: int, workers: int | None = None
 ) -> Iterator[Batch]:
     """Yield finished batches in the order of the photos, embedded by `workers` actors (default: all CPUs but one)."""
+    if any(type(photo) is not Photo for photo in photos):
+        raise InvalidParameter("engine", "be local for photos at an address or inside of a parquet file", "ray")
     try:
         import ray
     except ImportError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,14 @@ from index.protocol import GalleryProtocol
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.remote import RemotePhoto
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image, thumbnail
 
 CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
+
+READERS = 16  # photos at addresses that are read together
 
 
 @dataclass
@@ -51,9 +55,10 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
     batch = Batch()
     squares = []
     preprocessing = embedder.preprocessing
-    for photo in photos:
+    for photo, data in zip(photos, contents(photos), strict=True):
         try:
-            data = photo.read()
+            if isinstance(data, ImageRefused):
+                raise data
             digest = content_hash(data, photo.bbox)
             if known.get(photo.photo_id) == digest:
                 batch.unchanged.append(photo)
@@ -71,6 +76,22 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
     if squares:
         batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
     return batch
+
+
+def contents(photos: Sequence[Photo]) -> Iterator[bytes | ImageRefused]:
+    """Yield the encoded photos, or the reason why there is none; those at addresses are read together."""
+    if any(isinstance(photo, RemotePhoto) for photo in photos):
+        with ThreadPoolExecutor(READERS) as pool:
+            yield from pool.map(_content, photos)
+    else:
+        yield from map(_content, photos)
+
+
+def _content(photo: Photo) -> bytes | ImageRefused:
+    try:
+        return photo.read()
+    except ImageRefused as error:
+        return error
 
 
 def write_batch(

@@ -122,7 +122,7 @@ class Run:
 
     def photos(self) -> list[Photo]:
         """Read the run's catalogue."""
-        return read_catalogue(Path(self.settings.catalogue))
+        return read_catalogue(self.settings.catalogue)
 
     def new_model(self) -> EmbeddingModel:
         """Return the run's network with random weights."""

@@ -102,7 +102,7 @@ def begin_run(
     Returns the photos and the initial model.
     """
     process_group = process_group or ProcessGroup.join(settings.device)
-    photos = read_catalogue(Path(settings.catalogue))
+    photos = read_catalogue(settings.catalogue)
     splits = splits or make_splits(photos, seed=settings.split_seed)
     protocol = make_evaluation_protocol(
         photos, gallery_source=settings.gallery_source, query_source=settings.query_source

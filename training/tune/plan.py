@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -117,7 +116,7 @@ def make_plan(settings: Settings, search: Mapping[str, Axis], options: TuneOptio
             "devices", "be 1 in a study", settings.devices, remedy="Use --jobs for several trials at a time"
         )
     space = make_space(search, settings)
-    photos = read_catalogue(Path(settings.catalogue))
+    photos = read_catalogue(settings.catalogue)
     folds = plan_folds(photos, settings, options, small_share=not search)
     protocol = make_evaluation_protocol(
         photos, gallery_source=settings.gallery_source, query_source=settings.query_source

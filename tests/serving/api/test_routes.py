@@ -66,7 +66,7 @@ def test_what_cannot_be_searched_is_refused_with_a_reason(client: TestClient) ->
         (b"", 400, "no image"),
         (b"no image", 400, "this is not a JPEG, PNG"),
         (encode(draw(0, 0))[:600], 400, "damaged"),
-        (encode(draw(0, 0), "GIF"), 400, "Convert"),
+        (encode(draw(0, 0), "TGA"), 400, "Convert"),
         (encode(Image.new("L", (4, 400))), 415, "at least 8"),
         (encode(Image.new("1", (6000, 6000)), "PNG"), 413, "pixels"),
         (b"\xff" * (MAX_BYTES + 1), 413, "bytes"),

@@ -1,0 +1,117 @@
+"""Photos inside parquet files: a column of encoded images, as the Hugging Face package `datasets` writes it.
+
+The column `image` holds bytes, or a structure of `bytes` and `path`. Labels that are numbers get the names that the
+file has for them. A photo is read with its row group, so photos are best read in order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from retrieval.errors import DataError, ImageUnreadable
+from retrieval.images import MAX_BYTES
+
+from .photos import LABELS, Photo
+from .shards import SPAN
+
+IMAGE = "image"
+KEPT = 4  # row groups kept in memory
+LARGEST = 256 * 2**20  # bytes of images in a row group
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedPhoto(Photo):
+    """A photo in a parquet file; its span is the row group and the row in it."""
+
+    def read(self) -> bytes:
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
+        group, row = self.span or (0, 0)
+        try:
+            data = _images(self.path, self.path.stat().st_mtime_ns, group)[row].as_py()
+        except (pa.ArrowException, OSError) as error:
+            raise ImageUnreadable(f"{self.path} cannot be read: {error}") from error
+        if data is None:
+            raise ImageUnreadable(f"row {row} of row group {group} of {self.path} has no image")
+        return bytes(data[: MAX_BYTES + 1])
+
+
+def has_images(schema: pa.Schema) -> bool:
+    """Return whether a parquet file has a column of encoded images."""
+    if IMAGE not in schema.names:
+        return False
+    kind = schema.field(IMAGE).type
+    encoded = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
+    return bool(pa.types.is_binary(encoded) or pa.types.is_large_binary(encoded))
+
+
+def embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
+    """Return the columns of a catalogue, and its rows, of a parquet file with images."""
+    schema = file.schema_arrow
+    others = [name for name in schema.names if name not in (IMAGE, "path")]
+    numbered = "photo_id" not in others
+    columns = [*others, *(["photo_id"] if numbered else []), "path", SPAN]
+    place = schema.names.index(IMAGE)
+    for group in range(file.num_row_groups):
+        size = sum(
+            chunk.total_uncompressed_size
+            for chunk in map(file.metadata.row_group(group).column, range(file.metadata.num_columns))
+            if chunk.path_in_schema.split(".")[0] == schema.names[place]
+        )
+        if size > LARGEST:
+            raise DataError(
+                f"{path}: a row group has {size:,} bytes of images, the limit is {LARGEST:,}",
+                remedy="Write it again with row groups of 100 photos, or as tar shards",
+            )
+    return columns, _rows(file, path, others, _label_names(schema), numbered=numbered)
+
+
+def embedded(photo: Photo) -> EmbeddedPhoto:
+    """Return a photo made of a row of `embedded_rows`."""
+    return EmbeddedPhoto(*(getattr(photo, field.name) for field in fields(Photo)))
+
+
+def _rows(
+    file: pq.ParquetFile, path: Path, others: list[str], names: dict[str, list[str]], *, numbered: bool
+) -> Iterator[list[Any]]:
+    number = 0
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        table = file.read_row_group(group, columns=others)
+        values = [_named(table[name].to_pylist(), names.get(name)) for name in others]
+        for row in range(rows):
+            photo_id = [f"{path.name}/{number}"] if numbered else []
+            yield [*(column[row] for column in values), *photo_id, path.name, (group, row)]
+            number += 1
+
+
+def _named(values: list[Any], names: list[str] | None) -> list[Any]:
+    if names is None:
+        return values
+    return [names[value] if isinstance(value, int) and 0 <= value < len(names) else value for value in values]
+
+
+def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the names of numbered labels, by column."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: [str(n) for n in features[name]["names"]] for name in LABELS if "names" in features.get(name, {})}
+    except (KeyError, TypeError, ValueError):
+        return {}
+
+
+@lru_cache(maxsize=KEPT)
+def _images(path: Path, changed: int, group: int) -> pa.ChunkedArray:  # noqa: ARG001 (another time is another file)
+    column = pq.ParquetFile(path).read_row_group(group, columns=[IMAGE])[IMAGE]
+    return pa.chunked_array([chunk.field("bytes") for chunk in column.chunks]) if _is_struct(column) else column
+
+
+def _is_struct(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_struct(column.type))

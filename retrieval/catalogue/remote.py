@@ -1,0 +1,111 @@
+"""Photos at an address: https://, and objects on s3://, gs:// and abfs:// or abfss:// (Azure).
+
+Only catalogues that a user names on the command line have addresses; a request to the server never has one. An https
+photo is fetched from public addresses only, also after a redirect, because a table may come from somebody else. The
+variable RETRIEVAL_ALLOW_HOSTS names hosts (separated by commas) that may be private, and be reached without TLS.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from retrieval.errors import DataError, ImageUnreadable
+from retrieval.images import MAX_BYTES
+
+from .photos import Photo
+from .web import fetch
+
+WEB, STORES = ("https", "http"), ("s3", "gs", "abfs", "abfss")
+CONNECT_S, REQUEST_S = 5, 20
+
+
+def is_url(place: object) -> bool:
+    """Return whether a text is an address rather than a path."""
+    scheme, separator, _ = str(place).partition("://")
+    return isinstance(place, str) and bool(separator) and scheme.lower() in (*WEB, *STORES)
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePhoto(Photo):
+    """A photo at an address."""
+
+    url: str = ""
+    version: str = ""  # changes with the photo; "" if unknown
+
+    def read(self) -> bytes:
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
+        if self.url.lower().startswith(WEB):
+            return fetch(self.url, limit=MAX_BYTES + 1)
+        try:
+            system, path = _store(self.url)
+            with system.open_input_stream(path) as stream:
+                return bytes(stream.read(MAX_BYTES + 1))
+        except (pa.ArrowException, OSError) as error:
+            raise ImageUnreadable(f"{self.url} cannot be read: {error}") from error
+
+    def state(self) -> str:
+        """Return the version."""
+        return self.version
+
+
+def remote(photo: Photo, url: str) -> RemotePhoto:
+    """Return a photo with an address in the place of a path."""
+    values: dict[str, Any] = {field.name: getattr(photo, field.name) for field in fields(Photo)}
+    return RemotePhoto(**values, url=url)
+
+
+def read_remote_folder(url: str, suffixes: frozenset[str]) -> list[Photo]:
+    """Return the photos below a folder of a store, as `folders.read_folder` does of a local one."""
+    try:
+        system, root = _store(url)
+        found = system.get_file_info(fs.FileSelector(root, recursive=True))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{url} cannot be read: {error}", remedy="Check the address and the credentials") from error
+    files = sorted((file for file in found if Path(file.path).suffix.lower() in suffixes), key=lambda file: file.path)
+    names = [file.path.removeprefix(root).lstrip("/") for file in files if file.is_file]
+    flat = ["/" not in name for name in names]
+    if any(flat) and not all(flat):
+        raise DataError(
+            f"{url} holds photos beside folders of photos: what is an item is unclear",
+            remedy="Move these photos into a folder of their own",
+        )
+    photos: list[Photo] = []
+    for name, file in zip(names, (file for file in files if file.is_file), strict=True):
+        item = name.rpartition("/")[0] or name
+        version = f"{file.size} {file.mtime_ns}"
+        address = f"{url.rstrip('/')}/{name}"
+        photos.append(RemotePhoto(name, Path(name), item, item.rpartition("/")[0], url=address, version=version))
+    return photos
+
+
+def _store(url: str) -> tuple[fs.FileSystem, str]:
+    """Return the store of an address, and the path in it."""
+    parts = urlsplit(url)
+    system, root = _file_system(parts.scheme.lower(), parts.netloc)
+    return system, root + parts.path.rstrip("/")
+
+
+@cache
+def _file_system(scheme: str, place: str) -> tuple[fs.FileSystem, str]:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+    if scheme != "s3":
+        system, path = fs.FileSystem.from_uri(f"{scheme}://{place}/")
+        return system, path.rstrip("/")
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    server = urlsplit(endpoint)
+    system = fs.S3FileSystem(
+        region=region or (None if endpoint else fs.resolve_s3_region(place)),
+        scheme=server.scheme or None,
+        endpoint_override=server.netloc or None,
+        connect_timeout=CONNECT_S,
+        request_timeout=REQUEST_S,
+    )
+    return system, place

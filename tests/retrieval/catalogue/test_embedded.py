@@ -1,0 +1,100 @@
+"""Parquet files that hold the images, as Hugging Face `datasets` writes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from retrieval.catalogue import embedded
+from retrieval.catalogue.read import describe_catalogue, read_catalogue
+from retrieval.catalogue.write import write_catalogue
+from retrieval.errors import DataError, ImageUnreadable
+from retrieval.images import Preprocessing
+from retrieval.indexing.pipeline import index_catalogue
+from training.data.reader import PhotoReader
+
+from ...world import draw, encode, make_bundle
+
+DATA = [encode(draw(item, number)) for item in (0, 1) for number in range(3)]
+NAMES = ["kiwi", "lime"]
+
+
+def write(path: Path, rows: list[bytes | None], *, first: int = 0) -> None:
+    """Write images with numbered labels, two in a row group."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = [{"bytes": data, "path": None} for data in rows]
+    features = {"image": {"_type": "Image"}, "label": {"names": NAMES, "_type": "ClassLabel"}}
+    table = pa.table(
+        {
+            "image": pa.array(images, pa.struct([("bytes", pa.binary()), ("path", pa.string())])),
+            "label": [(first + n) // 3 for n in range(len(rows))],
+            "price": [1.5] * len(rows),
+        }
+    ).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(table, path, row_group_size=2)
+
+
+def test_a_hugging_face_folder_is_a_catalogue(tmp_path: Path) -> None:
+    write(tmp_path / "set/data/train-00000.parquet", DATA[:4])
+    write(tmp_path / "set/data/train-00001.parquet", DATA[4:], first=4)
+    photos = read_catalogue(tmp_path / "set")
+    assert [each.read() for each in photos] == DATA
+    assert [each.item_id for each in photos] == ["kiwi"] * 3 + ["lime"] * 3
+    assert photos[5].photo_id == "data/train-00001.parquet/1"
+    assert photos[5].metadata == {"price": 1.5}
+    assert describe_catalogue(tmp_path / "set", photos) == "6 photos of 2 items"
+    bundle = make_bundle(tmp_path)
+    assert index_catalogue(bundle, photos, tmp_path / "g", progress=False).added == 6
+    assert index_catalogue(bundle, photos, tmp_path / "g", progress=False).skipped == 6
+    write(tmp_path / "set/data/train-00001.parquet", [DATA[0], DATA[5]], first=4)
+    report = index_catalogue(bundle, read_catalogue(tmp_path / "set"), tmp_path / "g", progress=False)
+    assert (report.added, report.skipped) == (1, 5)
+    with pytest.raises(DataError, match="parquet files are not separate files"):
+        write_catalogue(photos, tmp_path / "t.csv")
+
+
+def test_a_parquet_file_of_bytes_is_a_catalogue(tmp_path: Path) -> None:
+    table = pa.table({"image": DATA, "item_id": [f"i{n}" for n in range(6)], "photo_id": [f"p{n}" for n in range(6)]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    photos = read_catalogue(tmp_path / "t.parquet")
+    assert [(each.photo_id, each.item_id, each.read()) for each in photos] == [
+        (f"p{n}", f"i{n}", data) for n, data in enumerate(DATA)
+    ]
+
+
+def test_training_reads_and_caches_each_photo_of_a_file(tmp_path: Path) -> None:
+    write(tmp_path / "t.parquet", DATA)
+    photos = read_catalogue(tmp_path / "t.parquet")
+    for _ in range(2):
+        reader = PhotoReader(photos, Preprocessing(size=32), cache_dir=tmp_path / "cache")
+        shown = [reader.pixels([number]).tobytes() for number in range(6)]
+        assert len(set(shown)) == 6
+
+
+def test_a_row_without_an_image_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "t.parquet", [DATA[0], None, b"no image"])
+    photos = read_catalogue(tmp_path / "t.parquet")
+    with pytest.raises(ImageUnreadable, match=r"row 1 of row group 0 of .* has no image"):
+        photos[1].read()
+    report = index_catalogue(make_bundle(tmp_path), photos, tmp_path / "g", progress=False)
+    assert (report.added, len(report.refused)) == (1, 2)
+
+
+def test_row_groups_and_photos_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "t.parquet", DATA)
+    monkeypatch.setattr(embedded, "MAX_BYTES", 100)
+    assert len(read_catalogue(tmp_path / "t.parquet")[0].read()) == 101
+    monkeypatch.setattr(embedded, "LARGEST", 100)
+    with pytest.raises(DataError, match="the limit is 100") as caught:
+        read_catalogue(tmp_path / "t.parquet")
+    assert "row groups of 100 photos" in str(caught.value.remedy)
+
+
+def test_photos_beside_a_parquet_file_are_the_catalogue(tmp_path: Path) -> None:
+    write(tmp_path / "set/t.parquet", DATA)
+    (tmp_path / "set/a.jpg").write_bytes(DATA[0])
+    assert [each.photo_id for each in read_catalogue(tmp_path / "set")] == ["a.jpg"]
