@@ -92,6 +92,7 @@ def test_sql_is_mutated() -> None:
     assert len(found) == 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("test", "outcome"), [("x == 1", SURVIVED), ("x == 2", KILLED), ("wait()", TIMEOUT), ("loop()", TIMEOUT)]
 )

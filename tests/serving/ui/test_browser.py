@@ -299,6 +299,12 @@ def test_a_finger_draws_the_box(browser: Browser, served: Served) -> None:
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     expect(page.locator("#part-box")).to_be_visible()
     assert page.evaluate("scrollY") == start
+    drawn = page.locator("#part-box").bounding_box()
+    assert drawn is not None
+    percent = max(box["width"], box["height"]) / 100  # the sliders have whole percents
+    assert drawn["x"] == pytest.approx(middle[0] - 40, abs=2 * percent)
+    assert drawn["y"] == pytest.approx(middle[1] - 40, abs=2 * percent)
+    assert (drawn["width"], drawn["height"]) == pytest.approx((80, 80), abs=2 * percent)
     page.close()
 
 

@@ -100,7 +100,6 @@ FAMILIES: dict[str, tuple[Callable[[], Any], str, int]] = {  # model, readout, l
         32,
     ),
 }
-QUICK = ("resnet",)  # the others run in the slow tier
 
 
 def settled(model: nn.Module) -> nn.Module:
@@ -122,9 +121,8 @@ def saved(folder: Path, family: str, **processor: Any) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize(
-    "family", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_from_end_to_end(family: str, tmp_path: Path) -> None:
     name = saved(tmp_path / "model", family)
     pretrained = Pretrained.load(name, size=48 if family != "siglip, vision" else None)  # another size than its own

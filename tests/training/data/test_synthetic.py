@@ -56,6 +56,7 @@ def test_every_item_is_photographed_alike_in_both_stores(catalogue: Path) -> Non
     assert len(counts) == 2 * ITEMS
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(catalogue: Path, tmp_path: Path) -> None:
     again = make_catalogue(tmp_path / "a", items=ITEMS, photos=PHOTOS, size=SIZE, seed=3, progress=False)
     other = make_catalogue(tmp_path / "b", items=ITEMS, photos=PHOTOS, size=SIZE, seed=4, progress=False)

@@ -76,7 +76,6 @@ def test_whitening_is_part_of_the_model(run: Run, tmp_path: Path) -> None:
         assert np.abs(got.vectors - whitening(plain)[:batch]).max() < 1e-5
 
 
-@pytest.mark.slow
 def test_the_distance_that_was_chosen_is_served_and_the_others_are_told(bundle: Bundle) -> None:
     tried = bundle.manifest["evidence"]["distances_tried"]
     assert {(d["form"], d["whitened"]) for d in tried} >= {("plain", False), ("plain", True)}
