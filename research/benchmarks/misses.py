@@ -1,66 +1,39 @@
-"""Causes of the misses that remain on grocery and cars, before and after training a head.
+"""Causes of the misses that remain on cars and grocery, with the plain distance and with the one that export selects.
 
     python -m research.benchmarks.misses
 
-Two heads on the features of a frozen EfficientNet-Lite0, trained for one and for several epochs, search the unseen
-items. The causes are those of `retrieval explain`. The photos come from RETRIEVAL_TEST_DATA.
+The runs are those of `research.benchmarks.anchored_training`, which must exist. They search the unseen items. The
+causes are those of `retrieval explain`.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
-from training.config import Settings
 from training.explain.before_after import Before, Comparison
 from training.explain.causes import CAUSES
-from training.explain.run import ExplainedRun, explain_run
+from training.explain.run import PLAIN_DISTANCE, SERVED, ExplainedRun, explain_run
 from training.explain.summary import compared, searched
 from training.loop.run import Run
-from training.loop.train import train
 
 from .tables import Recorder, parser_of
 
-SETS = ("grocery", "cars")
+RUNS = {"cars": "cars-0", "grocery, rotation 0": "grocery-0-0"}
 ALL = "all"
+COLUMNS = ("cause", "plain distance", "served distance", "mended", "new", "remaining")
 
 
 def main() -> None:
-    """Train what is missing under --output, explain it, and print a table for each data set."""
+    """Explain each run with both distances, and print a table."""
     parser = parser_of(__doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs/misses"))
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--views", type=int, default=1)
+    parser.add_argument("--runs", type=Path, default=Path("runs/anchored-training"), help="Folder of the runs.")
     arguments = parser.parse_args()
-    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve() / "data"
-    columns = ("cause", "1 epoch", f"{arguments.epochs} epochs", "mended", "new", "remaining")
     with Recorder("misses", arguments) as record:
-        for name in SETS:
-            before, after = (
-                explained(data / name / f"{name}.csv", arguments.output / f"{name}-{epochs}", epochs, arguments.views)
-                for epochs in (1, arguments.epochs)
-            )
-            record.table(name, columns, rows(before, after))
-
-
-def explained(catalogue: Path, path: Path, epochs: int, views: int) -> ExplainedRun:
-    """Return the explanation of a run, which is trained if it is missing."""
-    if not (path / "splits.json").exists():
-        train(Settings.from_dict(settings(catalogue, epochs, views)), path)
-    return explain_run(Run.open(path))
-
-
-def settings(catalogue: Path, epochs: int, views: int) -> dict[str, Any]:
-    """Return the settings of a head on a frozen backbone."""
-    return {
-        "catalogue": str(catalogue),
-        "backbone": "efficientnet-lite0",
-        "precompute": views,
-        "epochs": epochs,
-        "select": "last",
-        "device": "cpu",
-    }
+        for name, folder in RUNS.items():
+            run = Run.open(arguments.runs / folder)
+            plain, served = (explain_run(run, distance=distance) for distance in (PLAIN_DISTANCE, SERVED))
+            record.table(name, COLUMNS, rows(plain, served))
+            record.add("searches", *(f"{len(searched(each)):,}" for each in (plain, served)), "", "", "")
 
 
 def rows(before: ExplainedRun, after: ExplainedRun) -> list[tuple[str, ...]]:
