@@ -218,6 +218,24 @@ def test_the_own_item_is_verified_where_it_is_on_the_shortlist(tmp_path: Path) -
             assert own["b0"] == np.inf
 
 
+def test_items_with_the_same_file_are_left_out(tmp_path: Path) -> None:
+    """Item b has the file of photo a0: it is neither near nor voted for, and takes no place on the shortlist."""
+    form = VerifiedDistance(PLAIN, FakeVerifier(items=1, photos=1, voted=1))
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f") as gallery:
+        angles = np.radians([0, 0, 5, 20, 40])
+        vectors = np.pad(np.stack([np.cos(angles), np.sin(angles)], axis=1), ((0, 0), (0, DIM - 2)))
+        features = [pack(some) for some in ([1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2], [9])]
+        metadata = [{CONTENT: name} for name in ("x", "x", "b1", "c0", "d0")]
+        gallery.add(["a0", "b0", "b1", "c0", "d0"], list("abbcd"), vectors, features=features, metadata=metadata)
+        made = drawer(gallery, form).own(None, excluded=NONE)
+        row = made.ids.tolist().index("a0")
+        assert (made.nearest_items[row], made.duplicates[row]) == ("c", 1)
+        assert made.distances[row] == pytest.approx(2 * np.sin(np.radians(10)) * 0.8**2, abs=1e-6)
+        gallery.remove(photo_ids=["b0"])
+        again = drawer(gallery, form).own(made, excluded=NONE)
+        assert again.nearest_items[again.ids.tolist().index("a0")] == "b"
+
+
 def test_a_query_of_several_photos_cannot_be_verified(tmp_path: Path) -> None:
     form = VerifiedDistance(PLAIN, FakeVerifier())
     with verified_gallery(tmp_path / "g") as gallery, pytest.raises(InvalidParameter, match="together must be 1"):
