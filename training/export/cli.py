@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -20,7 +21,7 @@ from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import InvalidParameter
 from training.cli import named_backbone, open_run
-from training.config import HARDWARE, MODEL, OUTPUT
+from training.config import AUTO, HARDWARE, MODEL, OUTPUT, PHOTO, VIEWS
 
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
@@ -40,7 +41,7 @@ class ExportCommand(GroupedCommand):
             *("gallery_size", "reject_uncertain", "protocol", "far_range"),
         ],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "size"],
+        MODEL: ["pretrained", "fit", "size", "views"],
         OUTPUT: ["output", "sign", "gallery", "gallery_output"],
     }
 
@@ -106,6 +107,13 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     default=CPU,
     help="Execution provider that runs the model. The bundle works with this provider only.",
 )
+@_of_context(
+    "--views",
+    type=click.Choice([AUTO, *VIEWS]),
+    default=PHOTO,
+    help="What the model averages: the photo alone, the photo and its mirror image (2 times the work), or the photo "
+    "and its middles (3 times); auto chooses on the validation items of RUN.",
+)
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
 @click.option(
     "--gallery-output",
@@ -164,9 +172,9 @@ def export(
             reject_uncertain=reject_uncertain,
             pairs_far_range=far_range if protocol == "pairs" else None,
             variant=Variant(meta["precision"], meta["provider"]),
+            views=meta["views"],
         )
-        if bundle.manifest["evidence"]["beside_fp32"]:
-            click.echo(_comparison(bundle.manifest["evidence"]))
+        _show_evidence(bundle.manifest["evidence"])
     say_signed(bundle, key)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
@@ -185,6 +193,12 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
     from training.export.pretrained import Pretrained, export_pretrained
     from training.export.variants import Variant
 
+    if context.meta["views"] == AUTO:
+        raise InvalidParameter(
+            "--views",
+            f"be one of {', '.join(VIEWS)} with --pretrained, which has no validation items to choose on",
+            AUTO,
+        )
     given = [name for name in OF_RUNS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if target is not None and target.fpir is None:
         given.append("target_precision" if target.far is None else "target_far")
@@ -208,14 +222,21 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
     variant = Variant(meta["precision"], meta["provider"])
     fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
     photos = photos or catalogue or ()
-    return export_pretrained(pretrained, output, photos=photos, variant=variant, target_fpir=fpir)
+    return export_pretrained(
+        replace(pretrained, views=meta["views"]), output, photos=photos, variant=variant, target_fpir=fpir
+    )
 
 
-def _comparison(evidence: Mapping[str, Any]) -> str:
+def _show_evidence(evidence: Mapping[str, Any]) -> None:
+    """Print the views, and the comparison with fp32 if there is one."""
     from training.export.comparison import render_comparison
+    from training.export.views import describe_views
 
-    cosine = evidence["parity"]["mean_cosine"]
-    return f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}."
+    for line in describe_views(evidence["views"]):
+        click.echo(line)
+    if evidence["beside_fp32"]:
+        cosine = evidence["parity"]["mean_cosine"]
+        click.echo(f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}.")
 
 
 def _index(place: Path, bundle: Bundle, photos: Sequence[Photo], path: Path) -> None:

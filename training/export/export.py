@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from retrieval.threshold.certainty import auroc, choose_cut, risk_coverage, with
 from retrieval.threshold.pair_protocol import calibrate_pairs
 from retrieval.threshold.report import render_report
 from retrieval.threshold.targets import Target
+from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
 from training.loop.run import Run
@@ -29,6 +30,7 @@ from .calibration_items import CalibrationItems
 from .comparison import compare_with_fp32
 from .exported_models import ExportedModel, ModelExporter
 from .variants import REFERENCE, Variant, check_parity
+from .views import views_evidence
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def export(
     reject_uncertain: bool = False,
     pairs_far_range: tuple[float, float] | None = None,
     variant: Variant = REFERENCE,
+    views: str = PHOTO,
 ) -> Bundle:
     """Write a bundle to `path` and return it.
 
@@ -67,8 +70,9 @@ def export(
         Answer searches of low certainty with a no-match. The validation items decide what is low.
     pairs_far_range:
         Set the threshold for 1:1 use instead, on pairs within these false-accept rates, with a plain distance.
-    variant:
-        Precision and execution provider. Everything is measured with this variant.
+    variant, views:
+        Precision and execution provider, and the views that the model averages: "photo", "mirror" or "middles"; "auto"
+        chooses on the validation items. Everything is measured with them.
 
     Raises
     ------
@@ -80,11 +84,12 @@ def export(
         If `path` exists.
     """
     _check_ready(run, path)
-    if pairs_far_range is not None and (target is not None or gallery_size is not None or reject_uncertain):
-        raise InvalidParameter("protocol pairs", "be used without options for searches", pairs_far_range)
+    if pairs_far_range is not None:
+        _check_pairs(pairs_far_range, for_searches=(target, gallery_size, reject_uncertain or None))
     target_fpir = target_fpir if target is None or target.fpir is None else target.fpir
     with tempfile.TemporaryDirectory() as folder:
-        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, only_plain=pairs_far_range is not None)
+        plain = pairs_far_range is not None
+        exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, only_plain=plain, views=views)
         model = exporter.reference if variant.is_reference else exporter.make(variant)
         items = CalibrationItems.embed(exporter, model)
         parity = check_parity(items.vectors, model.whitened(items.raw), variant)
@@ -93,12 +98,21 @@ def export(
         if pairs_far_range is None:
             promise = target_fpir if target is None else target.as_fpir(scores)
             point = _search_point(run, items, scores, promise, allow_estimate=allow_estimate, gallery_size=gallery_size)
-            point = replace(point, min_certainty=cut.certainty)
         else:
-            point = calibrate_pairs(
-                items.vectors, items.item_ids, scores, far_range=pairs_far_range, allow_estimate=allow_estimate
-            )
+            point = _pairs_point(items, scores, pairs_far_range, allow_estimate=allow_estimate)
         return _write(path, exporter, items, point, scores, cut, parity)
+
+
+def _check_pairs(far_range: tuple[float, float], *, for_searches: Sequence[object]) -> None:
+    """Raise InvalidParameter if an option for searches is given with a threshold for pairs."""
+    if any(option is not None for option in for_searches):
+        raise InvalidParameter("protocol pairs", "be used without options for searches", far_range)
+
+
+def _pairs_point(
+    items: CalibrationItems, scores: SearchScores, far_range: tuple[float, float], *, allow_estimate: bool
+) -> OperatingPoint:
+    return calibrate_pairs(items.vectors, items.item_ids, scores, far_range=far_range, allow_estimate=allow_estimate)
 
 
 def _check_ready(run: Run, path: Path) -> None:
@@ -142,6 +156,7 @@ def _write(
     parity: Mapping[str, float],
 ) -> Bundle:
     """Gather the evidence and write the bundle."""
+    point = replace(point, min_certainty=cut.certainty)
     run, model, variant = exporter.run, items.model, items.model.variant
     flips = items.decision_flips(point.threshold)
     comparison = (
@@ -154,6 +169,7 @@ def _write(
         "parity": {**parity, "photos": len(items.photos), "decision_flips": flips},
         "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
         "beside_fp32": comparison,
+        "views": views_evidence(exporter.views, exporter.tried_views, model.embedder),
         "distances_tried": model.choice.tried,
         "certainty": {
             **_certainty_metrics(items.searches, items.certainties),
