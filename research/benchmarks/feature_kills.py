@@ -151,7 +151,7 @@ def main() -> None:
         rows = [
             ("photos indexed with features", f"{arguments.photos:,}"),
             ("kills with SIGKILL", str(found.kills)),
-            ("of these, during a write", str(found.interrupted)),
+            ("of these, with unfinished files left behind", str(found.interrupted)),
             ("photos lost", str(found.lost)),
             ("additions there in part", str(found.partial)),
             ("photos compared, some of them several times", f"{found.compared:,}"),
