@@ -162,11 +162,9 @@ class Drawer:
         )
         start = int(np.searchsorted(self.snapshot.seqs, known.until))
         new = start + np.flatnonzero(self.snapshot.live[start:])
-        lost = rows < 0
-        for seqs in (nearest, duplicates):
-            lost |= (seqs != NOBODY) & ~self._lives(seqs)
+        lost = (rows < 0) | ((nearest != NOBODY) & ~self._lives(nearest))
+        lost |= duplicates != NOBODY  # an added or removed photo may belong to one of the items that are left out
         if len(new):
-            lost |= duplicates != NOBODY  # a new photo may belong to the item that is left out
             kept = np.flatnonzero(~lost)
             mask = np.zeros(len(self.snapshot.seqs), dtype=bool)
             mask[new] = True

@@ -143,6 +143,18 @@ def test_the_same_file_under_many_items_is_passed_over(tmp_path: Path) -> None:
         assert set(alone.nearest_items.tolist()) == {""}
 
 
+def test_an_item_counts_again_when_its_copy_is_removed(tmp_path: Path) -> None:
+    places = {"a0": ("a", 0.0), "b0": ("b", 0.0), "c0": ("c", 0.0), "c1": ("c", 20.0), "k0": ("k", 30.0)}
+    with shop(tmp_path / "g", places, dict.fromkeys(["a0", "b0", "c0"], "one file")) as gallery:
+        found = drawer(gallery).own(None, excluded=NONE)
+        for photo_id in ("c0", "b0"):  # one of them is the duplicate that the draw of a0 keeps
+            gallery.remove(photo_ids=[photo_id])
+            found = drawer(gallery).own(found, excluded=NONE)
+            again = drawer(gallery).own(None, excluded=NONE)
+            assert by_id(found, "nearest_items") == by_id(again, "nearest_items")
+        assert by_id(found, "nearest_items")["a0"] == "c"
+
+
 def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -> None:
     with shop(tmp_path / "g", {"a0": ("a", 0.0), "b0": ("b", 0.0)}, {"a0": "x", "b0": "x"}) as gallery:
         plain = Drawer(gallery.snapshot(), PLAIN, gallery.densities(PLAIN)).own(None, excluded=NONE)
