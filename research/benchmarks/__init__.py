@@ -10,6 +10,9 @@ anchoring        FPIR that thresholds set in a gallery realise on items that are
 anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
 growth           FPIR that a threshold realises in a growing gallery if it is only tightened
 pretrained       ranking and thresholds of pretrained models without training
+verification     geometric verification on covers and on the rotations of grocery; `verification_data`
+verification_anchoring  FPIR that thresholds set in a gallery of covers realise, with verification
+verification_cost  time of its searches, disk and memory of a photo
 coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
                  `coverage_worlds`, `coverage_searches`, `coverage_bounds`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues

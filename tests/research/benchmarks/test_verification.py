@@ -1,0 +1,78 @@
+"""The benchmark of geometric verification: errors, choices and copies of photos."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from research.benchmarks.verification import Searched, choose, error_of, searched, shortlisted, spread
+from research.benchmarks.verification_anchoring import Remembered
+from research.benchmarks.verification_cost import copied
+from research.benchmarks.verification_data import Photos
+from retrieval.catalogue.read import Photo
+from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.matching import inlier_pairs
+from retrieval.verification.verifier import GeometricVerifier
+from tests.retrieval.verification.pictures import photographed, picture
+
+
+def photos(images: list[Image.Image], seed: int) -> Photos:
+    generator = np.random.default_rng(seed)
+    vectors = generator.normal(size=(len(images), 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    listed = [Photo(photo_id=f"{seed} {i}", path=Path(), item_id=f"item {i}") for i in range(len(images))]
+    return Photos(listed, vectors, [detect(image, DetectorSettings(points=150)) for image in images])
+
+
+@pytest.fixture(scope="module")
+def searches() -> Searched:
+    shown, asked = photos([picture(i) for i in range(6)], 0), photos([photographed(picture(i), i) for i in range(6)], 1)
+    verifier = GeometricVerifier.fit(shown.local, words=64)
+    return searched(asked.described(verifier), shown.described(verifier), verifier)
+
+
+def test_verification_is_chosen_where_it_gains(searches: Searched) -> None:
+    assert shortlisted(searches) == 1
+    strength = choose(searches)
+    assert strength > 0
+    scores = searches.scores(strength)
+    assert (scores.own < scores.impostor).all()
+    assert searches.scores(0) is searches.base
+
+
+def test_photos_without_key_points_are_not_verified() -> None:
+    blank = [Image.new("RGB", (64, 64))] * 6
+    verifier = GeometricVerifier.fit([detect(picture(i), DetectorSettings()) for i in range(2)], words=64)
+    assert choose(searched(photos(blank, 0).described(verifier), photos(blank, 1).described(verifier), verifier)) == 0
+
+
+def test_the_error_is_clustered_by_item() -> None:
+    values = np.array([0.0, 1, 0, 1, 1])
+    assert error_of(values, np.arange(5)) == pytest.approx(values.std(ddof=1) / np.sqrt(5))
+    assert error_of(np.repeat(values, 4), np.repeat(np.arange(5), 4)) == pytest.approx(error_of(values, np.arange(5)))
+
+
+def test_rows_are_spread_evenly() -> None:
+    assert spread(np.arange(10, 21), 3).tolist() == [10, 15, 20]
+    assert spread(np.arange(2), 5).tolist() == [0, 1]
+
+
+def test_a_copy_agrees_with_its_photo(searches: Searched) -> None:
+    features = detect(picture(0), DetectorSettings())
+    copy = copied(features, np.random.default_rng(0))
+    assert 0.8 * len(features) - 1 <= len(copy) <= len(features)
+    assert len(inlier_pairs(features, copy, searches.verifier.matching)) > 30
+
+
+def test_remembered_pairs_are_the_same() -> None:
+    local = [detect(picture(i), DetectorSettings(points=100)) for i in range(3)]
+    verifier = GeometricVerifier.fit(local, words=16)
+    packed = [verifier.packed(features) for features in local]
+    remembered = Remembered(verifier)
+    for _ in range(2):
+        assert np.array_equal(remembered.inliers(packed[0], packed), verifier.inliers(packed[0], packed))
+    assert len(remembered.known) == 3
+    assert (remembered.key, remembered.items) == (verifier.key, verifier.items)
