@@ -79,6 +79,9 @@ class GalleryProtocol(Drawable, Protocol):
     def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return up to `limit` item ids that follow `after` in alphabetical order."""
 
+    def features_of(self, photo_id: str) -> bytes | None:
+        """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
+
     def add(
         self,
         photo_ids: Sequence[str],

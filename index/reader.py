@@ -173,12 +173,12 @@ class Reader(Listing):
         unit = check_vectors(vectors, self.dim)
         try:
             now, only = self._filtered(where) if where is not None else (self._current(), None)
+            within = within(now.point) if callable(within) else within
             if isinstance(distance_form, VerifiedDistance):
                 queries = check_features(features, len(unit))
                 nearest_photos = self._verified(now, distance_form).nearest(unit, queries, k, only=only)
             else:
                 densities = now.densities(distance_form, self._densities)
-                within = within(now.point) if callable(within) else within
                 nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
             answers = [[now.neighbour(position, distance) for position, distance in best] for best in nearest_photos]
             if only is not None:
@@ -213,6 +213,14 @@ class Reader(Listing):
         densities = now.densities(distance_form, self._densities)
         self._searched = VerifiedSearch(now, distance_form, densities, self._words.of(verifier, now.segments))
         return self._searched
+
+    def features_of(self, photo_id: str) -> bytes | None:
+        """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
+        with self._guard:
+            seq = self._store.seqs_of([photo_id]).get(photo_id) if self.features_key else None
+            now = self._current()
+        positions = np.flatnonzero(now.seqs == seq) if seq is not None else ()
+        return now.features(np.asarray(positions))[0] if len(positions) else None
 
     def verify(self) -> list[str]:
         """Read all data and return a list of problems in words; empty if there are none."""

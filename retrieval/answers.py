@@ -16,7 +16,7 @@ from retrieval.bundle.local_density import LocalDensity
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import threshold_status
 
-from .explanation import explanation_of
+from .explanation import explanation_of, verified_photos
 from .result import (
     BEYOND_THRESHOLD,
     FILTERED_OUT,
@@ -42,12 +42,20 @@ class Answers:
     explain: bool  # whether to add explanations
     review: float  # largest p-value of the items for review
 
-    def answer(self, made: Embeddings, neighbours: Sequence[Neighbour], served: Served) -> SearchResult:
-        """Return the result for one query with vector (1, d), given its neighbours in a gallery version."""
+    def answer(
+        self, made: Embeddings, neighbours: Sequence[Neighbour], served: Served, *, features: bytes | None = None
+    ) -> SearchResult:
+        """Return the result for one query with vector (1, d), given its neighbours in a gallery version.
+
+        `features` are those of the query, if the bundle verifies matches.
+        """
         certainty, point = float(made.certainties[0]), served.point
         sure = certainty >= point.min_certainty
         matches = served.matches(neighbours) if sure else ()
-        explained = explanation_of(self.bundle, self.gallery, made.vectors, self.where) if self.explain else None
+        explained = None
+        if self.explain:
+            explained = explanation_of(self.bundle, self.gallery, made.vectors, self.where)
+            explained |= {"verified": verified_photos(self.bundle, self.gallery, features, neighbours)}
         return SearchResult(
             matches=matches,
             decision=MATCH if matches else NO_MATCH if point.decides else RANKED,

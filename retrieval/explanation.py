@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from index.neighbours import Neighbour
 from index.protocol import GalleryProtocol
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.local_density import LocalDensity
 
 from .served import match_of
+
+MOST_VERIFIED = 5  # items whose matched places are explained
+DIGITS = 4  # of a coordinate
+
+Places = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class VerifiedPhoto:
+    """A catalogue photo with the places where it shows the same as the query.
+
+    Places are (x, y), as shares of the width and height of each photo.
+    """
+
+    item_id: str
+    photo_id: str
+    inliers: int  # number of places; 0 if so few agree that they do not count
+    query: Places
+    photo: Places
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the photo as plain JSON values."""
+        return {**vars(self), "query": [list(p) for p in self.query], "photo": [list(p) for p in self.photo]}
 
 
 def explanation_of(
@@ -29,3 +55,26 @@ def explanation_of(
         "items": gallery.items,
         "index": gallery.index()["kind"],
     }
+
+
+def verified_photos(
+    bundle: Bundle, gallery: GalleryProtocol, features: bytes | None, neighbours: Sequence[Neighbour]
+) -> list[dict[str, Any]] | None:
+    """Return the places where a query with these features agrees with the photos of its nearest items.
+
+    Photos that were removed meanwhile are left out. None if the bundle does not verify matches.
+    """
+    if bundle.verifier is None or features is None:
+        return None
+    found = []
+    for neighbour in neighbours[:MOST_VERIFIED]:
+        stored = gallery.features_of(neighbour.photo_id)
+        if stored is not None:
+            points = bundle.verifier.matches(features, stored)
+            places = _places(points.query), _places(points.photo)
+            found.append(VerifiedPhoto(neighbour.item_id, neighbour.photo_id, len(points), *places).to_dict())
+    return found
+
+
+def _places(shares: NDArray[np.float64]) -> Places:
+    return tuple((round(x, DIGITS), round(y, DIGITS)) for x, y in shares.tolist())

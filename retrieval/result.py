@@ -57,7 +57,7 @@ class SearchResult:
     p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     photos: int = 1  # different photos of the query
     threshold_photos: int = 1  # of the queries that the threshold was set for
-    timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # per stage: decode, embed, search
+    timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # decode, embed, search, describe, verify
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)
 

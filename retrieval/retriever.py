@@ -16,7 +16,7 @@ from index.location import open_gallery
 from index.neighbours import Neighbour
 from index.photo_groups import mean_vectors
 from index.protocol import GalleryProtocol
-from index.shell import command
+from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
@@ -26,12 +26,14 @@ from retrieval.threshold.several_photos import check_several
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
-from .errors import BundleMismatch, GalleryError, ImageRefused
+from .compatibility import require_match
+from .errors import GalleryError, ImageRefused
 from .gallery_points import GalleryPoints, measured_photos
 from .images import Source
 from .query_photo import QueryPhoto
 from .result import REVIEW_P, SearchResult
 from .served import Served
+from .timed_verifier import TimedVerifier
 
 
 class Retriever:
@@ -46,6 +48,10 @@ class Retriever:
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
         self._points = GalleryPoints(bundle, gallery)
+        self._timer = None if bundle.verifier is None else TimedVerifier(bundle.verifier)
+        self._distance_form = (
+            bundle.distance_form if self._timer is None else VerifiedDistance(bundle.base_form, self._timer)
+        )
         self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
         self._closed = False
@@ -106,7 +112,8 @@ class Retriever:
         where:
             Filter over the gallery's declared columns (`index.filters`).
         explain:
-            Add an explanation to the result. This costs a second search, by the plain distance.
+            Add an explanation to the result: a second search by the plain distance and, if the bundle verifies matches,
+            the places where the photo agrees with those of the nearest items.
         review:
             Largest p-value of the items beyond the threshold that are returned for review, 0 to 1. There are none if
             the threshold was not set in this gallery. The list may be incomplete, unlike the matches.
@@ -148,12 +155,19 @@ class Retriever:
         decoded = time.perf_counter()
         made = self.embedder.embed_pixels(pixels)
         embedded = time.perf_counter()
-        served, found = self._neighbours(made.vectors, top_k, where)
+        served, found = self._neighbours(made.vectors, top_k, where, features=[photo.features or b"" for photo in read])
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
+        if self._timer is not None:
+            described, verified = sum(photo.seconds for photo in read), self._timer.take()
+            stages |= {"decode": stages["decode"] - described, "describe": described}
+            stages |= {"search": stages["search"] - verified, "verify": verified}
         shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
         each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(found)))
         answers = Answers(self.bundle, self.gallery, where, explain, review)
-        results = (answers.answer(photo, neighbours, served) for photo, neighbours in zip(each, found, strict=True))
+        results = (
+            answers.answer(query, neighbours, served, features=photo.features)
+            for query, photo, neighbours in zip(each, read, found, strict=True)
+        )
         return [
             photo
             if isinstance(photo, ImageRefused)
@@ -205,7 +219,13 @@ class Retriever:
             raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
 
     def _neighbours(
-        self, vectors: NDArray[np.float32], top_k: int, where: str | None, *, photos: int = 1
+        self,
+        vectors: NDArray[np.float32],
+        top_k: int,
+        where: str | None,
+        *,
+        photos: int = 1,
+        features: Sequence[bytes] | None = None,
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with the vectors (n, d) of queries of some photos; return what decides about them, and the items."""
         points: list[dict[int, OperatingPoint]] = []
@@ -216,7 +236,7 @@ class Retriever:
             return point.threshold if point.decides else math.inf  # every distance ranks
 
         version, found = self.gallery.search_version(
-            vectors, top_k, where=where, distance_form=self.bundle.distance_form, within=within
+            vectors, top_k, where=where, distance_form=self._distance_form, within=within, features=features
         )
         return self._points.of_version(version, points[-1], photos), found
 
@@ -242,12 +262,3 @@ class Retriever:
         if items not in self._forecasts:
             self._forecasts = {items: fpir_forecast(self.bundle, items)}
         return self._forecasts[items]
-
-
-def require_match(bundle: Bundle, gallery: GalleryProtocol) -> None:
-    """Raise BundleMismatch if another model made the gallery's vectors."""
-    if gallery.embedding_id != bundle.embedding_id:
-        raise BundleMismatch(
-            f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}",
-            remedy=f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}",
-        )

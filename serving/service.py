@@ -21,6 +21,7 @@ from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
 from retrieval.bundle.served_point import threshold_status
 from retrieval.catalogue.photos import UploadedPhoto
+from retrieval.compatibility import require_match
 from retrieval.errors import GalleryLocked, RetrievalError
 from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -244,6 +245,7 @@ class Service:
         with self.writer() as gallery:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
+            require_match(retriever.bundle, gallery, to_add=True)
             replaced = gallery.photo(photo_id) is not None
             write_batch(gallery, batch, actor=CALLER.get().actor)
             return replaced, gallery.version

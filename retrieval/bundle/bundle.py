@@ -6,6 +6,8 @@ bundle/
   cohort.npz      reference photos for the local-density correction, if the distance uses it
   calibration.npz the searches that the threshold was chosen on
   fitted.npz      hashes of the items and photos that the model was fitted on
+  verification.npz   settings and vocabulary of the geometric verification, if the distance uses it
+  calibration_features.npz   local features of the calibration photos, if the distance uses verification
   golden.npz      the model's output for a synthetic image on the machine that exported it
   report.html     plots of the threshold's behaviour and the strength of its evidence
   signature.json  if signed: the public key and the signature of bundle_id
@@ -30,8 +32,11 @@ from typing import Any
 from index.distance import PLAIN, DistanceForm
 from index.segments import sync_folder
 from index.shell import command
+from index.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError
 from retrieval.images import Preprocessing
+from retrieval.verification.opencv import import_opencv
+from retrieval.verification.verifier import GeometricVerifier
 
 from .calibration_set import CalibrationSet
 from .embedder import Embedder
@@ -39,12 +44,14 @@ from .fitted import Fitted
 from .golden import check_golden
 from .local_density import LocalDensity, pack_cohort, unpack_distance_form
 from .operating_point import OperatingPoint
+from .photo_features import unpack_features
 from .providers import CPU, FP32
 from .signing import SIGNATURE, check_signature
 
-FORMAT = 2
+FORMAT, VERIFIED_FORMAT = FORMATS = 2, 3  # programs that do not know verification must not open such a bundle
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
 CALIBRATION, REPORT, GOLDEN, FITTED = "calibration.npz", "report.html", "golden.npz", "fitted.npz"
+VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.npz"
 
 
 class Bundle:
@@ -72,7 +79,9 @@ class Bundle:
         self.threshold = self.operating_point.threshold
         cohort = self.read(COHORT) if COHORT in manifest["files"] else None
         self.base_form = unpack_distance_form(manifest["distance"], cohort)
-        self.distance_form = self.base_form
+        self.verifier = self._verifier()
+        verified = None if self.verifier is None else VerifiedDistance(self.base_form, self.verifier)
+        self.distance_form: DistanceForm = verified or self.base_form
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
@@ -80,7 +89,8 @@ class Bundle:
 
         If `trust` lists public key files, one of the keys must have signed the bundle, and every file is checked.
         Raises BundleError if the path is not a bundle or has another format, BundleCorrupt if a file was changed,
-        and BundleUntrusted if none of the keys signed it.
+        BundleUntrusted if none of the keys signed it, and MissingDependency if the bundle verifies matches and the
+        extra `verify` is not installed.
         """
         path = Path(path).resolve()  # a symbolic link may be redirected later
         manifest = _read_manifest(path)
@@ -104,6 +114,24 @@ class Bundle:
             )
         return data
 
+    def _verifier(self) -> GeometricVerifier | None:
+        """Return the geometric verifier, None if the distance uses none."""
+        if VERIFICATION not in self.manifest["files"]:
+            return None
+        import_opencv()
+        return GeometricVerifier.unpack(self.read(VERIFICATION))
+
+    @property
+    def features_key(self) -> str:
+        """What decides the local features of a photo, "" if the bundle does not verify matches."""
+        return "" if self.verifier is None else self.verifier.features_key
+
+    @cached_property
+    def calibration_features(self) -> dict[str, bytes]:
+        """The local features of the calibration photos by photo id, empty if the bundle does not verify matches."""
+        stored = CALIBRATION_FEATURES in self.manifest["files"]
+        return unpack_features(self.read(CALIBRATION_FEATURES)) if stored else {}
+
     @cached_property
     def calibration(self) -> CalibrationSet | None:
         """The searches that the threshold was chosen on, None if the bundle stores none."""
@@ -118,6 +146,7 @@ class Bundle:
     def draws_id(self) -> str:
         """An identifier of everything that draws depend on. Bundles that differ only in the threshold share it."""
         files = [self.manifest["files"].get(name, "") for name in (CALIBRATION, FITTED)]
+        files += [self.manifest["files"][name] for name in (CALIBRATION_FEATURES,) if name in self.manifest["files"]]
         return _hash(json.dumps([self.embedding_id, self.distance_form.key, *files]).encode())
 
     @property
@@ -137,6 +166,7 @@ class Bundle:
             threads=threads,
             provider=self.provider,
             precision=self.precision,
+            describer=self.verifier,
         )
         if GOLDEN in self.manifest["files"]:
             check_golden(embedder, self.read(GOLDEN))
@@ -167,20 +197,19 @@ def write_bundle(
     path = Path(path)
     check_new(path)
     for name in files or {}:
-        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, SIGNATURE):
+        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, VERIFICATION, SIGNATURE):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
-    contents = {MODEL: model.read_bytes(), **(files or {})}
-    if isinstance(distance_form, LocalDensity):
-        contents[COHORT] = pack_cohort(distance_form.cohort)
+    base, of_distance = _pack_distance(distance_form)
+    contents = {MODEL: model.read_bytes(), **(files or {}), **of_distance}
     deciding = {"preprocessing": preprocessing.to_dict(), "precision": precision, "dim": dim}
     named = {} if provider is None else {"provider": provider}
     beyond = {} if provider == CPU else named  # the CPU is left out: galleries of older versions stay valid
     manifest: dict[str, Any] = {
-        "format_version": FORMAT,
+        "format_version": VERIFIED_FORMAT if VERIFICATION in contents else FORMAT,
         "embedding_id": _hash(_canonical({"model": _hash(contents[MODEL]), **deciding, **beyond})),
         **deciding,
         **named,
-        "distance": distance_form.to_dict() if isinstance(distance_form, LocalDensity) else {"form": PLAIN.key},
+        "distance": base.to_dict() if isinstance(base, LocalDensity) else {"form": PLAIN.key},
         "operating_point": operating_point.to_dict(),
         "evidence": dict(evidence or {}),
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
@@ -204,6 +233,19 @@ def write_bundle(
     return Bundle.open(path)
 
 
+def _pack_distance(form: DistanceForm) -> tuple[DistanceForm, dict[str, bytes]]:
+    """Return the base form of a distance and its files; raise BundleError if a bundle cannot store its verifier."""
+    files = {}
+    if isinstance(form, VerifiedDistance):
+        if not isinstance(form.verifier, GeometricVerifier):
+            raise BundleError(f"a bundle cannot store the verifier {type(form.verifier).__name__}")
+        files[VERIFICATION] = form.verifier.pack()
+        form = form.base
+    if isinstance(form, LocalDensity):
+        files[COHORT] = pack_cohort(form.cohort)
+    return form, files
+
+
 def check_new(path: Path) -> None:
     """Raise BundleError if a path exists."""
     if path.exists():
@@ -220,8 +262,9 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         version, claimed = manifest["format_version"], manifest["bundle_id"]
     except (ValueError, KeyError, TypeError) as error:
         raise BundleCorrupt(f"{path / MANIFEST} is damaged: {error!r}", remedy="Export the bundle again") from error
-    if version != FORMAT:
-        raise BundleError(f"{path} has format {version}, this program reads {FORMAT}", remedy="Export it again")
+    if version not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        raise BundleError(f"{path} has format {version}, this program reads {known}", remedy="Export it again")
     rest = {key: value for key, value in manifest.items() if key != "bundle_id"}
     if _hash(_canonical(rest)) != claimed:
         raise BundleCorrupt(

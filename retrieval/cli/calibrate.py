@@ -96,7 +96,7 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.read import read_catalogue
-    from retrieval.retriever import require_match
+    from retrieval.compatibility import require_match
     from retrieval.threshold.feedback import read_feedback
     from retrieval.threshold.gallery_calibration import propose
     from retrieval.threshold.verdicts import weigh

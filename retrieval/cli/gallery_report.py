@@ -29,7 +29,7 @@ def gallery_report(bundle: Path, path: Path, output: Path) -> None:
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import served_point
-    from retrieval.retriever import require_match
+    from retrieval.compatibility import require_match
     from retrieval.threshold.gallery_report.data import GalleryReport
     from retrieval.threshold.gallery_report.page import render_gallery_report
 

@@ -32,6 +32,9 @@ Folder = click.Path(path_type=Path)
     show_default=True,
     help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
 )
+@click.option(
+    "--explain", is_flag=True, help="Also say how many details agree; with --json, add all details behind the result."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def search(
     bundle: Path,
@@ -41,6 +44,7 @@ def search(
     top_k: int,
     where: str | None,
     review: float,
+    explain: bool,
     as_json: bool,
 ) -> None:
     """Search for the catalogue item that a photo shows, or several photos of one thing with --together.
@@ -52,7 +56,7 @@ def search(
 
     \b
     Example:
-      retrieval search bundles/shop galleries/shop query.jpg
+      retrieval search bundles/shop galleries/shop query.jpg --explain
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --together
     """
     from retrieval.retriever import Retriever
@@ -61,9 +65,9 @@ def search(
         raise InvalidParameter("IMAGE", "be one photo", len(images), remedy="Pass --together if all show one thing")
     with Retriever.open(bundle, gallery) as retriever:
         if together:
-            result = retriever.search_photos(images, top_k=top_k, where=where, review=review)
+            result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)
         else:
-            result = retriever.search(images[0], top_k=top_k, where=where, review=review)
+            result = retriever.search(images[0], top_k=top_k, where=where, review=review, explain=explain)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
         return
@@ -93,6 +97,8 @@ def lines(result: SearchResult, *, filtered: bool) -> Iterator[str]:
         yield "For review, beyond the threshold:"
     for match in result.review:
         yield f"     {_line(match)}"
+    for photo in (result.explanation or {}).get("verified") or ():
+        yield f"{photo['inliers']} details agree with {photo['photo_id']} ({photo['item_id']})."
     if result.p_value_without_filter and result.nearest is not None:
         yield "How often an unknown item comes as close was measured without the filter."
 

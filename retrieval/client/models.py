@@ -32,6 +32,20 @@ class Unreachable(RetrievalError):
 
 
 @dataclass(frozen=True)
+class VerifiedPhoto:
+    """A gallery photo with the places where it shows the same as the query.
+
+    A place is (x, y), as shares of the width and height of the photo.
+    """
+
+    item_id: str
+    photo_id: str
+    inliers: int  # number of places; 0 if so few agree that they do not count
+    query: tuple[tuple[float, ...], ...]
+    photo: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
 class Explanation:
     """Details behind an answer."""
 
@@ -42,6 +56,7 @@ class Explanation:
     photos: int
     items: int
     index: str
+    verified: tuple[VerifiedPhoto, ...] | None = None  # of the nearest items; None without verification
 
 
 @dataclass(frozen=True)

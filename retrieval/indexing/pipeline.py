@@ -33,8 +33,8 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
 from retrieval.catalogue.remote import RemotePhoto
+from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
-from retrieval.retriever import require_match
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.several_photos import measure_again
@@ -105,7 +105,7 @@ def index_catalogue(
     A gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
     measures it, and tightens it if `sync` says so and the new photos require it.
 
-    Raises BundleMismatch if another model made the gallery, and GalleryLocked if another process is writing.
+    Raises BundleMismatch if another model made the gallery or features, and GalleryLocked if another process writes.
     """
     if engine not in ENGINES:
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
@@ -116,10 +116,10 @@ def index_catalogue(
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
     with (
-        open_or_create(gallery_place, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery,
+        _opened(bundle, gallery_place) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
-        require_match(bundle, gallery)
+        require_match(bundle, gallery, to_add=True)
         gallery.lock()  # the plan is of the gallery that it is applied to
         anchor = GalleryAnchor(bundle, tighten=sync.tighten)
         follows = anchor.follow(gallery)
@@ -140,6 +140,12 @@ def index_catalogue(
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)
     return report
+
+
+def _opened(bundle: Bundle, place: str | Path) -> GalleryProtocol:
+    """Open or create a gallery; one for a bundle that verifies matches keeps the local features of its photos."""
+    ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
+    return open_or_create(place, dim=bundle.dim, **ids)
 
 
 def plan_catalogue(

@@ -30,7 +30,7 @@ class Embedding:
         self._embedder = Bundle.open(bundle).embedder(threads=1)
 
     def __call__(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return one record per photo: number, hash, vector, thumbnail, and reason if it was refused."""
+        """Return one record per photo: number, hash, vector, thumbnail, features, and reason if it was refused."""
         numbers = [int(number) for number in columns["number"]]
         photos = {number: _photo(line) for number, line in zip(numbers, columns["photo"], strict=True)}
         known = {
@@ -47,6 +47,7 @@ class Embedding:
                 "vector": vector.tobytes(),
                 "hash": batch.hashes[place],
                 "thumbnail": batch.thumbnails[place],
+                "features": batch.features[place] if batch.features else b"",
             }
         for photo_id, error in batch.refused:
             records[number_of[photo_id]]["refused"] = error.message
@@ -106,13 +107,15 @@ def _batch(columns: Mapping[str, Any], photos: Sequence[Photo]) -> Batch:
             batch.photos.append(photo)
             batch.hashes.append(str(columns["hash"][place]))
             batch.thumbnails.append(bytes(columns["thumbnail"][place]))
+            features = bytes(columns["features"][place])
+            batch.features += [features] if features else []
             vectors.append(np.frombuffer(columns["vector"][place], dtype=np.float32))
     batch.vectors = np.stack(vectors) if vectors else None
     return batch
 
 
 def _record(number: int) -> dict[str, Any]:
-    return {"number": number, "hash": "", "vector": b"", "thumbnail": b"", "refused": ""}
+    return {"number": number, "hash": "", "vector": b"", "thumbnail": b"", "features": b"", "refused": ""}
 
 
 def _line(photo: Photo) -> dict[str, Any]:

@@ -112,6 +112,7 @@ def write_batch(
             for photo, digest in zip(batch.photos, batch.hashes, strict=True)
         ],
         thumbnails=batch.thumbnails,
+        features=batch.features or None,
         upsert=True,
         actor=actor,
     )

@@ -23,10 +23,10 @@ from index.gallery import Gallery
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import served_point
+from retrieval.compatibility import require_match
 from retrieval.errors import CalibrationError
 from retrieval.html import document, picture
 from retrieval.metrics.item_distances import ItemDistances
-from retrieval.retriever import require_match
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 

@@ -140,7 +140,7 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
 def _together(bundle: Path, gallery: Path) -> str:
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
-    from retrieval.retriever import require_match
+    from retrieval.compatibility import require_match
 
     with Gallery.open(gallery, read_only=True) as opened:
         require_match(Bundle.open(bundle, verify=False), opened)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -10,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from index.arrays import load_arrays
 from index.contents import POINT
 from index.drawable import Drawable
 from index.draws import Probes
@@ -23,14 +21,13 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
-from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, UNKNOWN, GalleryRates
+from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .labelled_queries import QUERIES, by_source, pack_queries, read_queries
 from .query_shift import Shift, gallery_shift
 from .several_photos import check_several
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
-UNKNOWN_ITEM = "unknown item of the photo {}"
-QUERIES = "labelled queries"  # name under which a gallery keeps the vectors of labelled queries
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class GalleryAnchor:
         """
         if together > 1:
             check_several(self.bundle)
-        queries = read_queries(gallery) if labelled is None else labelled
+        queries = read_queries(gallery, self.bundle.features_key) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
@@ -182,7 +179,7 @@ class GalleryAnchor:
         points = {count: each.point for count, each in measured.items() if each.point is not None}
         contents[POINT] = pack_points(before, self.bundle, anchored.point, points)
         if labelled is not None:
-            contents[QUERIES] = _pack_probes(labelled)
+            contents[QUERIES] = pack_queries(labelled, self.bundle.features_key)
         gallery.keep(contents, action)
 
     @cached_property
@@ -192,7 +189,16 @@ class GalleryAnchor:
             return {}
         items = [str(label) for label in calibration.scores.labels]
         found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
-        return found if calibration.gallery is None else {**found, REFERENCE: calibration.gallery}
+        if calibration.gallery is not None:
+            found[REFERENCE] = calibration.gallery
+        return {name: self._with_features(probes) for name, probes in found.items()}
+
+    def _with_features(self, probes: Probes) -> Probes:
+        """Return photos of the bundle with their local features, if the bundle verifies matches."""
+        if self.bundle.verifier is None:
+            return probes
+        stored = self.bundle.calibration_features
+        return replace(probes, features=[stored[photo_id] for photo_id in probes.ids])
 
 
 def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
@@ -207,37 +213,6 @@ def keeps_target(draws: KeptDraws, point: OperatingPoint) -> bool:
         <= point.target_fpir + TOLERANCE
         for name, source in rates.sources.items()
     )
-
-
-def read_queries(gallery: Drawable) -> Probes | None:
-    """Return the labelled queries that a gallery keeps, None if there are none."""
-    content = gallery.kept(QUERIES)
-    if content is None:
-        return None
-    arrays = load_arrays(content)
-    return Probes(arrays["vectors"], arrays["ids"].tolist(), arrays["items"].tolist())
-
-
-def by_source(queries: Probes) -> dict[str, Probes]:
-    """Return labelled queries by source: LABELLED, and UNKNOWN where the item id is empty.
-
-    Each photo of an unknown item counts as an item of its own.
-    """
-    sources = {}
-    for source in (LABELLED, UNKNOWN):
-        rows = [row for row, item in enumerate(queries.items) if (item == "") == (source == UNKNOWN)]
-        if rows:
-            ids = [queries.ids[row] for row in rows]
-            items = [queries.items[row] or UNKNOWN_ITEM.format(queries.ids[row]) for row in rows]
-            features = [queries.features[row] for row in rows] if queries.features else ()
-            sources[source] = Probes(queries.vectors[rows], ids, items, features)
-    return sources
-
-
-def _pack_probes(probes: Probes) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, vectors=probes.vectors, ids=np.array(probes.ids, dtype=str), items=np.array(probes.items, dtype=str))
-    return file.getvalue()
 
 
 def describe(point: OperatingPoint) -> list[str]:

@@ -23,7 +23,8 @@ from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
 from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
-from .gallery_anchor import Anchored, GalleryAnchor, read_queries
+from .gallery_anchor import Anchored, GalleryAnchor
+from .labelled_queries import read_queries
 from .several_photos import anchored_several, describe_several
 from .stored_searches import ChangedAnswers, stored_searches
 from .verdicts import FeedbackCaps, weigh
@@ -181,7 +182,8 @@ def propose(
     caps = FeedbackCaps.of(before)
     caps = caps if tally is None else caps.with_verdicts(tally, target)
     anchor = GalleryAnchor(bundle)
-    draws = anchor.draws(gallery, labelled=labelled if labelled is not None else read_queries(gallery))
+    queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
+    draws = anchor.draws(gallery, labelled=queries)
     anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
     if anchored.point is not None:
         anchored = replace(anchored, point=caps.kept_with(anchored.point))
@@ -223,4 +225,5 @@ def _embed(bundle: Bundle, photos: Sequence[Photo], indexed: Collection[str]) ->
             remedy="Label photos that users took and that are not in the gallery",
         )
     ids, items = ([getattr(whole.photos[place], name) for place in kept] for name in ("photo_id", "item_id"))
-    return Probes(whole.vectors[kept], ids, items), refused
+    features = [whole.features[place] for place in kept] if whole.features else ()
+    return Probes(whole.vectors[kept], ids, items, features), refused

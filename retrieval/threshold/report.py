@@ -58,6 +58,7 @@ class ReportData:
     pair_opis: Mapping[tuple[float, float], Opis] = field(default_factory=dict)  # by FAR range, the default range first
     photos: Callable[[str], Sequence[bytes]] = lambda _: ()  # returns a few JPEGs of an item
     beside_fp32: Sequence[Mapping[str, Any]] = ()  # metrics of fp32 on the CPU and of the exported model
+    verification: str = ""  # what geometric verification gains and costs, in sentences
 
 
 def render_report(data: ReportData) -> str:
@@ -112,7 +113,7 @@ def render_report(data: ReportData) -> str:
     title = "How far this threshold can be believed"
     body = (
         f"<h1>{title}</h1>{_status(data.point)}{figure_grid(figures)}{_worst(data)}"
-        f"{_tried(data.distances_tried)}{_beside(data.beside_fp32)}{_evidence(data.point)}"
+        f"{_tried(data.distances_tried)}{_verification(data.verification)}{_beside(data.beside_fp32)}{_evidence(data.point)}"
     )
     return document(title, style=STYLE, body=body)
 
@@ -157,6 +158,10 @@ def _tried(tried: Sequence[Mapping[str, Any]]) -> str:
         "the plain one where nothing is gained. The first is used.</p>"
         + table(("distance", "FNIR", "OPIS of searches"), rows, marks=marks)
     )
+
+
+def _verification(text: str) -> str:
+    return f"<h2>Verification of matches</h2><p>{html.escape(text)}</p>" if text else ""
 
 
 def variant_cells(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from retrieval.arguments import MOST_TOGETHER
 
+from .examples import ANSWER
 from .fields import Base64, Fields, ThresholdStatus, TopK, Verdict, Where
 
 MOST_IMAGES = 64  # per batch
@@ -82,6 +83,19 @@ class MatchOut(BaseModel):
     )
 
 
+class VerifiedOut(BaseModel):
+    """A gallery photo with the places where it shows the same as the query.
+
+    A place is [x, y], as shares of the width and height of the photo.
+    """
+
+    item_id: str
+    photo_id: str
+    inliers: int = Field(description="Number of places; 0 if so few agree that they do not count.")
+    query: list[tuple[float, float]] = Field(description="Places in the photo that was sent.")
+    photo: list[tuple[float, float]] = Field(description="The same places in the gallery photo.")
+
+
 class Explanation(BaseModel):
     """Details behind an answer."""
 
@@ -92,49 +106,16 @@ class Explanation(BaseModel):
     photos: int
     items: int
     index: str = Field(description="Kind of the candidate index.")
+    verified: list[VerifiedOut] | None = Field(
+        default=None,
+        description="Verification of the nearest items, up to five; null if the bundle does not verify matches.",
+    )
 
 
 class Answer(BaseModel):
     """The answer to one photo, or to several photos of one thing."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "decision": "match",
-                    "reason": "",
-                    "matches": [
-                        {
-                            "item_id": "mug-12",
-                            "photo_id": "mugs/12-a.jpg",
-                            "distance": 0.41,
-                            "metadata": {"brand": "Arzberg"},
-                        }
-                    ],
-                    "nearest": {
-                        "item_id": "mug-12",
-                        "photo_id": "mugs/12-a.jpg",
-                        "distance": 0.41,
-                        "metadata": {"brand": "Arzberg"},
-                    },
-                    "threshold": 0.55,
-                    "nearest_distance": 0.41,
-                    "margin": 0.14,
-                    "certainty": 21.4,
-                    "request_id": "4c1d5a0e",
-                    "timings_ms": {"queue": 0.1, "decode": 2.3, "embed": 7.9, "search": 0.4},
-                    "bundle_id": "9f0a…",
-                    "gallery_version": 12,
-                    "threshold_status": "certified",
-                    "review": [],
-                    "p_value_without_filter": False,
-                    "photos": 1,
-                    "threshold_photos": 1,
-                    "explanation": None,
-                }
-            ]
-        }
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [ANSWER]})
 
     decision: Literal["match", "no_match", "ranked"] = Field(
         description="ranked: there is no threshold yet, so the nearest items are listed without a decision."
@@ -156,7 +137,9 @@ class Answer(BaseModel):
     )
     certainty: float = Field(description="How sure the model is of the photo, against `explanation.min_certainty`.")
     request_id: str
-    timings_ms: dict[str, float] = Field(description="queue, decode, embed, search.")
+    timings_ms: dict[str, float] = Field(
+        description="queue, decode, embed, search; describe and verify if the bundle verifies matches."
+    )
     bundle_id: str
     gallery_version: int
     threshold_status: ThresholdStatus

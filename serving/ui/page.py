@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 
 from retrieval.errors import ImageRefused, ImageUnreadable, MissingDependency, RetrievalError
 from retrieval.images import Source, crop, open_image, read_file
+from retrieval.places_svg import STYLE as PLACES
 from retrieval.result import RANKED
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import RIGHT, UNKNOWN, WRONG
@@ -31,6 +32,7 @@ from .page_events import EVENT, SessionAnswer, SessionAnswers, events_of
 from .page_html import WAITING, answer_html, banner, example_label, example_labels_html, header_html, shown_items
 from .page_routes import page_routes
 from .uploads import Uploads
+from .verified_html import AskedPhoto
 
 if TYPE_CHECKING:
     import gradio
@@ -91,6 +93,7 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
         run_history=False,  # no photos in browser storage
         ssr_mode=False,
         css_paths=[STYLE],
+        css=PLACES,
         head=f"<script>{SCRIPT.read_text()}</script>",
         theme=_theme(),
         footer_links=[],
@@ -153,14 +156,16 @@ async def _search(
         image: Source = await to_thread.run_sync(uploads.read, token, event.client)
         if tuple(box) != WHOLE_PHOTO:
             image, _ = await service.pool.run(partial(_part_of, image, box))
-        result = await service.search(image, top_k=TOP_K, any_review=True, request_id=event.request_id)
+        explain = service.retriever.bundle.verifier is not None  # to draw the places that agree
+        result = await service.search(image, top_k=TOP_K, any_review=True, explain=explain, request_id=event.request_id)
     except (ImageRefused, NoSuchThing, Busy) as error:
         event.status = problem_response(error).status_code
         return banner("refused", "This photo cannot be searched", str(error)), None
+    page = answer_html(result, AskedPhoto(token, tuple(box)))
     if result.nearest is None or result.decision == RANKED:
-        return answer_html(result), None
+        return page, None
     items = tuple(match.item_id for match in shown_items(result))
-    return answer_html(result), SessionAnswer(event.request_id, items, items[0] if result.matches else "")
+    return page, SessionAnswer(event.request_id, items, items[0] if result.matches else "")
 
 
 def _part_of(source: Source, box: Sequence[float]) -> Source:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, REVIEW_P, Match, SearchResult, p_value_words
 from retrieval.retriever import Retriever
+
+from .page_links import thumbnail_url
+from .verified_html import AskedPhoto, verified_html
 
 REVIEWED = 6  # largest number of candidates for review that are shown
 NO_MATCH = "No confident match"
@@ -90,7 +92,7 @@ def shown_items(result: SearchResult) -> tuple[Match, ...]:
     return result.review[:REVIEWED] or (result.nearest,)
 
 
-def answer_html(result: SearchResult) -> str:
+def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
     """Return the answer to one photo: the match, or the closest items without a claim about the catalogue."""
     shown = shown_items(result)
     if not shown:
@@ -112,10 +114,10 @@ def answer_html(result: SearchResult) -> str:
     others = (
         f"<details class='r-others'><summary>{review} more, less close</summary>{cards(count, len(shown))}</details>"
     )
-    title = f"This is {title_of(shown[0])}"
-    return (
-        banner("match", title, text) + f'<div class="r-found">{cards(0, count)}</div>{others if review else ""}{LEGEND}'
-    )
+    title = title_of(shown[0])
+    same = "" if asked is None else verified_html(result, asked, title)
+    found = f'<div class="r-found">{cards(0, count)}</div>{same}{others if review else ""}'
+    return banner("match", f"This is {title}", text) + found + LEGEND
 
 
 def _no_match_text(result: SearchResult, count: int) -> str:
@@ -149,11 +151,6 @@ def title_of(match: Match) -> str:
     """Return an item's display name: its metadata `name`, or its id."""
     name = match.metadata.get("name")
     return name if isinstance(name, str) and name.strip() else match.item_id
-
-
-def thumbnail_url(photo_id: str) -> str:
-    """Return the URL of a thumbnail, relative to the page."""
-    return f"v1/thumbnails/{quote(photo_id, safe='')}"  # quotes slashes too: a browser would resolve `..`
 
 
 def _card(match: Match, number: int, result: SearchResult, scale: float) -> str:

@@ -72,6 +72,10 @@ class PhotoReader:
         """Return uint8 (n, size, size, 3), with the preprocessing that serves."""
         return np.stack([center_crop_resize(self._exact(position), self._preprocessing) for position in positions])
 
+    def image(self, position: int) -> Image.Image:
+        """Return an upright RGB photo, cropped to its bbox, at the size at which it is decoded for the model."""
+        return self._exact(position)
+
     def publish(self) -> None:
         """Make what this process wrote to `cache_dir` visible to other processes and later runs."""
         if self._disk is not None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from index.distance import PLAIN, DistanceForm
+from index.verified import VerifiedDistance
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import (
@@ -23,6 +24,7 @@ from retrieval.metrics.identification import (
     threshold_at_fpir,
 )
 from retrieval.metrics.ranks import map_at_r, r_precision, recall_at_k
+from retrieval.metrics.verified_scores import SearchSide, verified_scores
 from training.data.splits import EvaluationProtocol, query_and_gallery, side
 
 from .pair_counts import pair_counter
@@ -46,9 +48,19 @@ def make_evaluation_split(
 
 
 def score_split(
-    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, *, distance_form: DistanceForm = PLAIN
+    split: EvaluationSplit,
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    *,
+    distance_form: DistanceForm = PLAIN,
+    features: Sequence[bytes] = (),
 ) -> SearchScores:
-    """Return each query's distances to its own item and to the nearest other item. No photo matches itself."""
+    """Return each query's distances to its own item and to the nearest other item. No photo matches itself.
+
+    A verified distance needs the local features of all photos.
+    """
+    if isinstance(distance_form, VerifiedDistance):
+        return verified_scores(*search_sides(split, vectors, labels, features), distance_form)
     return search_scores(
         vectors[split.queries],
         labels[split.queries],
@@ -58,6 +70,17 @@ def score_split(
         gallery_ids=split.gallery,
         distance_form=distance_form,
     )
+
+
+def search_sides(
+    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, features: Sequence[bytes]
+) -> tuple[SearchSide, SearchSide]:
+    """Return the queries and the gallery of a split with their local features."""
+    queries, gallery = (
+        SearchSide(vectors[part], labels[part], [features[i] for i in part.tolist()], part)
+        for part in (split.queries, split.gallery)
+    )
+    return queries, gallery
 
 
 def rank_metrics(split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray) -> dict[str, float]:

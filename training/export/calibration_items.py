@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from index.distance import accepts
+from index.distance import DistanceForm, accepts
 from index.draws import Probes
+from index.verified import VerifiedDistance
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.photo_features import pack_features
 from retrieval.catalogue.read import Photo
 from retrieval.images import open_image, thumbnail
 from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
@@ -22,6 +24,8 @@ from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split,
 
 from .exported_models import ExportedModel, ModelExporter, embed_with_torch
 from .onnx_embedding import embed_with_onnx
+from .remembered_inliers import RememberedInliers
+from .verification import NOT_VERIFIED, VerificationChoice, describe_photos
 
 FAR_RANGES = (FAR_RANGE, (1e-4, 1e-3), (1e-3, 1e-2), (1e-2, 5e-2), (1e-1, 3e-1))  # of pairs, in the report
 PICTURES = 4  # photos per item in the report
@@ -39,19 +43,29 @@ class CalibrationItems:
     appearances: np.ndarray  # (n, statistics)
     searches: SearchScores
     raw: np.ndarray  # (n, d) by torch, before whitening
+    verification: VerificationChoice
+    distance_form: DistanceForm
+    features: Sequence[bytes] = ()  # local features of each photo, if the distance is verified
 
     @classmethod
-    def embed(cls, exporter: ModelExporter, model: ExportedModel) -> CalibrationItems:
+    def embed(
+        cls, exporter: ModelExporter, model: ExportedModel, verification: VerificationChoice = NOT_VERIFIED
+    ) -> CalibrationItems:
         """Embed the photos of a run's calibration items with an exported model and search among them."""
         run = exporter.run
         photos = photos_in_protocol(run.photos(), run.splits.calibration, run.protocol)
         split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
         embeddings, appearances = embed_with_onnx(model.embedder, photos)
         labels = np.array([photo.item_id for photo in photos])
-        searches = score_split(split, embeddings.vectors, labels, distance_form=model.choice.distance_form)
+        form, features = model.choice.distance_form, []
+        if verification.verifier is not None:
+            form = VerifiedDistance(form, RememberedInliers(verification.verifier))
+            features = describe_photos(verification.verifier, photos, run.preprocessing)
+        searches = score_split(split, embeddings.vectors, labels, distance_form=form, features=features)
         certainties = embeddings.certainties[split.queries]
         raw = embed_with_torch(run, exporter.model, photos).vectors
-        return cls(photos, split, model, embeddings.vectors, certainties, appearances, searches, raw)
+        rest = (appearances, searches, raw, verification, form, features)
+        return cls(photos, split, model, embeddings.vectors, certainties, *rest)
 
     @property
     def item_ids(self) -> list[str]:
@@ -69,8 +83,9 @@ class CalibrationItems:
 
         Those are queries whose own item, or another one, is accepted with one of the two models only.
         """
-        form = self.model.choice.distance_form
-        other = score_split(self.split, self.model.whitened(self.raw), np.array(self.item_ids), distance_form=form)
+        vectors, labels = self.model.whitened(self.raw), np.array(self.item_ids)
+        form, features = self.distance_form, self.features
+        other = score_split(self.split, vectors, labels, distance_form=form, features=features)
         own = accepts(self.searches.own, threshold) != accepts(other.own, threshold)
         impostor = accepts(self.searches.impostor, threshold) != accepts(other.impostor, threshold)
         return int((own | impostor).sum())
@@ -84,8 +99,16 @@ class CalibrationItems:
         gallery = Probes(self.vectors[self.split.gallery], [p.photo_id for p in shown], [p.item_id for p in shown])
         return CalibrationSet(self.searches, self.groups, photo_ids, self.certainties, *rows, gallery).pack()
 
+    def pack_features(self) -> bytes:
+        """Return the local features of the photos as the bundle's file of them."""
+        used = np.union1d(self.split.queries, self.split.gallery).tolist()
+        return pack_features({self.photos[i].photo_id: self.features[i] for i in used})
+
     def report_data(
-        self, point: OperatingPoint, scores: SearchScores, comparison: Sequence[Mapping[str, Any]]
+        self,
+        point: OperatingPoint,
+        scores: SearchScores,
+        comparison: Sequence[Mapping[str, Any]],
     ) -> ReportData:
         """Return the data of the bundle's report: the operating point, its scores and a comparison with fp32."""
         ranges = opis_of_ranges(self.vectors, self.item_ids, far_ranges=FAR_RANGES)
@@ -97,6 +120,7 @@ class CalibrationItems:
             pair_opis=dict(zip(FAR_RANGES, ranges, strict=True)),
             photos=self._pictures,
             beside_fp32=comparison,
+            verification=self.verification.describe(),
         )
 
     def _pictures(self, item_id: str) -> list[bytes]:

@@ -22,6 +22,7 @@ from retrieval.cli.target_options import target_options
 from retrieval.errors import InvalidParameter
 from training.cli import named_backbone, open_run
 from training.config import AUTO, HARDWARE, MODEL, OUTPUT, PHOTO, VIEWS
+from training.export.options import CHOICES, OFF
 
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
@@ -41,7 +42,7 @@ class ExportCommand(GroupedCommand):
             *("gallery_size", "reject_uncertain", "protocol", "far_range"),
         ],
         HARDWARE: ["precision", "provider"],
-        MODEL: ["pretrained", "fit", "size", "views"],
+        MODEL: ["pretrained", "fit", "size", "views", "verify"],
         OUTPUT: ["output", "sign", "gallery", "gallery_output"],
     }
 
@@ -69,6 +70,13 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 )
 @_of_context(
     "--size", type=int, help="Side of a pretrained model's square input, in pixels.  [default: the model's own]"
+)
+@_of_context(
+    "--verify",
+    type=click.Choice(CHOICES),
+    default=OFF,
+    help="Compare the local features of a photo and of its nearest items, which finds printed things in the same "
+    "arrangement. auto keeps it if it finds more validation items; it needs photos to choose by.",
 )
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."
@@ -150,6 +158,7 @@ def export(
       retrieval export runs/shop -o bundles/shop --target-fpir 0.05 --allow-estimate
       retrieval export runs/shop -o bundles/shop-int8 --precision int8 --allow-estimate
       retrieval export --pretrained auto -o bundles/shop
+      retrieval export --pretrained auto --fit photos.csv --verify auto -o bundles/shop
     """
     context = click.get_current_context()
     meta = context.meta
@@ -173,6 +182,7 @@ def export(
             pairs_far_range=far_range if protocol == "pairs" else None,
             variant=Variant(meta["precision"], meta["provider"]),
             views=meta["views"],
+            verify=meta["verify"],
         )
         _show_evidence(bundle.manifest["evidence"])
     say_signed(bundle, key)
@@ -182,9 +192,7 @@ def export(
     if photos is None:
         show_next(command("index", output, "PHOTOS", "-o", f"galleries/{output.name}"))
         return
-    gallery_path = gallery_output or Path("galleries") / output.name
-    _index(output, bundle, photos, gallery_path)
-    click.echo(f"Next: {command('serve', output, gallery_path)}")
+    _index(output, bundle, photos, gallery_output or Path("galleries") / output.name)
 
 
 def _export_pretrained(context: click.Context, output: Path, target: Target | None, photos: Sequence[Photo]) -> Bundle:
@@ -210,17 +218,21 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
             flags,
             remedy="The threshold is set in a gallery: leave them out",
         )
+    from training.export.verification import not_verified
+
     meta = context.meta
-    catalogue = read_catalogue(meta["fit"]) if meta["fit"] else None
+    catalogue, verify = read_catalogue(meta["fit"]) if meta["fit"] else None, meta["verify"]
+    fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
+    if catalogue is None:
+        not_verified(verify, "there are no photos to choose it by", "Pass --fit PHOTOS")
     check_new(output)  # before the model is loaded and fitted
     pretrained = Pretrained.load(named_backbone(meta["pretrained"]), size=meta["size"])
     if catalogue is not None:
         from training.export.fit import fit_to_catalogue
 
-        pretrained, told = fit_to_catalogue(pretrained, catalogue)
+        pretrained, told = fit_to_catalogue(pretrained, catalogue, verify=verify, target_fpir=fpir)
         click.echo(told)
     variant = Variant(meta["precision"], meta["provider"])
-    fpir = DEFAULT_FPIR if target is None or target.fpir is None else target.fpir
     photos = photos or catalogue or ()
     return export_pretrained(
         replace(pretrained, views=meta["views"]), output, photos=photos, variant=variant, target_fpir=fpir
@@ -228,12 +240,14 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
 
 
 def _show_evidence(evidence: Mapping[str, Any]) -> None:
-    """Print the views, and the comparison with fp32 if there is one."""
+    """Print the views, what the verification gains and costs, and the comparison with fp32 if there is one."""
     from training.export.comparison import render_comparison
     from training.export.views import describe_views
 
     for line in describe_views(evidence["views"]):
         click.echo(line)
+    if evidence["verification"]["told"]:
+        click.echo(evidence["verification"]["told"])
     if evidence["beside_fp32"]:
         cosine = evidence["parity"]["mean_cosine"]
         click.echo(f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}.")

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from retrieval.bundle.bundle import CALIBRATION, FITTED, GOLDEN, REPORT, Bundle, check_new, write_bundle
+from retrieval.bundle.bundle import (
+    CALIBRATION,
+    CALIBRATION_FEATURES,
+    FITTED,
+    GOLDEN,
+    REPORT,
+    Bundle,
+    check_new,
+    write_bundle,
+)
 from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
@@ -29,7 +38,9 @@ from training.loop.run import Run
 from .calibration_items import CalibrationItems
 from .comparison import compare_with_fp32
 from .exported_models import ExportedModel, ModelExporter
+from .options import OFF
 from .variants import REFERENCE, Variant, check_parity
+from .verification import ValidationPhotos, VerificationChoice, check_verify, choose_verification, not_verified
 from .views import views_evidence
 
 
@@ -41,7 +52,7 @@ class _Cut:
     tried: Mapping[float, float] = field(default_factory=dict)
 
 
-def export(
+def export(  # noqa: PLR0913 (one for each option of the command)
     run: Run,
     path: Path,
     *,
@@ -53,10 +64,9 @@ def export(
     pairs_far_range: tuple[float, float] | None = None,
     variant: Variant = REFERENCE,
     views: str = PHOTO,
+    verify: str = OFF,
 ) -> Bundle:
-    """Write a bundle to `path` and return it.
-
-    The threshold is set on the calibration items, with the ONNX model and the search code that serves.
+    """Write a bundle to `path` and return it. The threshold is set on the calibration items, with the ONNX model.
 
     Parameters
     ----------
@@ -73,40 +83,60 @@ def export(
     variant, views:
         Precision and execution provider, and the views that the model averages: "photo", "mirror" or "middles"; "auto"
         chooses on the validation items. Everything is measured with them.
+    verify:
+        Geometric verification: "on", "off", or "auto" to keep it if it finds more validation items.
 
     Raises
     ------
     RunError
         If the ONNX model differs too much from torch, or the run has no calibration items.
-    CalibrationError
-        If no threshold keeps the promise.
-    BundleError
-        If `path` exists.
+    CalibrationError, BundleError
+        If no threshold keeps the promise, or `path` exists.
     """
-    _check_ready(run, path)
+    _check_ready(run, path, verify)
     if pairs_far_range is not None:
-        _check_pairs(pairs_far_range, for_searches=(target, gallery_size, reject_uncertain or None))
+        verify = _of_pairs(verify, pairs_far_range, target, gallery_size, reject_uncertain)
     target_fpir = target_fpir if target is None or target.fpir is None else target.fpir
     with tempfile.TemporaryDirectory() as folder:
         plain = pairs_far_range is not None
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, only_plain=plain, views=views)
         model = exporter.reference if variant.is_reference else exporter.make(variant)
-        items = CalibrationItems.embed(exporter, model)
+        items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
         parity = check_parity(items.vectors, model.whitened(items.raw), variant)
         cut = _validated_cut(exporter, model) if reject_uncertain else _Cut()
         scores = without_uncertain(items.searches, items.certainties, cut.certainty)
         if pairs_far_range is None:
             promise = target_fpir if target is None else target.as_fpir(scores)
-            point = _search_point(run, items, scores, promise, allow_estimate=allow_estimate, gallery_size=gallery_size)
+            point = _search_point(run, items, scores, promise, cut, allow_estimate, gallery_size)
         else:
             point = _pairs_point(items, scores, pairs_far_range, allow_estimate=allow_estimate)
-        return _write(path, exporter, items, point, scores, cut, parity)
+        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity))
 
 
-def _check_pairs(far_range: tuple[float, float], *, for_searches: Sequence[object]) -> None:
-    """Raise InvalidParameter if an option for searches is given with a threshold for pairs."""
-    if any(option is not None for option in for_searches):
-        raise InvalidParameter("protocol pairs", "be used without options for searches", far_range)
+@dataclass(frozen=True)
+class _Calibrated:
+    """What was measured for a bundle."""
+
+    point: OperatingPoint
+    scores: SearchScores
+    cut: _Cut
+    parity: Mapping[str, float]
+
+
+def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) -> VerificationChoice:
+    """Return the verification that the validation items choose."""
+    run, photos = exporter.run, exporter.photos
+    fit = np.flatnonzero(np.isin([photo.item_id for photo in photos], run.splits.fit))
+    split = validation_split(photos, run.splits, run.protocol)
+    vectors = model.whitened(model.fitted.vectors)
+    return choose_verification(
+        ValidationPhotos(photos, vectors, item_labels(photos), split, fit),
+        preprocessing=run.preprocessing,
+        base=model.choice.distance_form,
+        target_fpir=exporter.target_fpir,
+        verify=verify,
+        catalogue_photos=len(run.photos()),
+    )
 
 
 def _pairs_point(
@@ -115,7 +145,8 @@ def _pairs_point(
     return calibrate_pairs(items.vectors, items.item_ids, scores, far_range=far_range, allow_estimate=allow_estimate)
 
 
-def _check_ready(run: Run, path: Path) -> None:
+def _check_ready(run: Run, path: Path, verify: str) -> None:
+    check_verify(verify)
     check_new(path)
     check_place(path)
     if not run.splits.calibration:
@@ -125,17 +156,27 @@ def _check_ready(run: Run, path: Path) -> None:
         )
 
 
+def _of_pairs(
+    verify: str, far_range: tuple[float, float], target: Target | None, gallery_size: int | None, reject_uncertain: bool
+) -> str:
+    """Return `verify` for a threshold of pairs: off; raise InvalidParameter if options of searches are given."""
+    if target is not None or gallery_size is not None or reject_uncertain:
+        raise InvalidParameter("protocol pairs", "be used without options for searches", far_range)
+    not_verified(verify, "a threshold for pairs has no shortlist to verify", "Export with the protocol searches")
+    return OFF
+
+
 def _search_point(
     run: Run,
     items: CalibrationItems,
     scores: SearchScores,
     target_fpir: float,
-    *,
+    cut: _Cut,
     allow_estimate: bool,
     gallery_size: int | None,
 ) -> OperatingPoint:
     splits = run.splits
-    return calibrate(
+    point = calibrate(
         scores,
         target_fpir=target_fpir,
         allow_estimate=allow_estimate,
@@ -144,19 +185,12 @@ def _search_point(
         seen_labels=[*splits.fit, *splits.validation],
         gallery_size=gallery_size,
     )
+    return replace(point, min_certainty=cut.certainty)
 
 
-def _write(
-    path: Path,
-    exporter: ModelExporter,
-    items: CalibrationItems,
-    point: OperatingPoint,
-    scores: SearchScores,
-    cut: _Cut,
-    parity: Mapping[str, float],
-) -> Bundle:
+def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibrated: _Calibrated) -> Bundle:
     """Gather the evidence and write the bundle."""
-    point = replace(point, min_certainty=cut.certainty)
+    point, cut, verification = calibrated.point, calibrated.cut, items.verification
     run, model, variant = exporter.run, items.model, items.model.variant
     flips = items.decision_flips(point.threshold)
     comparison = (
@@ -166,11 +200,12 @@ def _write(
         "protocol": vars(run.protocol),
         "calibration_items": list(run.splits.calibration),
         "training_items": len(run.splits.fit) + len(run.splits.validation),
-        "parity": {**parity, "photos": len(items.photos), "decision_flips": flips},
+        "parity": {**calibrated.parity, "photos": len(items.photos), "decision_flips": flips},
         "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
         "beside_fp32": comparison,
         "views": views_evidence(exporter.views, exporter.tried_views, model.embedder),
         "distances_tried": model.choice.tried,
+        "verification": verification.to_dict(),
         "certainty": {
             **_certainty_metrics(items.searches, items.certainties),
             "cut": cut.certainty,
@@ -179,13 +214,15 @@ def _write(
         "validation": (run.progress.get("best") or {}).get("metrics", {}),
         "settings": run.settings.to_dict(),
     }
+    report = items.report_data(point, calibrated.scores, comparison)
+    features = {} if verification.verifier is None else {CALIBRATION_FEATURES: items.pack_features()}
     return write_bundle(
         path,
         model=model.onnx,
         preprocessing=run.preprocessing,
         dim=run.settings.dim,
         operating_point=point,
-        distance_form=model.choice.distance_form,
+        distance_form=verification.form(model.choice.distance_form),
         precision=variant.precision,
         provider=variant.provider,
         evidence=evidence,
@@ -193,7 +230,8 @@ def _write(
             CALIBRATION: items.pack(),
             FITTED: _fitted(run).pack(),
             GOLDEN: pack_golden(model.embedder),
-            REPORT: render_report(items.report_data(point, scores, comparison)).encode(),
+            REPORT: render_report(report).encode(),
+            **features,
         },
     )
 

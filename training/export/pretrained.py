@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from index.distance import PLAIN
 from retrieval.bundle.bundle import FITTED, GOLDEN, Bundle, check_new, write_bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.golden import golden_pixels, pack_golden
@@ -31,6 +32,7 @@ from training.evaluation.embedding import to_device
 from training.model import PretrainedModel, ViewedModel
 
 from .variants import CALIBRATION_PHOTOS, REFERENCE, Variant, VariantWriter, check_parity
+from .verification import NOT_VERIFIED, VerificationChoice
 from .views import views_evidence
 
 SYNTHETIC, COMPARED = 8, 32  # synthetic images and photos that the ONNX model is compared with torch on
@@ -47,6 +49,7 @@ class Pretrained:
     fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
     evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
     views: str = PHOTO  # what is averaged beside the photo, if anything
+    verification: VerificationChoice = NOT_VERIFIED
 
     @classmethod
     def load(cls, name: str, *, size: int | None = None) -> Pretrained:
@@ -113,11 +116,13 @@ def export_pretrained(
             preprocessing=pretrained.preprocessing,
             dim=embedder.dim,
             operating_point=point,
+            distance_form=pretrained.verification.form(PLAIN),
             precision=variant.precision,
             provider=variant.provider,
             evidence={
                 "pretrained": pretrained.name,
                 "views": views_evidence(pretrained.views, [], embedder),
+                "verification": pretrained.verification.to_dict(),
                 "parity": {**parity, "photos": len(compared)},
                 "form": {"precision": variant.precision, "provider": variant.provider, "made": method},
                 **pretrained.evidence,

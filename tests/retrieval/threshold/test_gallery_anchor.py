@@ -33,8 +33,9 @@ from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.metrics.identification import SearchScores
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import LABELLED, GalleryRates
-from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor, read_queries
+from retrieval.threshold.gallery_anchor import Anchored, GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.labelled_queries import read_queries
 from retrieval.threshold.stored_searches import NOTHING, ChangedAnswers, stored_searches
 
 from ...world import draw, encode, make_bundle, write_folder

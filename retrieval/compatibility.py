@@ -1,0 +1,33 @@
+"""Checks that a bundle and a gallery belong together."""
+
+from __future__ import annotations
+
+from index.protocol import GalleryProtocol
+from index.shell import command
+from retrieval.bundle.bundle import Bundle
+
+from .errors import BundleMismatch
+
+
+def require_match(bundle: Bundle, gallery: GalleryProtocol, *, to_add: bool = False) -> None:
+    """Raise BundleMismatch if a gallery has vectors of another model, or other local features than the bundle finds.
+
+    A bundle that does not verify matches may search a gallery with features. It may not add photos, which would have
+    none (`to_add`).
+    """
+    if gallery.embedding_id != bundle.embedding_id:
+        raise _mismatch(bundle, f"the gallery {gallery.path} was made by another model than the bundle {bundle.path}")
+    if gallery.features_key == bundle.features_key or not (bundle.features_key or to_add):
+        return
+    if not bundle.features_key:
+        message = f"the gallery {gallery.path} keeps local features, which the bundle {bundle.path} does not find"
+    elif gallery.features_key:
+        message = f"the gallery {gallery.path} keeps other local features than the bundle {bundle.path} verifies"
+    else:
+        message = f"the gallery {gallery.path} keeps no local features, which the bundle {bundle.path} verifies"
+    raise _mismatch(bundle, message)
+
+
+def _mismatch(bundle: Bundle, message: str) -> BundleMismatch:
+    remedy = f"Index the photos again: {command('index', bundle.path, 'PHOTOS', '-o', 'NEW_GALLERY')}"
+    return BundleMismatch(message, remedy=remedy)

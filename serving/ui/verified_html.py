@@ -1,0 +1,50 @@
+"""Render the matched places of a photo and of the catalogue picture that it matches."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retrieval.places_svg import Place, places_svg
+from retrieval.result import SearchResult
+
+from .page_links import photo_url, thumbnail_url
+
+WHOLE = (0.0, 100.0, 0.0, 100.0)  # left, right, top, bottom of the searched part, in percent
+
+
+@dataclass(frozen=True)
+class AskedPhoto:
+    """The visitor's photo, and the part of it that was searched."""
+
+    token: str
+    part: Sequence[float] = WHOLE
+
+    def places(self, places: Sequence[Place]) -> list[Place]:
+        """Return places of the part as places of the whole photo."""
+        left, right, top, bottom = (side / 100 for side in self.part)
+        return [(left + x * (right - left), top + y * (bottom - top)) for x, y in places]
+
+
+def verified_html(result: SearchResult, asked: AskedPhoto, title: str) -> str:
+    """Return both pictures with the places that agree; "" unless the first match was verified by its details."""
+    verified = (result.explanation or {}).get("verified") or []
+    first = result.matches[0] if result.matches else None
+    found = next((photo for photo in verified if first is not None and photo["photo_id"] == first.photo_id), None)
+    if found is None or not found["inliers"]:
+        return ""
+    count, name = found["inliers"], html.escape(title)
+    words = f"{count} details of your photo are at the same places in the picture of {name}."
+    pictures = (
+        (photo_url(asked.token), "Your photo", asked.places(found["query"])),
+        (thumbnail_url(found["photo_id"]), title, found["photo"]),
+    )
+    shown = "".join(
+        f'<span class="places"><img src="{html.escape(url)}" alt="{html.escape(alt)}">{places_svg(places)}</span>'
+        for url, alt, places in pictures
+    )
+    return (
+        f'<details class="r-same"><summary>What agrees: {count} details</summary><figure><div>{shown}</div>'
+        f"<figcaption>{words} The outline surrounds them.</figcaption></figure></details>"
+    )

@@ -1,0 +1,190 @@
+"""Searches of a bundle that verifies matches: index, search, refuse, replace, and galleries without features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from shutil import copytree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from index.gallery import Gallery
+from index.kept_draws import OWN
+from index.verified import VerifiedDistance
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.worker import embed_batch
+from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_anchor import GalleryAnchor
+from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.labelled_queries import read_queries
+
+from ..prints import SIDE, cover_distance, draw_cover, write_covers
+from ..world import DIM, encode, make_bundle
+
+ITEMS = range(24)
+
+
+def verified_bundle(folder: Path, *, name: str = "bundle", form: VerifiedDistance | None = None) -> Bundle:
+    point = OperatingPoint.uncalibrated(0.05)
+    files = {FITTED: Fitted.of((), ()).pack()}
+    if form is None:
+        return make_bundle(folder, name=name, point=point, files=files)
+    return make_bundle(folder, name=name, point=point, files=files, distance_form=form)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with `photos`, `bundle` and `gallery` of covers, and a bundle `plain` without verification."""
+    folder = tmp_path_factory.mktemp("covers")
+    photos = read_catalogue(write_covers(folder / "photos", items=ITEMS, photos=range(2)))
+    verified_bundle(folder, name="plain")
+    bundle = verified_bundle(folder, form=cover_distance())
+    report = index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    assert report.point is not None
+    return folder
+
+
+@pytest.fixture(scope="module")
+def retriever(shop: Path) -> Retriever:
+    return Retriever.open(shop / "bundle", shop / "gallery")
+
+
+def test_a_cover_is_found_by_its_print_and_an_unknown_one_is_not(shop: Path, retriever: Retriever) -> None:
+    asked = [encode(draw_cover(item, 5)) for item in ITEMS[:8]]
+    found = [retriever.search(image) for image in asked]
+    assert [result.matches[0].item_id for result in found] == [f"cover-{item:02d}" for item in ITEMS[:8]]
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        vectors = retriever.embedder.embed(asked).vectors
+        plain = [items[0].distance for items in gallery.search(vectors, 1)]
+    threshold = found[0].threshold
+    assert threshold is not None
+    assert all(result.nearest_distance <= threshold for result in found if result.nearest_distance is not None)
+    assert sum(distance <= threshold for distance in plain) < len(plain)  # without their print they were not found
+    unknown = [retriever.search(encode(draw_cover(item, 5))) for item in range(200, 206)]
+    assert [result.decision for result in unknown] == ["no_match"] * 6
+    assert all(result.threshold_status == "estimated" for result in (*found, *unknown))
+
+
+def test_timings_name_the_stages_of_verification(retriever: Retriever) -> None:
+    timings = retriever.search(encode(draw_cover(1, 5))).timings_ms
+    assert timings.keys() == {"decode", "embed", "search", "describe", "verify"}
+    assert all(value >= 0 for value in timings.values())
+    assert timings["verify"] > 0
+
+
+def test_a_batch_has_the_answers_of_single_searches(retriever: Retriever) -> None:
+    images = [encode(draw_cover(1, 5)), b"no image", encode(draw_cover(200, 5))]
+    answers = retriever.search_batch(images)
+    assert isinstance(answers[1], ImageRefused)
+    for image, answer in zip(images[::2], answers[::2], strict=True):
+        assert not isinstance(answer, ImageRefused)
+        alone = retriever.search(image)
+        assert (answer.decision, answer.nearest_distance) == (alone.decision, pytest.approx(alone.nearest_distance))
+
+
+def test_a_photo_without_key_points_is_searched_by_its_vector(shop: Path, retriever: Retriever) -> None:
+    blank = encode(Image.new("RGB", (SIDE, SIDE), (200, 200, 200)))
+    plain = Retriever(Bundle.open(shop / "plain"), retriever.gallery)
+    result = retriever.search(blank)
+    assert result.nearest_distance == pytest.approx(plain.search(blank).nearest_distance)
+
+
+def test_a_gallery_without_features_is_refused_and_says_how_to_make_one(shop: Path, tmp_path: Path) -> None:
+    photos = read_catalogue(shop / "photos")[:4]
+    index_catalogue(Bundle.open(shop / "plain"), photos, tmp_path / "gallery", progress=False)
+    with pytest.raises(BundleMismatch, match=r"keeps no local features.*retrieval index"):
+        Retriever.open(shop / "bundle", tmp_path / "gallery")
+    with pytest.raises(BundleMismatch, match="keeps no local features"):
+        index_catalogue(Bundle.open(shop / "bundle"), photos, tmp_path / "gallery", progress=False)
+
+
+def test_a_bundle_without_verification_searches_a_gallery_with_features_but_adds_nothing(shop: Path) -> None:
+    plain = Bundle.open(shop / "plain")
+    with Retriever.open(plain.path, shop / "gallery") as retriever:
+        assert retriever.search(encode(draw_cover(3, 0), "PNG")).nearest_distance == pytest.approx(0, abs=1e-6)
+    with pytest.raises(BundleMismatch, match="keeps local features"):
+        index_catalogue(plain, read_catalogue(shop / "photos"), shop / "gallery", progress=False)
+
+
+def test_another_vocabulary_needs_another_gallery(shop: Path, tmp_path: Path) -> None:
+    photos = read_catalogue(shop / "photos")[:1]
+    batch = embed_batch(Bundle.open(shop / "bundle").embedder(), photos, {})
+    embedding_id = Bundle.open(shop / "bundle").embedding_id
+    with Gallery.create(tmp_path / "g", dim=48, embedding_id=embedding_id, features_key="another") as gallery:
+        assert batch.vectors is not None
+        gallery.add(["p"], ["i"], batch.vectors, features=batch.features)
+    with pytest.raises(BundleMismatch, match="keeps other local features"):
+        Retriever.open(shop / "bundle", tmp_path / "g")
+
+
+def test_an_interrupted_index_continues_and_a_replaced_photo_gets_new_features(shop: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shop / "bundle")
+    folder = write_covers(tmp_path / "photos", items=range(3), photos=range(1))
+    index_catalogue(bundle, read_catalogue(folder)[:2], tmp_path / "gallery", progress=False)
+    assert index_catalogue(bundle, read_catalogue(folder), tmp_path / "gallery", progress=False).skipped == 2
+    draw_cover(77, 0).save(folder / "cover-01" / "0.png")
+    assert index_catalogue(bundle, read_catalogue(folder), tmp_path / "gallery", progress=False).replaced == 1
+    with Gallery.open(tmp_path / "gallery", read_only=True) as gallery:
+        stored = {photo.item_id: photo.features for some in gallery.walk(10, features=True) for photo in some}
+    embedder = bundle.embedder()
+    for item, drawn in (("cover-00", 0), ("cover-01", 77), ("cover-02", 2)):
+        assert stored[item] == embedder.describe(draw_cover(drawn, 0))
+
+
+def test_the_features_of_a_batch_stay_with_their_photos(shop: Path) -> None:
+    embedder, photos = Bundle.open(shop / "bundle").embedder(), read_catalogue(shop / "photos")[:3]
+    first, second = (embed_batch(embedder, some, {}) for some in (photos[:1], photos[1:]))
+    whole = first + second
+    assert whole.features == [embedder.describe(Image.open(photo.path).convert("RGB")) for photo in photos]
+    assert embed_batch(Bundle.open(shop / "plain").embedder(), photos, {}).features == []
+    assert np.array_equal(whole.vectors, embed_batch(embedder, photos, {}).vectors)
+
+
+def test_milvus_keeps_no_features(shop: Path) -> None:
+    with pytest.raises(GalleryError, match="keeps no features"):
+        index_catalogue(Bundle.open(shop / "bundle"), [], "milvus+http://localhost:1/none", progress=False)
+
+
+def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shop / "bundle")
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        draws = GalleryAnchor(bundle).draws(gallery).sources[OWN]
+        photos = {photo.photo_id: photo for some in gallery.walk(10, features=True) for photo in some}
+    asked = photos[str(draws.ids[0])]
+    others = [photo for photo in photos.values() if photo.item_id != asked.item_id]
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key=bundle.features_key) as rest:
+        rest.add(
+            [photo.photo_id for photo in others],
+            [photo.item_id for photo in others],
+            np.stack([photo.vector for photo in others]),
+            features=[photo.features or b"" for photo in others],
+        )
+        search = {"distance_form": bundle.distance_form, "features": [asked.features or b""]}
+        ((nearest,),) = rest.search(asked.vector[None], 1, **search)  # type: ignore[arg-type]
+    assert draws.distances[0] == pytest.approx(nearest.distance, abs=1e-9)
+    assert draws.nearest_items[0] == nearest.item_id
+    assert np.median(draws.own[np.isfinite(draws.own)]) < np.median(draws.distances) / 2  # the print is found
+
+
+def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shop / "bundle")
+    copytree(shop / "gallery", tmp_path / "gallery")
+    labelled = write_covers(tmp_path / "labelled", items=ITEMS, photos=range(7, 8))
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        proposal = propose(bundle, gallery, photos=read_catalogue(labelled))
+        assert proposal.after.evidence["tpir"] > 0.9
+        proposal.write(gallery)
+        kept = read_queries(gallery, bundle.features_key)
+        assert kept is not None
+        assert list(kept.features) == [bundle.embedder().describe(draw_cover(item, 7)) for item in ITEMS]
+        assert propose(bundle, gallery).after.threshold == proposal.after.threshold
+        assert read_queries(gallery, "another vocabulary") is None
+        plain = read_queries(gallery)
+        assert plain is not None
+        assert not plain.features

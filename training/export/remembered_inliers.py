@@ -1,0 +1,37 @@
+"""A verifier that compares each pair of photos once, for several rounds of searches with the same photos."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from index.distance import Floats
+from index.verified import Verifier
+
+
+class RememberedInliers:
+    """Counts inliers as another verifier does, and remembers them (an `index.verified.Verifier`)."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self._known: dict[tuple[bytes, bytes], int] = {}
+        self.key, self.features_key = verifier.key, verifier.features_key
+        self.items, self.photos, self.voted = verifier.items, verifier.photos, verifier.voted
+        self.weights = verifier.weights
+
+    def words(self, features: bytes) -> NDArray[np.uint16]:
+        """Return the visual word of each local feature."""
+        return self._verifier.words(features)
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+        new = [photo for photo in photos if (query, photo) not in self._known]
+        for photo, count in zip(new, self._verifier.inliers(query, new).tolist(), strict=True):
+            self._known[query, photo] = count
+        return np.array([self._known[query, photo] for photo in photos], dtype=np.int64)
+
+    def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
+        """Return distances (m,) lowered by inliers (m,)."""
+        return self._verifier.fused(distances, inliers)

@@ -1,0 +1,217 @@
+"""Selection of the geometric verification of a bundle on validation items (`retrieval.verification`).
+
+The vocabulary is fitted to photos of the fit items. The photos of the validation items are searched in a gallery of fit
+and validation items, and the strength with the highest TPIR at the target FPIR is selected. The verification is kept if
+its gain exceeds one standard error over items.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from index.distance import DistanceForm
+from index.features import MOST_PHOTOS
+from index.sampling import every_item_once
+from index.verified import VerifiedDistance
+from retrieval.catalogue.read import Photo
+from retrieval.errors import DataError, InvalidParameter
+from retrieval.images import Preprocessing
+from retrieval.metrics.consistency import search_curves
+from retrieval.metrics.identification import SearchScores, threshold_at_fpir
+from retrieval.metrics.verified_scores import verify_searches
+from retrieval.verification.detector import DetectorSettings, detect
+from retrieval.verification.features import LocalFeatures
+from retrieval.verification.verifier import GeometricVerifier
+from training.data.prefetch import thread_count
+from training.data.reader import PhotoReader
+from training.evaluation.evaluate import EvaluationSplit, score_split, search_sides
+
+from .options import AUTO, CHOICES, OFF, ON
+
+STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+MOST_QUERIES = 500  # validation photos that are searched, every item once before any twice
+MOST_GALLERY = 5000  # photos of fit and validation items that are searched
+MOST_FITTED = 1000  # photos that the vocabulary is fitted to
+
+
+@dataclass(frozen=True)
+class VerificationChoice:
+    """The selected verifier, and what it gains and costs."""
+
+    verifier: GeometricVerifier | None
+    reason: str = ""  # why there is none
+    evidence: dict[str, Any] = field(default_factory=dict)
+
+    def form(self, base: DistanceForm) -> DistanceForm:
+        """Return the distance form that follows from a base form."""
+        return base if self.verifier is None else VerifiedDistance(base, self.verifier)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the choice as plain JSON values."""
+        told = self.describe()
+        return {"used": self.verifier is not None, "reason": self.reason, "told": told, **self.evidence}
+
+    def describe(self) -> str:
+        """Return a sentence about the choice, "" if there was none to make."""
+        if not self.evidence:
+            return f"Without verification: {self.reason}." if self.reason else ""
+        gain, error, plain = (self.evidence[name] for name in ("gain", "standard_error", "tpir_without"))
+        rates = (
+            f"{plain + gain:.0%} of the validation photos find their item at an FPIR of "
+            f"{self.evidence['target_fpir']:g}, {plain:.0%} without it (gain {gain:+.3f}, standard error {error:.3f})"
+        )
+        if self.verifier is None:
+            return f"Without verification: {self.reason}. With it, {rates}."
+        return (
+            f"With verification, {rates}. It costs {self.evidence['describe_ms']:.0f} ms to describe a photo, "
+            f"{self.evidence['verify_ms']:.0f} ms to verify a search, and {self.evidence['kilobytes']:.0f} KB a photo "
+            "in the gallery."
+        )
+
+
+NOT_VERIFIED = VerificationChoice(None)
+
+
+def check_verify(verify: str) -> None:
+    """Raise InvalidParameter unless this is a value of the option `verify`."""
+    if verify not in CHOICES:
+        raise InvalidParameter("verify", f"be one of {', '.join(CHOICES)}", verify)
+
+
+def not_verified(verify: str, reason: str, remedy: str) -> VerificationChoice:
+    """Return the choice where nothing can be chosen; raise InvalidParameter if verification was asked for."""
+    if verify == ON:
+        raise InvalidParameter("verify", f"be {AUTO} or {OFF} here, because {reason}", verify, remedy=remedy)
+    return VerificationChoice(None, reason)
+
+
+@dataclass(frozen=True)
+class ValidationPhotos:
+    """Photos of fit and validation items, their unit vectors (n, d) and labels (n,)."""
+
+    photos: Sequence[Photo]
+    vectors: np.ndarray
+    labels: np.ndarray
+    split: EvaluationSplit  # searches for the validation items
+    fit: np.ndarray  # positions of the photos that the vocabulary is fitted to
+
+    def sampled(self, *, seed: int) -> ValidationPhotos:
+        """Return at most MOST_QUERIES queries, MOST_GALLERY photos of the gallery and MOST_FITTED photos to fit to.
+
+        Every item is a query once before any is twice. The photos of the items of the queries stay in the gallery.
+        """
+        generator, split, labels = np.random.default_rng(seed), self.split, self.labels
+        order = every_item_once(labels[split.queries], generator.permutation(len(split.queries)))
+        queries = split.queries[order[:MOST_QUERIES]]
+        wanted = np.isin(labels[split.gallery], labels[queries])
+        others = generator.permutation(split.gallery[~wanted])[: max(0, MOST_GALLERY - int(wanted.sum()))]
+        gallery = np.sort(np.concatenate([split.gallery[wanted], others]))
+        fit = np.sort(generator.permutation(self.fit)[:MOST_FITTED])
+        return replace(self, split=EvaluationSplit(split.name, np.sort(queries), gallery), fit=fit)
+
+    @property
+    def used(self) -> np.ndarray:
+        """The positions of the photos whose local features are needed, ascending."""
+        return np.unique(np.concatenate([self.split.queries, self.split.gallery, self.fit]))
+
+
+def choose_verification(
+    data: ValidationPhotos,
+    *,
+    preprocessing: Preprocessing,
+    base: DistanceForm,
+    target_fpir: float,
+    verify: str = AUTO,
+    catalogue_photos: int = 0,
+    seed: int = 0,
+) -> VerificationChoice:
+    """Return the verification that finds the most items at the target, or none where it gains too little.
+
+    Parameters
+    ----------
+    verify:
+        "auto", "on" to keep the verification whatever it gains, or "off".
+    catalogue_photos:
+        Number of photos that will be in the gallery.
+    """
+    check_verify(verify)
+    if verify == OFF:
+        return NOT_VERIFIED
+    if catalogue_photos > MOST_PHOTOS:
+        reason = f"a gallery with verification holds {MOST_PHOTOS:,} photos, and there are {catalogue_photos:,}"
+        return not_verified(verify, reason, "Use fewer photos, or export without verification")
+    data = data.sampled(seed=seed)
+    started = time.perf_counter()
+    detected = dict(
+        zip(data.used.tolist(), detect_features([data.photos[i] for i in data.used], preprocessing), strict=True)
+    )
+    describe_s = thread_count(0) * (time.perf_counter() - started) / len(detected)
+    try:
+        verifier = GeometricVerifier.fit([detected[i] for i in data.fit.tolist()], seed=seed)
+    except DataError as error:
+        return not_verified(verify, error.message, "Export without verification")
+    packed = {i: verifier.packed(features) for i, features in detected.items()}
+    verifier, evidence = _strongest(data, packed, VerifiedDistance(base, verifier), verifier, target_fpir)
+    evidence |= {
+        "describe_ms": 1e3 * describe_s,
+        "kilobytes": sum(map(len, packed.values())) / len(packed) / 1e3,
+    }
+    if verify == AUTO and not evidence["gain"] > evidence["standard_error"]:
+        return VerificationChoice(None, "it gains no more than one standard error", evidence)
+    return VerificationChoice(verifier, "", evidence)
+
+
+def _strongest(
+    data: ValidationPhotos,
+    packed: Mapping[int, bytes],
+    form: VerifiedDistance,
+    verifier: GeometricVerifier,
+    target_fpir: float,
+) -> tuple[GeometricVerifier, dict[str, Any]]:
+    """Return the verifier with the strength of the highest TPIR at the target, and the evidence for it.
+
+    `packed` holds the local features of the photos by position.
+    """
+    features = [packed.get(i, b"") for i in range(len(data.photos))]
+    searches = verify_searches(*search_sides(data.split, data.vectors, data.labels, features), form)
+    plain = _tpir(score_split(data.split, data.vectors, data.labels, distance_form=form.base), target_fpir)
+    candidates = [verifier.with_fusion(replace(verifier.fusion, strength=strength)) for strength in STRENGTHS]
+    gains = [_tpir(searches.scores(candidate), target_fpir) - plain for candidate in candidates]
+    best = int(np.argmax([gain.mean() for gain in gains]))
+    error_of_gain = float(gains[best].std(ddof=1) / np.sqrt(len(plain))) if len(plain) > 1 else np.inf
+    return candidates[best], {
+        "strength": STRENGTHS[best],
+        "tpir_without": float(plain.mean()),
+        "gain": float(gains[best].mean()),
+        "standard_error": error_of_gain,
+        "target_fpir": target_fpir,
+        "queries": len(data.split.queries),
+        "items": len(plain),
+        "tried": {f"{strength:g}": float(gain.mean()) for strength, gain in zip(STRENGTHS, gains, strict=True)},
+        "verify_ms": 1e3 * searches.seconds / len(data.split.queries),
+    }
+
+
+def detect_features(photos: Sequence[Photo], preprocessing: Preprocessing) -> list[LocalFeatures]:
+    """Return the local features of photos, without visual words."""
+    reader, settings = PhotoReader(photos, preprocessing, cache_bytes=0), DetectorSettings()
+    with ThreadPoolExecutor(thread_count(0)) as pool:
+        found = pool.map(lambda position: detect(reader.image(position), settings), range(len(photos)))
+        return list(tqdm(found, desc="finding key points", unit="photo", total=len(photos)))
+
+
+def describe_photos(verifier: GeometricVerifier, photos: Sequence[Photo], preprocessing: Preprocessing) -> list[bytes]:
+    """Return the packed local features of photos."""
+    return [verifier.packed(found) for found in detect_features(photos, preprocessing)]
+
+
+def _tpir(scores: SearchScores, target_fpir: float) -> np.ndarray:
+    """Return the TPIR of each item (T,) at the threshold that meets the target on these searches."""
+    return search_curves(scores, [threshold_at_fpir(scores, target_fpir)]).sensitivity[:, 0]
