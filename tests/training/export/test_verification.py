@@ -1,0 +1,51 @@
+"""The choice of the verification: kept where it finds more items, refused where it cannot be chosen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import InvalidParameter
+from retrieval.images import Preprocessing
+from training.backbones.small import SmallConvNet
+from training.export.fit import fit_to_catalogue
+from training.export.pretrained import Pretrained, export_pretrained
+from training.export.verification import not_verified
+from training.model import PretrainedModel
+
+from ...prints import write_covers
+
+
+@pytest.fixture
+def tiny() -> Pretrained:
+    torch.manual_seed(0)
+    return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
+
+
+def test_printed_covers_are_verified_and_their_items_set_no_threshold(tiny: Pretrained, tmp_path: Path) -> None:
+    photos = read_catalogue(write_covers(tmp_path / "photos", items=range(60), photos=range(2)))
+    fitted, told = fit_to_catalogue(tiny, photos, verify="auto", target_fpir=0.1)
+    assert "With verification, " in told
+    bundle = export_pretrained(fitted, tmp_path / "bundle")
+    evidence = bundle.manifest["evidence"]["verification"]
+    assert evidence["gain"] > evidence["standard_error"]
+    assert evidence["told"] in told
+    assert bundle.verifier is not None
+    assert bundle.verifier.fusion.strength == evidence["strength"]
+    assert bundle.fitted is not None
+    assert len(bundle.fitted.items) == 30
+
+
+def test_without_photos_to_choose_by_auto_is_off_and_on_is_an_error(tiny: Pretrained, tmp_path: Path) -> None:
+    photos = read_catalogue(write_covers(tmp_path / "photos", items=range(4), photos=range(2)))
+    fitted, _ = fit_to_catalogue(tiny, photos, verify="auto")
+    assert fitted.verification.verifier is None
+    with pytest.raises(InvalidParameter, match="4 items have several photos"):
+        fit_to_catalogue(tiny, photos, verify="on")
+    with pytest.raises(InvalidParameter, match="there are no photos to choose it by"):
+        not_verified("on", "there are no photos to choose it by", "Pass --fit PHOTOS")
+    with pytest.raises(InvalidParameter, match="be one of auto, on, off"):
+        fit_to_catalogue(tiny, photos, verify="maybe")
