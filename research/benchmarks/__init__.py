@@ -13,6 +13,9 @@ pretrained       ranking and thresholds of pretrained models without training
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
 verification_anchoring  FPIR that thresholds set in a gallery of covers realise, with verification
 verification_cost  time of its searches, disk and memory of a photo
+several_photos   queries of several photos, item scores, views and re-ranking; `photo_searches`, `photo_views`
+several_photos_promise  FPIR that thresholds for queries of several photos realise
+misses           causes of the searches that miss, with two distances
 coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
                  `coverage_worlds`, `coverage_searches`, `coverage_bounds`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
@@ -29,6 +32,7 @@ anchoring_cost   thresholds set in a gallery: setting them, changes of photos an
 feature_kills    indexing with local features, killed at random moments
 demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
+sync             a table of 100,000 photos compared with its gallery, and changes of it
 indexing         `retrieval index` compared with a bare loop
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
 
