@@ -12,7 +12,7 @@ from .drawable import Photos
 from .drawn import NOBODY
 from .snapshot import Rows
 
-CLOSE = 0.5  # plain distance up to which pictures are compared; a copy that was scaled or saved again is far closer
+CLOSE = 0.2  # plain distance up to which the pixels of two photos are compared
 IsCopy = Callable[[str, str], bool]  # takes two photo ids
 
 

@@ -181,7 +181,8 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
     from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.inspect.audit import audit as run_audit
-    from retrieval.inspect.audit import audit_page, summary, table
+    from retrieval.inspect.audit import summary, table
+    from retrieval.inspect.audit_page import audit_page
 
     if output is not None:
         check_place(output)

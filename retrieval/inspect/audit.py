@@ -10,31 +10,30 @@ Shapes: n photos, d = embedding size.
 
 from __future__ import annotations
 
-import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from index.contents import POINT
+from index.copies import CLOSE
 from index.distance import accepts, plain_distance, squared_distance
+from index.draws import NOBODY
 from index.gallery import Gallery
+from index.kept_draws import OWN, KeptDraws
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import served_point
 from retrieval.compatibility import require_match
 from retrieval.errors import CalibrationError
-from retrieval.html import document, picture
 from retrieval.metrics.item_distances import ItemDistances
 
 from .duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy, same_files
 
 NEAR_DUPLICATE = 0.02  # plain distance of photos that are nearly the same
-COPIES = 0.2  # plain distance up to which the pixels of two photos are compared
 CROWD = 4  # nearest other items that measure the density around an item
 ROUNDING = 1e-3  # more than the error of a distance from a float32 product; pairs within it are compared exactly
-SHOWN = 30  # entries per section of the page
 KINDS = (SAME_FILE, SAME_PICTURE, NEAR)  # of duplicates, worst first
 
 
@@ -80,6 +79,7 @@ class Audit:
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
+    sampled: int | None = None  # photos that collisions and strays were looked for among; None for all
 
 
 Floats = NDArray[np.float64]
@@ -87,6 +87,9 @@ Floats = NDArray[np.float64]
 
 def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     """Compare all photos of a gallery with each other, by the bundle's distance and the threshold that serves.
+
+    If the bundle verifies matches, collisions and strays are those among the photos that the gallery's draws searched.
+    Crowds are measured without verification.
 
     Raises CalibrationError if there is no threshold yet.
     """
@@ -128,7 +131,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     colliding = accepts(close, threshold)
     collisions = pairs(first[colliding], second[colliding], close[colliding])
     candidates = pairs(one, other, plain_distance(vectors[one], vectors[other]))
-    return Audit(
+    found = Audit(
         photos=len(photos),
         items=len(names),
         threshold=threshold,
@@ -144,6 +147,34 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
         )
         if len(names) > 1
         else [],
+    )
+    return found if bundle.verifier is None else _verified(found, bundle, gallery)
+
+
+def _verified(found: Audit, bundle: Bundle, gallery: Gallery) -> Audit:
+    """Return an audit with the collisions and strays among the draws, which have verified distances."""
+    kept = KeptDraws.read(gallery)
+    if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery) or OWN not in kept.sources:
+        return replace(found, collisions=[], strays=[], sampled=0)
+    draws, snapshot = kept.sources[OWN], gallery.snapshot()
+    near, far = accepts(draws.distances, found.threshold), ~accepts(draws.own, found.threshold)
+    closest: dict[tuple[str, str], Pair] = {}
+    for row in np.flatnonzero(near & (draws.nearest != NOBODY))[::-1].tolist():
+        item, other = str(draws.items[row]), str(draws.nearest_items[row])
+        other_photo = snapshot.photo(int(np.searchsorted(snapshot.seqs, draws.nearest[row])))[0]
+        pair = Pair(item, other, str(draws.ids[row]), other_photo, float(draws.distances[row]))
+        known = closest.setdefault((min(item, other), max(item, other)), pair)
+        if pair.distance < known.distance:
+            closest[min(item, other), max(item, other)] = pair
+    strays = [
+        Stray(str(draws.items[row]), str(draws.ids[row]), float(draws.own[row]))
+        for row in np.flatnonzero(far & np.isfinite(draws.own)).tolist()
+    ]
+    return replace(
+        found,
+        collisions=sorted(closest.values(), key=lambda pair: pair.distance),
+        strays=sorted(strays, key=lambda stray: -stray.distance),
+        sampled=len(draws),
     )
 
 
@@ -186,11 +217,11 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
     """Compare all photos with each other.
 
     Returns, for each photo, the distance to the nearest other photo of its item, and the mean distance to the nearest
-    other items; and the nearest photos of each pair of items within `limit`, and within `COPIES` by the plain distance.
+    other items; and the nearest photos of each pair of items within `limit`, and within `CLOSE` by the plain distance.
     """
     items, others = side.labels, len(side.starts) - 1
     own, crowd = np.full(len(items), np.inf), np.empty(len(items))
-    nearest, look_alikes = _Nearest(side, limit), _Nearest(side, COPIES)
+    nearest, look_alikes = _Nearest(side, limit), _Nearest(side, CLOSE)
     for block in side.blocks(side.vectors, items, densities=side.densities, ids=side.ids):
         distances = side.distances(block.squared, block.densities)
         own[block.rows] = np.where(block.own, distances, np.inf).min(axis=1)
@@ -218,51 +249,19 @@ def _duplicates(gallery: Gallery, candidates: Sequence[Pair]) -> list[Pair]:
     return sorted(found, key=lambda pair: (KINDS.index(pair.kind), pair.distance, pair.item_id, pair.other_item_id))
 
 
-STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a202c; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
-@media (prefers-color-scheme: dark) { body { color: #e8edf4; background: #0b1220; } }
-h2 { font-size: 1.15rem; margin-top: 2rem; } .row { display: flex; flex-wrap: wrap; gap: .8rem; }
-figure { margin: 0; width: 15rem; font-size: .85rem; } figure img { width: 7.3rem; height: 7.3rem; object-fit: cover; }
-"""
-
-
-def audit_page(report: Audit, thumbnail: Callable[[str], bytes | None]) -> str:
-    """Render an audit as one HTML page with pictures."""
-
-    def shown(photo_id: str) -> str:
-        return picture(thumbnail(photo_id) or b"", alt=photo_id)
-
-    def pair(entry: Pair) -> str:
-        names = f"{html.escape(entry.item_id)} and {html.escape(entry.other_item_id)}"
-        told = entry.kind or f"{entry.distance:.3f} apart"
-        return _card(shown(entry.photo_id) + shown(entry.other_photo_id), f"{names}, {told}")
-
-    def single(entry: Stray | Crowd) -> str:
-        return _card(shown(entry.photo_id), f"{html.escape(entry.item_id)}, {entry.distance:.3f}")
-
-    parts = [
-        ("Items closer than the threshold", report.collisions, [pair(p) for p in report.collisions[:SHOWN]]),
-        ("Duplicates in different items", report.duplicates, [pair(p) for p in report.duplicates[:SHOWN]]),
-        ("Photos that do not find their own item", report.strays, [single(s) for s in report.strays[:SHOWN]]),
-        ("The most crowded items, distance to the nearest others", (), [single(c) for c in report.crowds[:SHOWN]]),
-    ]
-    body = "".join(
-        f"<h2>{title}{f': {len(entries)}' if isinstance(entries, list) else ''}</h2>"
-        f'<div class="row">{"".join(cards) or "none"}</div>'
-        for title, entries, cards in parts
-    )
-    head = f"<h1>Gallery audit</h1><p>{html.escape(summary(report))}</p>"
-    return document("Gallery audit", style=STYLE, body=head + body)
-
-
 def summary(report: Audit) -> str:
     """Return a one-line summary."""
+    sample = (
+        ""
+        if report.sampled is None
+        else f" Matches are verified, so colliding items and photos that do not find their item were looked for among "
+        f"{report.sampled} photos only."
+    )
     return (
         f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "
         f"{len(report.collisions)} pairs of items collide, {len(report.strays)} photos do not find their own item, "
         f"{len(report.duplicates)} pairs of items share a duplicate; {report.single_photo_items} items have one "
-        "photo."
+        f"photo.{sample}"
     )
 
 
@@ -289,7 +288,3 @@ def table(report: Audit, *, limit: int) -> Sequence[tuple[str, list[str]]]:
         ),
         ("most crowded items", [f"{c.distance:.4f}  {c.item_id}" for c in report.crowds[:limit]]),
     ]
-
-
-def _card(pictures: str, caption: str) -> str:
-    return f"<figure>{pictures}<figcaption>{caption}</figcaption></figure>"

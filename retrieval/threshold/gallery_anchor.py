@@ -21,7 +21,7 @@ from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
-from .drawn_distances import LABELLED, PROBE, REFERENCE, TOLERANCE, GalleryRates
+from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .labelled_queries import QUERIES, by_source, pack_queries, read_queries
 from .query_shift import Shift, gallery_shift
 from .several_photos import check_several
@@ -232,12 +232,13 @@ def describe(point: OperatingPoint) -> list[str]:
         if "closest_is_right" in evidence:  # not in older galleries
             found += f" as a match. For {evidence['closest_is_right']:.0%} the right item comes first in the list of "
             found += "closest items, match or not"
-    of_users = evidence["tpir_of"] == "labelled queries"
-    more = (
-        ""
-        if of_users
-        else ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
-    )
+    labelled = evidence["sources"].get(LABELLED)
+    if evidence["tpir_of"] == "labelled queries":
+        more = ""
+    elif labelled is not None and labelled["items"] < LEAST_ITEMS:
+        more = f". The labelled queries show {labelled['items']} items, and {LEAST_ITEMS} are needed to use them"
+    else:
+        more = ". To measure this on users' photos, pass 50 labelled ones to `retrieval calibrate` with --queries"
     lines = [f"An unknown item (one that is not in the catalogue) returns a match in {promise}.", f"{found}{more}."]
     if evidence["tpir"] is not None and evidence["tpir"] < FEW_FOUND:
         lines.append(

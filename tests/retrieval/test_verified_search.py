@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from index.gallery import Gallery
-from index.kept_draws import OWN
+from index.kept_draws import OWN, KeptDraws
 from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
@@ -18,7 +19,8 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.indexing.worker import embed_batch
+from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.inspect.audit import audit, summary
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
@@ -188,3 +190,22 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
         plain = read_queries(gallery)
         assert plain is not None
         assert not plain.features
+
+
+def test_an_audit_looks_for_collisions_and_strays_among_verified_draws(shop: Path, tmp_path: Path) -> None:
+    copytree(shop / "gallery", tmp_path / "gallery")
+    bundle = Bundle.open(shop / "bundle")
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        found = audit(bundle, gallery)
+        own = KeptDraws.read(gallery).sources[OWN]  # type: ignore[union-attr]
+        assert found.sampled == len(own) == 48
+        assert len(found.strays) == int((own.own > found.threshold).sum()) < 10  # a second photo shows the same print
+        assert len(found.collisions) <= int((own.distances <= found.threshold).sum())
+        assert "among 48 photos only" in summary(found)
+        copy = read_catalogue(write_covers(tmp_path / "more", items=range(3, 4), photos=range(7, 8)))
+        write_batch(gallery, embed_batch(bundle.embedder(), [replace(copy[0], item_id="second-id")], {}))
+        unmeasured = audit(bundle, gallery)
+        assert (unmeasured.sampled, unmeasured.collisions) == (0, [])
+        gallery.keep(GalleryAnchor(bundle).draws(gallery).pack(), "measure")
+        pairs = {(pair.item_id, pair.other_item_id) for pair in audit(bundle, gallery).collisions}
+        assert pairs & {("cover-03", "second-id"), ("second-id", "cover-03")}

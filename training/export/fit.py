@@ -37,6 +37,7 @@ from .verification import (
 
 SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
 MOST_PHOTOS = 12  # of an item
+LEAST_VERIFIED = 20  # items that choose the verification: a half for the visual words, a half to search for
 
 
 def fit_to_catalogue(
@@ -60,18 +61,22 @@ def fit_to_catalogue(
     check_verify(verify)
     counts = Counter(photo.item_id for photo in photos)
     several = [item for item, count in counts.items() if count > 1]
-    if len(several) < 2 * LEAST_ITEMS:
-        reason = f"{len(several)} items have several photos"
-        not_verified(verify, reason, f"Pass a catalogue with {2 * LEAST_ITEMS} such items")
-        return pretrained, (
-            f"The model is used as it is: {reason}, and fitting it to a catalogue needs {2 * LEAST_ITEMS}, half of "
-            "them for the threshold."
+    verifies = verify != OFF and len(several) >= 2 * LEAST_VERIFIED
+    if verify != OFF and not verifies:
+        reason = f"only {len(several)} items have several photos"
+        remedy = f"Pass a catalogue with {2 * LEAST_VERIFIED} such items"
+        pretrained = replace(pretrained, verification=not_verified(verify, reason, remedy))
+    if len(several) < 2 * LEAST_ITEMS and not verifies:
+        told = (
+            f"The model is used as it is: {len(several)} items have several photos, and fitting it to a catalogue "
+            f"needs {2 * LEAST_ITEMS}, half of them for the threshold."
         )
+        return pretrained, " ".join(filter(None, [told, pretrained.verification.describe()]))
     share = min(SHARE, MOST_ITEMS / len(several))
     chosen = _readable(photos, set(share_of_items(photos, several, share=share, seed=seed)))
     features = features_of(pretrained, chosen)
     choice = choose_projection(chosen, features, seed=seed)
-    if verify != OFF:
+    if verifies:
         verification = choose_verification(
             _validation(chosen, features, seed=seed),
             preprocessing=pretrained.preprocessing,

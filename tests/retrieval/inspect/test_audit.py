@@ -17,7 +17,8 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import pack_points
 from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
-from retrieval.inspect.audit import audit, audit_page, summary
+from retrieval.inspect.audit import audit, summary
+from retrieval.inspect.audit_page import audit_page
 from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE
 from retrieval.retriever import Retriever
 

@@ -39,6 +39,19 @@ def test_printed_covers_are_verified_and_their_items_set_no_threshold(tiny: Pret
     assert len(bundle.fitted.items) == 30
 
 
+def test_a_catalogue_too_small_to_fit_the_model_to_may_choose_the_verification(
+    tiny: Pretrained, tmp_path: Path
+) -> None:
+    photos = read_catalogue(write_covers(tmp_path / "photos", items=range(40), photos=range(2)))
+    fitted, told = fit_to_catalogue(tiny, photos, verify="auto", target_fpir=0.1)
+    assert "The model is used as it is: 20 items with several photos are too few to fit on" in told
+    assert "With verification, " in told
+    assert (fitted.model, len(fitted.fitted.items)) == (tiny.model, 20)
+    unverified, told = fit_to_catalogue(tiny, photos[:-1], verify="auto", target_fpir=0.1)
+    assert unverified.verification.verifier is None
+    assert "Without verification: only 39 items have several photos." in told
+
+
 def test_without_photos_to_choose_by_auto_is_off_and_on_is_an_error(tiny: Pretrained, tmp_path: Path) -> None:
     photos = read_catalogue(write_covers(tmp_path / "photos", items=range(4), photos=range(2)))
     fitted, _ = fit_to_catalogue(tiny, photos, verify="auto")
