@@ -131,6 +131,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     colliding = accepts(close, threshold)
     collisions = pairs(first[colliding], second[colliding], close[colliding])
     candidates = pairs(one, other, plain_distance(vectors[one], vectors[other]))
+    crowds = [Crowd(names[i].item(), photos[side.starts[i]].item(), float(middle[i])) for i in range(len(names))]
     found = Audit(
         photos=len(photos),
         items=len(names),
@@ -141,12 +142,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
             (Stray(names[items[i]].item(), photos[i].item(), float(own[i])) for i in strays), key=lambda s: -s.distance
         ),
         single_photo_items=int(lonely.sum()),
-        crowds=sorted(
-            (Crowd(names[i].item(), photos[side.starts[i]].item(), float(middle[i])) for i in range(len(names))),
-            key=lambda entry: entry.distance,
-        )
-        if len(names) > 1
-        else [],
+        crowds=sorted(crowds, key=lambda entry: entry.distance) if len(names) > 1 else [],
     )
     return found if bundle.verifier is None else _verified(found, bundle, gallery)
 

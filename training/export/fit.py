@@ -27,7 +27,7 @@ from training.model import PretrainedModel
 
 from .options import OFF
 from .pretrained import Pretrained
-from .projection import LEAST_ITEMS, choose_projection
+from .projection import LEAST_ITEMS, ProjectionChoice, choose_projection
 from .verification import (
     ValidationPhotos,
     check_verify,
@@ -87,21 +87,26 @@ def fit_to_catalogue(
             seed=seed,
         )
         pretrained = replace(pretrained, verification=verification)
-    told = f"The model is used as it is: {choice.reason}."
-    items = len({photo.item_id for photo in chosen})
-    if choice.projection is not None:
-        evidence = {"fit": {"items": items, "photos": len(chosen), "recall_at_1": choice.unfitted, "gain": choice.gain}}
-        model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()
-        pretrained = replace(pretrained, model=model, evidence=evidence)
-        told = (
-            f"Fitted to {items} of the {len(counts)} items: in a cross-validation on items that were left out, "
-            f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without "
-            "it."
-        )
+    pretrained, told = _projected(pretrained, choice, chosen, len(counts))
     if choice.projection is not None or pretrained.verification.verifier is not None:
         contents = (content_hash(photo.read(), photo.bbox) for photo in chosen)
         pretrained = replace(pretrained, fitted=Fitted.of({photo.item_id for photo in chosen}, contents))
     return pretrained, " ".join(filter(None, [told, pretrained.verification.describe()]))
+
+
+def _projected(
+    pretrained: Pretrained, choice: ProjectionChoice, photos: Sequence[Photo], catalogue_items: int
+) -> tuple[Pretrained, str]:
+    """Return a model with the projection that was chosen on photos, if any, and a sentence about it."""
+    if choice.projection is None:
+        return pretrained, f"The model is used as it is: {choice.reason}."
+    items = len({photo.item_id for photo in photos})
+    evidence = {"fit": {"items": items, "photos": len(photos), "recall_at_1": choice.unfitted, "gain": choice.gain}}
+    model = PretrainedModel(pretrained.model.backbone, projection=choice.projection.module()).eval()
+    return replace(pretrained, model=model, evidence=evidence), (
+        f"Fitted to {items} of the {catalogue_items} items: in a cross-validation on items that were left out, "
+        f"{choice.unfitted + choice.gain:.0%} of the photos find their item first, {choice.unfitted:.0%} without it."
+    )
 
 
 def _validation(photos: Sequence[Photo], features: NDArray[np.float32], *, seed: int) -> ValidationPhotos:
