@@ -12,7 +12,7 @@ from .drawable import Photos
 from .drawn import NOBODY
 from .snapshot import Rows
 
-CLOSE = 0.2  # plain distance up to which the pixels of two photos are compared
+CLOSE = 0.2  # largest plain distance at which the pixels of two photos are compared
 IsCopy = Callable[[str, str], bool]  # takes two photo ids
 
 

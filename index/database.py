@@ -20,8 +20,8 @@ from index.ann.kinds import AUTO
 from .errors import GalleryCorrupt, GalleryError
 from .shell import command
 
-FORMAT, WITH_FEATURES = 2, 3  # releases that know no features refuse a gallery with them
-FEATURES_KEY = "features_key"  # the fact that says what decides the features of the photos
+FORMAT, WITH_FEATURES = 2, 3  # releases without features refuse galleries of the second format
+FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -164,7 +164,7 @@ class Database:
         return str(rows[0][0])
 
     def features_key(self) -> str:
-        """Return what decides the features of the photos, "" in a gallery without features."""
+        """Return the key that identifies how features are computed, "" in a gallery without features."""
         return self.fact(FEATURES_KEY) if self.number("format") == WITH_FEATURES else ""
 
     def number(self, key: str) -> int:

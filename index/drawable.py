@@ -77,7 +77,7 @@ class Drawable(Protocol):
         """Return the density around each photo of the newest version (n,), and their minimum."""
 
     def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
-        """Return the search of the newest version; raise GalleryError if the gallery has no or other features."""
+        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
 
     def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
         """Return item id and value of a metadata key for the live photos from a seq on."""

@@ -24,12 +24,12 @@ Texts = NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Shortlists:
-    """What verified draws depend on besides the query: a draw stays as it is while its shortlist does."""
+    """The shortlists of verified draws. A draw is valid as long as its shortlist does not change."""
 
     radius: Floats  # (n,) base distance of the last item of the shortlist, inf if all items are in it
     least_votes: Floats  # (n,) least score of the shortlist's votes, 0 if every photo with a vote is in it
-    photos: Rows  # (n, s) seqs of those that were verified, found or left out, ascending, after NOBODY
-    inliers: Rows  # (n, s) of each of these photos, -1 if it was not verified
+    photos: Rows  # (n, s) ascending seqs of the photos that were verified, nearest or left out, NOBODY first
+    inliers: Rows  # (n, s) inliers of these photos, -1 if not verified
 
     def rows(self, rows: Rows) -> Shortlists:
         """Return some rows."""
@@ -85,12 +85,12 @@ class Probes:
     items: Sequence[str]
     features: Sequence[bytes] = ()  # of each photo, for a verified distance form
 
-    def grouped(self, together: int) -> Probes:
-        """Return groups of `together` photos of one item as probes; a photo is in at most one group."""
-        if together == 1:
+    def grouped(self, photos_per_query: int) -> Probes:
+        """Return groups of `photos_per_query` photos of one item as probes; a photo is in at most one group."""
+        if photos_per_query == 1:
             return self
         items, ids = np.array(self.items, dtype=str), np.array(self.ids, dtype=str)
-        groups = group_rows(items, hashed(np.arange(len(items))), together)
+        groups = group_rows(items, hashed(np.arange(len(items))), photos_per_query)
         names = [" + ".join(names) for names in ids[groups].tolist()]
         return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist())
 
@@ -107,7 +107,7 @@ class Queries:
 
 @dataclass(frozen=True)
 class Measured:
-    """What n draws have found: the fields of `Draws` that come from searches."""
+    """The results of n draws: the fields of `Draws` that come from searches."""
 
     distances: Floats
     nearest: Rows

@@ -60,7 +60,7 @@ class Drawer:
         return MOST_DRAWS if self.search is None else MOST_VERIFIED
 
     def own(
-        self, known: Draws | None, *, excluded: NDArray[np.int32], most: int | None = None, together: int = 1
+        self, known: Draws | None, *, excluded: NDArray[np.int32], most: int | None = None, photos_per_query: int = 1
     ) -> Draws:
         """Return the own draws, reusing `known` draws of an earlier version.
 
@@ -68,21 +68,22 @@ class Drawer:
         ----------
         excluded:
             Numbers of the items without draws, because the model was fitted on them.
-        together:
+        photos_per_query:
             Number of photos of a query.
         """
         known = Draws.none() if known is None else known
         most = self.most if most is None else most
-        if together == 1:
+        if photos_per_query == 1:
             positions = firsts = sample(self.snapshot, excluded, most=most)
             vectors = self.snapshot.vectors(positions)
         elif self.search is not None:
-            raise InvalidParameter("together", "be 1 with a distance form that verifies photos", together)
+            rule = "be 1 with a distance form that verifies photos"
+            raise InvalidParameter("photos_per_query", rule, photos_per_query)
         else:
-            positions = sample_groups(self.snapshot, excluded, together, most=most)
+            positions = sample_groups(self.snapshot, excluded, photos_per_query, most=most)
             firsts = positions[:, 0]
             read = self.snapshot.vectors(positions.ravel())
-            vectors = mean_vectors(read.reshape(-1, together, read.shape[-1]))
+            vectors = mean_vectors(read.reshape(-1, photos_per_query, read.shape[-1]))
         seqs = self.snapshot.seqs[positions]
         rows = rows_of(known.seqs, seqs)
         names = [
@@ -116,7 +117,7 @@ class Drawer:
         return self._draws(ids, labels[chosen], nobody, found, known, rows)
 
     def _measured(self, queries: Queries, known: Draws, rows: Rows) -> Measured:
-        """Return what each query finds; `rows` (n,) holds its row in the known draws, -1 for a new query."""
+        """Return the results of queries; `rows` (n,) holds the row of each in the known draws, -1 for a new query."""
         if self.search is not None:
             return VerifiedDraws(self.search, self.copies.of_query).measured(queries, known, rows)
         distances, nearest, duplicates = self._others(queries.vectors, queries.numbers, queries.positions, known, rows)
@@ -226,8 +227,8 @@ class Drawer:
         around = self.distance_form.densities(vectors)
         others = {row: order[starts[row] : stops[row]] for row in np.flatnonzero(~same).tolist()}
         others = {row: found[(found[:, None] != positions[row]).all(axis=1)] for row, found in others.items()}
-        for group, together in _together({row: found for row, found in others.items() if len(found)}):
-            read = snapshot.vectors(together)
+        for group, stacked in _by_size({row: found for row, found in others.items() if len(found)}):
+            read = snapshot.vectors(stacked)
             for row in group:
                 found, part, read = others[row], read[: len(others[row])], read[len(others[row]) :]
                 squared = squared_distance(vectors[[row]], part)
@@ -241,7 +242,7 @@ class Drawer:
         return lives(self.snapshot, seqs)
 
 
-def _together(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
+def _by_size(positions: Mapping[int, Rows]) -> Iterator[tuple[list[int], Rows]]:
     """Yield groups of rows with their positions in one array, of at least READ positions except in the last group."""
     rows: list[int] = []
     count = 0

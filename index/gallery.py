@@ -57,8 +57,8 @@ class Gallery(Writer):
         """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
 
         `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. With a
-        `features_key`, which identifies what decides the local features of a photo, the gallery keeps the features of
-        its photos. `actor` is the name recorded in the change log, as in `open`.
+        `features_key`, which identifies how local features are computed, the gallery keeps the features of its photos.
+        `actor` is the name recorded in the change log, as in `open`.
         """
         path = Path(path)
         if dim < 1:
@@ -141,7 +141,7 @@ class Gallery(Writer):
             return self._put(changed_facts(self, self._store, photo_ids, item_ids, metadata), actor)
 
     def _put(self, new: Additions, actor: str, *, upsert: bool | None = None) -> int:
-        """Write photos in one transaction; those that exist are replaced with `upsert`, and are an update with None."""
+        """Write photos in one transaction. Existing ones are replaced with `upsert`, and updated if it is None."""
         count = len(new.photo_ids)
         if not count:
             return 0

@@ -35,7 +35,7 @@ class KeptDraws:
     fitted: frozenset[str]  # items of the gallery that the model was fitted on; there are no own draws of them
     photos: int = -1  # number of live photos that were searched
     seqs: int = -1  # sum of their seqs
-    together: int = 1  # photos of a query
+    photos_per_query: int = 1
 
     @property
     def until(self) -> int:
@@ -54,14 +54,16 @@ class KeptDraws:
         for source, draws in self.sources.items():
             arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
         np.savez(file, **arrays)
-        return {draws_name(self.together): file.getvalue()}
+        return {draws_name(self.photos_per_query): file.getvalue()}
 
     @classmethod
-    def read(cls, gallery: Drawable, *, together: int = 1) -> KeptDraws | None:
+    def read(cls, gallery: Drawable, *, photos_per_query: int = 1) -> KeptDraws | None:
         """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
-            content = gallery.kept(draws_name(together))
-            return None if content is None else replace(cls._unpacked(load_arrays(content)), together=together)
+            content = gallery.kept(draws_name(photos_per_query))
+            if content is None:
+                return None
+            return replace(cls._unpacked(load_arrays(content)), photos_per_query=photos_per_query)
         except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
             return None
 
@@ -76,9 +78,9 @@ class KeptDraws:
         return cls(about["model"], draws, frozenset(about["fitted"]), int(about["photos"]), int(about["seqs"]))
 
 
-def draws_name(together: int) -> str:
-    """Return the name under which a gallery keeps the draws of queries of some photos."""
-    return DRAWS if together == 1 else f"{DRAWS} of {together} photos"
+def draws_name(photos_per_query: int) -> str:
+    """Return the name under which a gallery keeps the draws for this number of photos per query."""
+    return DRAWS if photos_per_query == 1 else f"{DRAWS} of {photos_per_query} photos"
 
 
 def update_draws(
@@ -91,7 +93,7 @@ def update_draws(
     is_fitted: IsFitted | None = None,
     content_key: str = "",
     is_copy: IsCopy | None = None,
-    together: int = 1,
+    photos_per_query: int = 1,
 ) -> KeptDraws:
     """Return the draws of the newest version, reusing `known` if they belong to the same model.
 
@@ -105,14 +107,14 @@ def update_draws(
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     is_copy:
         Whether two photos show the same picture, used to find more duplicates.
-    together:
-        Number of photos of a query; probes are grouped by item.
+    photos_per_query:
+        Number of photos of each query. Probes of one item are grouped.
     """
     if is_fitted is not None and not content_key:
         raise InvalidParameter("content_key", "name a metadata key if is_fitted is given", content_key)
-    if known is None or known.model != model or known.together != together:
+    if known is None or known.model != model or known.photos_per_query != photos_per_query:
         known = KeptDraws(model, {}, frozenset())
-    probes = {name: source.grouped(together) for name, source in probes.items()}
+    probes = {name: source.grouped(photos_per_query) for name, source in probes.items()}
     with gallery.one_version():
         now, densities = gallery.snapshot(), gallery.densities(distance_form)
         search = gallery.verified_search(distance_form) if isinstance(distance_form, VerifiedDistance) else None
@@ -125,9 +127,9 @@ def update_draws(
         numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
     drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
-    sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, together=together)}
+    sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, photos_per_query=photos_per_query)}
     for name, source in probes.items():
         placed = [numbers.get(item, -1) for item in source.items]
         sources[name] = drawer.probes(known.sources.get(name), source, numbers=placed)
     present = frozenset(item for item in fitted if item in numbers)
-    return KeptDraws(model, sources, present, *now.fingerprint, together)
+    return KeptDraws(model, sources, present, *now.fingerprint, photos_per_query)

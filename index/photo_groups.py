@@ -33,28 +33,28 @@ def mean_vectors(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(scaled, dtype=np.float32)
 
 
-def group_rows(items: NDArray[Any], keys: NDArray[Any], together: int) -> Rows:
-    """Return rows (g, m) of n photos: as many groups of `together` photos of one item as there are, by `keys` (n,)."""
+def group_rows(items: NDArray[Any], keys: NDArray[Any], photos_per_query: int) -> Rows:
+    """Return rows (g, m) that divide n photos, in the order of `keys` (n,), into groups of m photos of one item."""
     order = np.lexsort((keys, items))
     ordered = items[order]
     starts = np.searchsorted(ordered, ordered, side="left")
     stops = np.searchsorted(ordered, ordered, side="right")
-    complete = np.arange(len(items)) - starts < (stops - starts) // together * together
-    return np.asarray(order[complete].reshape(-1, together))
+    complete = np.arange(len(items)) - starts < (stops - starts) // photos_per_query * photos_per_query
+    return np.asarray(order[complete].reshape(-1, photos_per_query))
 
 
-def sample_groups(snapshot: Photos, excluded: NDArray[np.int32], together: int, *, most: int) -> Rows:
+def sample_groups(snapshot: Photos, excluded: NDArray[np.int32], photos_per_query: int, *, most: int) -> Rows:
     """Return the positions (g, m) of up to `most` groups of live photos, every item once before any item twice."""
     positions = np.flatnonzero(snapshot.live)
     if len(excluded):
         positions = positions[~np.isin(snapshot.items[positions], excluded)]
     items = snapshot.items[positions]
     counts = np.bincount(items) if len(items) else np.zeros(0, np.int64)
-    enough = np.flatnonzero(counts >= together)
+    enough = np.flatnonzero(counts >= photos_per_query)
     if len(enough) > most:  # then one group each of some items fills the sample
         enough = enough[np.argsort(hashed(enough), kind="stable")[:most]]
     positions = positions[np.isin(items, enough)]
-    groups = positions[group_rows(snapshot.items[positions], hashed(snapshot.seqs[positions]), together)]
+    groups = positions[group_rows(snapshot.items[positions], hashed(snapshot.seqs[positions]), photos_per_query)]
     first = groups[:, 0]
     return np.asarray(groups[every_item_once(snapshot.items[first], hashed(snapshot.seqs[first]))[:most]])
 

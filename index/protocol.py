@@ -25,7 +25,7 @@ class GalleryProtocol(Drawable, Protocol):
 
     dim: int
     embedding_id: str  # of the embedder that made the vectors
-    features_key: str  # what decides the features of the photos, "" in a gallery without features
+    features_key: str  # identifies how features are computed, "" in a gallery without features
     damage: list[str]  # problems found by a search or by `check_in_background`
 
     @property
@@ -59,7 +59,7 @@ class GalleryProtocol(Drawable, Protocol):
         """Declare metadata keys for filters."""
 
     def undeclare(self, names: Sequence[str]) -> None:
-        """Withdraw metadata keys from filters, so that their kind may change."""
+        """Remove metadata keys from filters, so that they can be declared again."""
 
     def photo_ids(self) -> set[str]:
         """Return the ids of all photos."""

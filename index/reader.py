@@ -117,7 +117,7 @@ class Reader(Listing):
     ) -> Iterator[list[StoredPhoto]]:
         """Yield the live photos of one version (default: the newest) in insertion order, `count` per batch.
 
-        With `features`, the photos of a gallery that keeps features are yielded with them.
+        With `features`, photos are yielded with their features if the gallery keeps them.
         """
         now = snapshot or self._current()
         live = np.flatnonzero(now.live)
@@ -152,7 +152,7 @@ class Reader(Listing):
         within:
             Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
         features:
-            Local features of each query. A verified distance form needs them, other forms do not use them.
+            Local features of each query, required by a verified distance form and ignored by others.
         """
         form = distance_form
         return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
@@ -198,14 +198,15 @@ class Reader(Listing):
         return self._current().densities(distance_form, self._densities)
 
     def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
-        """Return the search of the newest version; raise GalleryError if the gallery has no or other features."""
+        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
         return self._verified(self._current(), distance_form)
 
     def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
         verifier, known = distance_form.verifier, self._searched
         if verifier.features_key != self.features_key:
+            keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
             raise GalleryError(
-                f"{self.path} keeps {'other' if self.features_key else 'no'} features than the ones to be verified",
+                f"{self.path} {keeps}",
                 remedy="Index the photos into a new gallery with this bundle",
             )
         if known is not None and known.snapshot is now and known.form.key == distance_form.key:

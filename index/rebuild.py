@@ -28,7 +28,7 @@ FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
 MANY_REMOVED = 0.1  # share of removed photos above which a rebuild rewrites a large segment
 BLOCK = 16_384  # rows rewritten at a time
-FEATURES_BLOCK = 256  # the same in a gallery with features, of which each takes about 40 KB
+FEATURES_BLOCK = 256  # the same in a gallery with features, about 40 KB per photo
 PARTIAL = ".partial"
 
 

@@ -212,7 +212,7 @@ class Store(Contents):
         self._connection.execute(f"CREATE INDEX column_{name} ON photos ({column_sql(name)})")
 
     def undeclare(self, name: str) -> None:
-        """Withdraw a metadata key from filters."""
+        """Remove a metadata key from filters."""
         self._connection.execute("DELETE FROM columns WHERE name = ?", (name,))
         self._connection.execute(f"DROP INDEX column_{name}")
 

@@ -25,7 +25,7 @@ from .shell import command
 from .tables import write_table
 
 BATCH = 5000  # photos written or read at a time
-FEATURES_BATCH = 250  # the same in a gallery with features, of which each takes about 40 KB
+FEATURES_BATCH = 250  # the same in a gallery with features, about 40 KB per photo
 PARQUET, TABLE = (".parquet", ".pq"), ".csv"
 FACTS = b"retrieval.gallery"  # key of dim, embedding_id and columns in the file's metadata
 CHANGES = b"retrieval.gallery.changes"  # key of the log: JSON, compressed, in base64

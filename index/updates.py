@@ -1,4 +1,4 @@
-"""Stored photos with other facts: what an update of items and metadata writes."""
+"""Updates of the items and metadata of stored photos."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def changed_facts(
     item_ids: Sequence[str],
     metadata: Sequence[Mapping[str, Any]],
 ) -> Additions:
-    """Return photos of a gallery with their vectors, features and thumbnails, and with new items and metadata.
+    """Return stored photos with new items and metadata, and with their vectors, features and thumbnails.
 
-    Raises InvalidParameter if a photo is not in the gallery. The caller lets nobody change the gallery meanwhile.
+    Raises InvalidParameter if a photo is not in the gallery. The caller must prevent other changes of the gallery.
     """
     ids = check_ids("photo_ids", photo_ids)
     seqs = store.seqs_of(ids)

@@ -1,12 +1,12 @@
 """Draws with a verified distance form, and which of them a change of photos may affect.
 
 The own item and the duplicates of a query are left out before its shortlist is made. The distance to the own item is
-that of a search of everything but the query's own photo: its photos are verified where they would be on the shortlist
-beside the others.
+that of a search in which only the query's own photo is left out: photos of the own item are verified if they are on the
+shortlist of that search.
 
-A draw is made again if a photo that it depends on is gone, if an added photo belongs to one of their items or to the
-own item, or if an added photo enters the shortlist: by its base distance, or by its votes. A pair of photos is
-compared once: a draw keeps the inliers of the photos that it has verified.
+A draw is repeated if a photo that it depends on was removed, if an added photo belongs to the item of such a photo or
+to the own item, or if an added photo enters the shortlist by its base distance or its votes. A draw keeps the inliers
+of the photos that it has verified, so that each pair of photos is compared once.
 Shapes: n draws.
 """
 
@@ -32,7 +32,7 @@ Near = Sequence[tuple[int, float]]  # position and distance of the nearest items
 
 @dataclass(frozen=True)
 class Drawn:
-    """What one draw has found. Photos are seqs, NOBODY if there is none."""
+    """The result of one draw. Photos are seqs, NOBODY if there is none."""
 
     distance: float  # to the nearest other item
     nearest: int
@@ -53,7 +53,7 @@ class VerifiedDraws:
     is_same: Callable[[Rows, int], bool]  # whether a photo is a copy of one of some others, by position
 
     def measured(self, queries: Queries, known: Draws, rows: Rows) -> Measured:
-        """Return what each query finds; `rows` (n,) holds its row in the known draws, -1 for a new query."""
+        """Return the results of queries; `rows` (n,) holds the row of each in the known draws, -1 for a new query."""
         if known.shortlists is None:
             known, rows = Draws.none(), np.full(len(rows), -1)
         words = [self._words(queries, row) for row in range(len(rows))]
@@ -68,7 +68,7 @@ class VerifiedDraws:
         return self.search.words(queries.features[row]) if position == NOBODY else self.search.stored_words(position)
 
     def _again(self, queries: Queries, words: Sequence[Words], known: Draws, rows: Rows) -> NDArray[np.bool_]:
-        """Return which draws are made again (n,)."""
+        """Return a mask (n,) of the draws to repeat."""
         snapshot, form, again = self.search.snapshot, self.search.form, rows < 0
         if known.shortlists is None or again.all():
             return again
@@ -191,7 +191,7 @@ class VerifiedDraws:
 
 
 def _known(known: Draws, row: int) -> Drawn:
-    """Return a draw as it is."""
+    """Return a known draw unchanged."""
     nothing = np.zeros((0, 0), np.int64)
     lists = known.shortlists or Shortlists(np.zeros(0), np.zeros(0), nothing, nothing)
     photos = lists.photos[row]

@@ -40,7 +40,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Shortlist:
-    """What a search of one query has verified, and what it has found."""
+    """The verified photos of one query, and all photos that it was compared with."""
 
     positions: Rows  # (m,) photos that were compared, ascending
     distances: Floats  # (m,) of these photos: verified for the shortlist, base for the others

@@ -22,7 +22,7 @@ from .distance import Floats
 from .segments import OpenSegment
 from .verified import Verifier
 
-FORMS = 2  # verifiers whose lists are kept at a time: the current one and its successor
+FORMS = 2  # number of verifiers whose lists are kept in memory
 CACHED_FROM = 64  # minimum photos of a segment whose words are cached on disk
 
 Words = NDArray[np.uint16]

@@ -56,7 +56,7 @@ class Writer(Reader):
                 self._store.restore_changes(changes)
 
     def undeclare(self, names: Sequence[str], *, actor: str | None = None) -> None:
-        """Withdraw metadata keys from filters, so that their kind may change; unknown keys are ignored."""
+        """Remove metadata keys from filters, so that they can be declared again; unknown keys are ignored."""
         actor = self._actor(actor)
         with self._guard:
             self._start_writing()

@@ -67,7 +67,7 @@ class Answers:
             bundle_id=self.bundle.bundle_id,
             gallery_version=served.version,
             ranked=() if point.decides else tuple(served.match(n) for n in neighbours),
-            threshold_status=threshold_status(point, self.bundle, fewer_photos=served.point_photos < served.photos),
+            threshold_status=threshold_status(point, self.bundle, extrapolated=served.point_photos < served.photos),
             review=served.review(neighbours, self.review) if sure else (),
             p_value_without_filter=self.where is not None and served.rates is not None,
             photos=served.photos,

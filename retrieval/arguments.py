@@ -10,7 +10,7 @@ import numpy as np
 from .errors import InvalidParameter
 
 MOST_MATCHES = 100  # per search
-MOST_TOGETHER = 8  # photos of one query
+MOST_QUERY_PHOTOS = 8  # photos of one query
 MOST_IMAGES, MOST_WHERE = 64, 2000  # photos per batch, characters in a filter
 
 
@@ -33,5 +33,5 @@ def check_photos(images: Sequence[object]) -> None:
     """Raise InvalidParameter unless images are 2 to 8, as a query of several photos needs."""
     if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
         raise InvalidParameter("images", "be a sequence of images", type(images), remedy="Use `search` for one")
-    if not 2 <= len(images) <= MOST_TOGETHER:
-        raise InvalidParameter("images", f"be 2 to {MOST_TOGETHER} photos of one thing", len(images))
+    if not 2 <= len(images) <= MOST_QUERY_PHOTOS:
+        raise InvalidParameter("images", f"be 2 to {MOST_QUERY_PHOTOS} photos of the same item", len(images))

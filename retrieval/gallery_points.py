@@ -47,7 +47,7 @@ class GalleryPoints:
         """Return the rates of a version that is the newest or was searched before, else None."""
         key = version, photos
         if key not in self._rates and version == self._gallery.version:
-            rates = GalleryRates.read(self._gallery, point, self._bundle.draws_id, together=photos)
+            rates = GalleryRates.read(self._gallery, point, self._bundle.draws_id, photos_per_query=photos)
             if version == self._gallery.version:  # nothing changed meanwhile
                 kept = {other: value for other, value in self._rates.items() if other[0] == version}
                 self._rates = {**kept, key: rates}

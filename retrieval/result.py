@@ -40,7 +40,7 @@ class Match:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of searching with one photo, or with several photos of one thing."""
+    """The result of searching with one photo, or with several photos of the same item."""
 
     matches: tuple[Match, ...]  # best first; empty unless the decision is "match"
     decision: str  # "match", "no_match" or "ranked"
@@ -52,7 +52,7 @@ class SearchResult:
     bundle_id: str
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
-    threshold_status: str = UNANCHORED  # certified, estimated, unanchored, fewer_photos or uncalibrated
+    threshold_status: str = UNANCHORED  # certified, estimated, unanchored, extrapolated or uncalibrated
     review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
     p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     photos: int = 1  # different photos of the query

@@ -184,11 +184,11 @@ class Retriever:
         explain: bool = False,
         review: float = REVIEW_P,
     ) -> SearchResult:
-        """Search with 2 to 8 different photos of one thing and return one result.
+        """Search with 2 to 8 different photos of the same item and return one result.
 
         The query is the mean of the photos' vectors. Its threshold is the one that `retrieval calibrate
         --photos-per-query` set for as many photos. Without one, the threshold of fewer photos serves: the status is
-        then "fewer_photos", the FPIR was not measured, and there are no p-values. Photos with the same vector count
+        then "extrapolated", the FPIR was not measured, and there are no p-values. Photos with the same vector count
         once. The other arguments are those of `search`.
 
         Raises

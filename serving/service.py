@@ -128,7 +128,7 @@ class Service:
         explain: bool = False,
         request_id: str = "",
     ) -> SearchResult:
-        """Search with 2 to 8 photos of one thing in the pool."""
+        """Search with 2 to 8 photos of the same item in the pool."""
         review = self.settings.review
         work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
         return await self._answered(work, request_id)

@@ -20,7 +20,7 @@ NOT_NEGATIVE = (
     *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
 )
-PHOTO, MIRROR, MIDDLES = VIEWS = ("photo", "mirror", "middles")  # what an exported model averages beside the photo
+PHOTO, MIRROR, CROPS = VIEWS = ("photo", "mirror", "crops")  # views of a photo that an exported model averages
 AUTO = "auto"  # the best of VIEWS on the validation items
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from retrieval.errors import InvalidParameter
 
 from .backbones.base import Backbone
-from .config import MIDDLES, MIRROR, VIEWS
+from .config import CROPS, MIRROR, VIEWS
 
-MIDDLE_SHARES = (0.875, 0.75)  # sides of the middles, as shares of the photo's side
+CROP_SHARES = (0.875, 0.75)  # sides of the centre crops, as shares of the photo's side
 
 
 class EmbeddingModel(nn.Module):
@@ -58,7 +58,7 @@ class PretrainedModel(nn.Module):
 
 
 class ViewedModel(nn.Module):
-    """Averages the unit embeddings of views of a photo: the photo, and its mirror image or its middles."""
+    """Averages the unit embeddings of views of a photo: the photo, and its mirror image or its centre crops."""
 
     def __init__(self, model: EmbeddingModel | PretrainedModel, views: str) -> None:
         super().__init__()
@@ -86,9 +86,9 @@ def _views_of(pixels: Tensor, views: str) -> list[Tensor]:
     if views == MIRROR:
         return [pixels.flip(3)]
     size = pixels.shape[3]
-    edges = [round(size * (1 - share) / 2) for share in MIDDLE_SHARES] if views == MIDDLES else []
-    middles = [pixels[:, :, edge : size - edge, edge : size - edge] for edge in edges]
-    return [F.interpolate(middle, size=(size, size), mode="bilinear", align_corners=False) for middle in middles]
+    edges = [round(size * (1 - share) / 2) for share in CROP_SHARES] if views == CROPS else []
+    crops = [pixels[:, :, edge : size - edge, edge : size - edge] for edge in edges]
+    return [F.interpolate(crop, size=(size, size), mode="bilinear", align_corners=False) for crop in crops]
 
 
 class ExportModel(nn.Module):

@@ -78,7 +78,7 @@ class MilvusGallery(MilvusReader):
         self._collection.set_facts({"columns": json.dumps(known)})
 
     def undeclare(self, names: Sequence[str]) -> None:
-        """Withdraw metadata keys from filters, so that their kind may change; unknown keys are ignored."""
+        """Remove metadata keys from filters, so that they can be declared again; unknown keys are ignored."""
         left = {name: kind for name, kind in self.columns().items() if name not in names}
         self._collection.set_facts({"columns": json.dumps(left)})
 
@@ -96,7 +96,7 @@ class MilvusGallery(MilvusReader):
     ) -> int:
         """Add photos and return their number; see `Gallery.add`. Only single batches are atomic.
 
-        Features are refused: a gallery on Milvus keeps none.
+        Features are refused, because Milvus galleries keep none.
         There is no change log: the fact `changed_by` keeps only the `actor` of the newest change.
         """
         actor = system_user() if actor is None else check_actor(actor)

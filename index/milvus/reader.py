@@ -193,7 +193,7 @@ class MilvusReader:
 
     def verified_search(self, distance_form: VerifiedDistance) -> NoReturn:  # noqa: ARG002
         """Raise GalleryError: a gallery on Milvus keeps no features."""
-        raise GalleryError(f"{self.path} keeps no features: Milvus does not", remedy=LOCAL)
+        raise GalleryError(f"{self.path} keeps no features, like every gallery on Milvus", remedy=LOCAL)
 
     def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:
         """Yield item id and value of a metadata key for the photos from a seq on."""

@@ -20,7 +20,7 @@ from .tables import Recorder, parser_of
 
 RUNS = {"cars": "cars-0", "grocery, rotation 0": "grocery-0-0"}
 ALL = "all"
-COLUMNS = ("cause", "plain distance", "served distance", "mended", "new", "remaining")
+COLUMNS = ("cause", "plain distance", "served distance", "fixed", "new", "remaining")
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def rows(before: ExplainedRun, after: ExplainedRun) -> list[tuple[str, ...]]:
-    """Return a row for each cause and one for all: counts, and misses by their cause before (mended) or after."""
+    """Return a row for each cause and one for all: counts, and misses by their cause before (fixed) or after."""
     causes = {before.photos[miss.photo].photo_id: miss.cause for miss in before.misses}
     found = compared(after, Before(before.name, frozenset(searched(before)), causes))
     return [row(cause, before, after, found) for cause in (*CAUSES, ALL)]
@@ -48,7 +48,7 @@ def row(cause: str, before: ExplainedRun, after: ExplainedRun, found: Comparison
     kinds = (
         [miss.cause for miss in before.misses],
         [miss.cause for miss in after.misses],
-        *(list(part.values()) for part in (found.mended, found.new, found.remaining)),
+        *(list(part.values()) for part in (found.fixed, found.new, found.remaining)),
     )
     return (cause, *(f"{sum(cause in (ALL, one) for one in kind):,}" for kind in kinds))
 

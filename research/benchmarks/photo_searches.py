@@ -10,7 +10,7 @@ import numpy as np
 from index.distance import Floats
 from retrieval.metrics.reranking import contextual_scorer
 
-from .photo_views import MIDDLES, unit_mean
+from .photo_views import CROP_SHARES, unit_mean
 
 TARGET, DIVISIONS = 0.05, 5
 COUNTS = (2, 3)
@@ -153,8 +153,8 @@ def groups_of(items: np.ndarray, count: int) -> np.ndarray:
     return np.concatenate(groups)
 
 
-EVERYTHING = ("photo", "mirror", *(f"middle {share}" for share in MIDDLES))
-MIDDLE_VIEWS = ("photo", *(f"middle {share}" for share in MIDDLES))
+EVERYTHING = ("photo", "mirror", *(f"crop {share}" for share in CROP_SHARES))
+CROP_VIEWS = ("photo", *(f"crop {share}" for share in CROP_SHARES))
 TABLES: dict[str, dict[str, Scores]] = {
     "item_score": {"best photo": single, "mean of the best two": two_photos, "centroid": centroid},
     "query_photos": {
@@ -169,9 +169,9 @@ TABLES: dict[str, dict[str, Scores]] = {
         "photo alone": single,
         "mirror image, query": averaged(("photo", "mirror"), both=False),
         "mirror image, both": averaged(("photo", "mirror"), both=True),
-        "middles, query": averaged(MIDDLE_VIEWS, both=False),
-        "middles, both": averaged(MIDDLE_VIEWS, both=True),
-        "mirror image and middles, both": averaged(EVERYTHING, both=True),
+        "centre crops, query": averaged(CROP_VIEWS, both=False),
+        "centre crops, both": averaged(CROP_VIEWS, both=True),
+        "mirror image and centre crops, both": averaged(EVERYTHING, both=True),
     },
     "reranking": {"cosine": single, **{f"contextual, k = {k}": contextual(k) for k in NEIGHBOURS}},
 }

@@ -1,4 +1,4 @@
-"""Unit vectors of photos, their mirror images and their middles, by a pretrained model exported as ONNX."""
+"""Unit vectors of photos, their mirror images and their centre crops, by a pretrained model exported as ONNX."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from training.data.reader import PhotoReader, evaluation_batches
 from training.export.onnx_writer import write_onnx
 from training.export.pretrained import Pretrained
 
-MIDDLES = (0.875, 0.75)  # sides of the middles, as shares of the photo's side
+CROP_SHARES = (0.875, 0.75)  # sides of the centre crops, as shares of the photo's side
 
 
 def mirrored(pixels: np.ndarray) -> np.ndarray:
@@ -25,8 +25,8 @@ def mirrored(pixels: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(pixels[:, :, ::-1])
 
 
-def middle(pixels: np.ndarray, share: float) -> np.ndarray:
-    """Return the middles of preprocessed pixels, enlarged to their size."""
+def centre_crop(pixels: np.ndarray, share: float) -> np.ndarray:
+    """Return the centre crops of preprocessed pixels, enlarged to their size."""
     size = pixels.shape[1]
     edge = round(size * (1 - share) / 2)
     box = (edge, edge, size - edge, size - edge)
@@ -38,7 +38,7 @@ def middle(pixels: np.ndarray, share: float) -> np.ndarray:
 VIEWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "photo": lambda pixels: pixels,
     "mirror": mirrored,
-    **{f"middle {share}": lambda pixels, share=share: middle(pixels, share) for share in MIDDLES},  # type: ignore[misc]
+    **{f"crop {share}": lambda pixels, share=share: centre_crop(pixels, share) for share in CROP_SHARES},  # type: ignore[misc]
 }
 
 

@@ -23,7 +23,7 @@ from training.export.pretrained import Pretrained
 from training.export.projection import choose_projection
 
 from .photo_searches import DIVISIONS, EVERYTHING, TABLES, Scores, Searches, Side, Views
-from .photo_views import MIDDLES, embedder_of, seconds_per_photo, unit_mean, views_of
+from .photo_views import CROP_SHARES, embedder_of, seconds_per_photo, unit_mean, views_of
 from .rotation_tables import ROTATIONS
 from .rotations import rotated
 from .tables import Recorder, ms, parser_of
@@ -118,7 +118,8 @@ def seconds(run: Callable[[], object], searches: int) -> float:
 def costs(record: Recorder, side: Side, embed: float) -> None:
     """Add the cost of a search by each option, without an index, in the gallery of one rotation of grocery."""
     record.table("cost", ("option", "embedding", "comparison with the gallery"))
-    embeddings = {"mirror": 2, "middles": 1 + len(MIDDLES), "mirror image and": len(EVERYTHING), "2 ph": 2, "3 ph": 3}
+    embeddings = {"mirror": 2, "centre crops": 1 + len(CROP_SHARES), "mirror image and": len(EVERYTHING)}
+    embeddings |= {"2 ph": 2, "3 ph": 3}
     for options in TABLES.values():
         for option, score in options.items():
             times = max((count for start, count in embeddings.items() if option.startswith(start)), default=1)

@@ -61,7 +61,7 @@ def thresholds_of(data: Data, shown: np.ndarray) -> dict[int, float]:
         names = [f"p{number}" for number in np.flatnonzero(shown)]
         gallery.add(names, data.items[shown].tolist(), data.vectors[shown])
         for count in COUNTS:
-            draws = update_draws(gallery, None, model="model", distance_form=PLAIN, probes={}, together=count)
+            draws = update_draws(gallery, None, model="model", distance_form=PLAIN, probes={}, photos_per_query=count)
             point = point_of(draws, gallery_items=gallery.items)
             found[count] = NOTHING if point is None else point.threshold
     return found

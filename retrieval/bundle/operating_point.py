@@ -13,7 +13,7 @@ CERTIFIED, ESTIMATED = "certified", "estimated"
 UNCALIBRATED = "uncalibrated"  # there is no threshold, so searches only rank items
 NOTHING = -math.inf  # a threshold that accepts nothing
 UNANCHORED = "unanchored"  # status of the bundle's threshold where it serves, because it was not set in that gallery
-FEWER_PHOTOS = "fewer_photos"  # status where the threshold was set for queries of fewer photos than this one has
+EXTRAPOLATED = "extrapolated"  # status of a query with more photos than those that the threshold was set for
 PAIRS = "pairs"  # `protocol` in the evidence of a threshold for pairs of photos
 LOW_TPIR = 0.5  # a warning is given below this TPIR
 

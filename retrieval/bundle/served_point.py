@@ -15,7 +15,7 @@ from index.errors import GalleryCorrupt
 from index.shell import command
 
 from .bundle import Bundle
-from .operating_point import FEWER_PHOTOS, UNANCHORED, OperatingPoint
+from .operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
 
 MOST_POINTS = 8  # bundles whose points a gallery keeps
 DRAWS_ID, POINT, SEVERAL = "draws_id", "operating_point", "several_photos"  # keys of a kept point
@@ -88,13 +88,13 @@ def served_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingP
     return {1: bundle.operating_point, **stored_points(content, bundle)}
 
 
-def threshold_status(point: OperatingPoint, bundle: Bundle, *, fewer_photos: bool = False) -> str:
+def threshold_status(point: OperatingPoint, bundle: Bundle, *, extrapolated: bool = False) -> str:
     """Return the status of a point that was set in the gallery, UNANCHORED for the threshold of the bundle.
 
-    It is FEWER_PHOTOS if the point is one of queries of fewer photos.
+    It is EXTRAPOLATED if the point is one of queries of fewer photos.
     """
-    if fewer_photos and point.decides:
-        return FEWER_PHOTOS
+    if extrapolated and point.decides:
+        return EXTRAPOLATED
     return UNANCHORED if point.decides and point is bundle.operating_point else point.status
 
 

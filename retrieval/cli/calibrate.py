@@ -55,8 +55,8 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
     "--photos-per-query",
     type=int,
     multiple=True,
-    help="Also set the threshold of queries of this many photos of one thing; repeat it for several numbers, 1 keeps "
-    "none.  [default: the numbers that have a threshold]",
+    help="Also set the threshold for queries of this many photos of the same item. Can be repeated; 1 removes these "
+    "thresholds.  [default: the numbers that have a threshold]",
 )
 @click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is.")
 @click.option(

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from index.shell import command
-from retrieval.bundle.operating_point import FEWER_PHOTOS
+from retrieval.bundle.operating_point import EXTRAPOLATED
 from retrieval.errors import InvalidParameter
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
@@ -22,7 +22,7 @@ Folder = click.Path(path_type=Path)
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.argument("images", metavar="IMAGE...", type=Folder, nargs=-1, required=True)
-@click.option("--together", is_flag=True, help="Search with 2 to 8 photos of one thing, as one query.")
+@click.option("--combine", is_flag=True, help="Combine 2 to 8 photos of one item into one query.")
 @click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items.")
 @click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
 @click.option(
@@ -40,14 +40,14 @@ def search(
     bundle: Path,
     gallery: Path | str,
     images: tuple[Path, ...],
-    together: bool,
+    combine: bool,
     top_k: int,
     where: str | None,
     review: float,
     explain: bool,
     as_json: bool,
 ) -> None:
-    """Search for the catalogue item that a photo shows, or several photos of one thing with --together.
+    """Search for the catalogue item that a photo shows. With --combine, several photos of one item form one query.
 
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
     comes as close. Items for review lie beyond the threshold; they are not matches.
@@ -57,14 +57,14 @@ def search(
     \b
     Example:
       retrieval search bundles/shop galleries/shop query.jpg --explain
-      retrieval search bundles/shop galleries/shop front.jpg back.jpg --together
+      retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
     """
     from retrieval.retriever import Retriever
 
-    if len(images) > 1 and not together:
-        raise InvalidParameter("IMAGE", "be one photo", len(images), remedy="Pass --together if all show one thing")
+    if len(images) > 1 and not combine:
+        raise InvalidParameter("IMAGE", "be one photo", len(images), remedy="Pass --combine if all show the same item")
     with Retriever.open(bundle, gallery) as retriever:
-        if together:
+        if combine:
             result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)
         else:
             result = retriever.search(images[0], top_k=top_k, where=where, review=review, explain=explain)
@@ -73,7 +73,7 @@ def search(
         return
     for line in lines(result, filtered=where is not None):
         click.echo(line)
-    if result.threshold_status == FEWER_PHOTOS:
+    if result.threshold_status == EXTRAPOLATED:
         line = command("calibrate", bundle, gallery, "--photos-per-query", str(result.photos))
         click.echo(
             f"Note: the threshold is for queries of {result.threshold_photos} photo"

@@ -89,7 +89,7 @@ class AsyncRetrievalClient(ClientLimits):
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> Answer:
-        """Search with 2 to 8 photos of one thing as one query."""
+        """Search with 2 to 8 photos of the same item as one query."""
         call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
 

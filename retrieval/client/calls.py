@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
-from retrieval.arguments import MOST_TOGETHER
+from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
@@ -98,10 +98,10 @@ def search_batch(
 def search_photos(
     images: Sequence[Source], *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
 ) -> Call[Answer]:
-    """Search with several photos of one thing as one query."""
-    if isinstance(images, str | bytes) or not 2 <= len(images) <= MOST_TOGETHER:
+    """Search with several photos of the same item as one query."""
+    if isinstance(images, str | bytes) or not 2 <= len(images) <= MOST_QUERY_PHOTOS:
         given = type(images) if isinstance(images, str | bytes) else len(images)
-        raise InvalidParameter("images", f"be 2 to {MOST_TOGETHER} photos of one thing", given)
+        raise InvalidParameter("images", f"be 2 to {MOST_QUERY_PHOTOS} photos of the same item", given)
     query = _search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search/photos", _as(Answer), query=query, images=[image_bytes(i) for i in images])
 

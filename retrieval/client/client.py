@@ -109,7 +109,7 @@ class RetrievalClient(ClientLimits):
         fields: Sequence[str] | None = None,
         explain: bool = False,
     ) -> Answer:
-        """Search with 2 to 8 photos of one thing as one query."""
+        """Search with 2 to 8 photos of the same item as one query."""
         return self._send(calls.search_photos(images, top_k=top_k, where=where, fields=fields, explain=explain))
 
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:

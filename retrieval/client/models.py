@@ -61,7 +61,7 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a search with one photo, or with several photos of one thing."""
+    """The answer to a search with one photo, or with several photos of the same item."""
 
     decision: str  # "match", "no_match" or, without a threshold, "ranked"
     reason: str  # of a no-match; "uncalibrated" for "ranked", "" for a match
@@ -76,7 +76,7 @@ class Answer:
     bundle_id: str
     gallery_version: int
     ranked: tuple[Match, ...] = ()  # the nearest items, best first, if the decision is "ranked"
-    threshold_status: str = UNANCHORED  # certified, estimated, unanchored, fewer_photos or uncalibrated
+    threshold_status: str = UNANCHORED  # certified, estimated, unanchored, extrapolated or uncalibrated
     review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
     p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     photos: int = 1  # different photos of the query

@@ -9,13 +9,13 @@ from retrieval.catalogue.photos import Photo
 
 from .plan import SyncPlan, Update, sync_plan
 
-TOGETHER = 4096  # photos per transaction
+BATCH = 4096  # photos per transaction
 
 
 def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor: str | None = None) -> int:
     """Update photos and return their number."""
-    for start in range(0, len(updates), TOGETHER):
-        block = updates[start : start + TOGETHER]
+    for start in range(0, len(updates), BATCH):
+        block = updates[start : start + BATCH]
         gallery.update(
             [update.photo.photo_id for update in block],
             [update.photo.item_id for update in block],
@@ -28,8 +28,8 @@ def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor:
 def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: str | None = None) -> int:
     """Remove photos and return their number."""
     return sum(
-        gallery.remove(photo_ids=photo_ids[start : start + TOGETHER], actor=actor)
-        for start in range(0, len(photo_ids), TOGETHER)
+        gallery.remove(photo_ids=photo_ids[start : start + BATCH], actor=actor)
+        for start in range(0, len(photo_ids), BATCH)
     )
 
 

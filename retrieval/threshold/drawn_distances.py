@@ -226,13 +226,14 @@ class GalleryRates:
     sources: Mapping[str, DrawnDistances]
 
     @classmethod
-    def read(cls, gallery: Drawable, point: OperatingPoint, draws_id: str, *, together: int = 1) -> GalleryRates | None:
+    def read(
+        cls, gallery: Drawable, point: OperatingPoint, draws_id: str, *, photos_per_query: int = 1
+    ) -> GalleryRates | None:
         """Return the rates of the newest version, None unless its draws are up to date and the point is from draws.
 
-        `draws_id` identifies what the draws depend on (`Bundle.draws_id`), `together` is the number of photos of a
-        query.
+        `draws_id` identifies what the draws depend on (`Bundle.draws_id`).
         """
-        kept = KeptDraws.read(gallery, together=together) if point.evidence.get("anchored") else None
+        kept = KeptDraws.read(gallery, photos_per_query=photos_per_query) if point.evidence.get("anchored") else None
         if kept is None or kept.model != draws_id or not kept.covers(gallery):
             return None
         return cls.of(kept, point)

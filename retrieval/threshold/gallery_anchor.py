@@ -55,12 +55,12 @@ class GalleryAnchor:
         points = stored_points(gallery.kept(POINT), self.bundle)
         contents: dict[str, bytes | None] = {}
         stricter = {}
-        for together in (1, *(count for count in points if count > 1)):
-            draws = self.draws(gallery, together=together)
+        for photos_per_query in (1, *(count for count in points if count > 1)):
+            draws = self.draws(gallery, photos_per_query=photos_per_query)
             contents |= draws.pack()
-            point = self._stricter(gallery, draws, points.get(together)) if self.tighten else None
+            point = self._stricter(gallery, draws, points.get(photos_per_query)) if self.tighten else None
             if point is not None:
-                stricter[together] = point
+                stricter[photos_per_query] = point
         if stricter:
             several = {**points, **stricter}
             contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, several.pop(1), several)
@@ -103,12 +103,12 @@ class GalleryAnchor:
         gallery.on_change = self
         return True
 
-    def draws(self, gallery: Drawable, *, labelled: Probes | None = None, together: int = 1) -> KeptDraws:
+    def draws(self, gallery: Drawable, *, labelled: Probes | None = None, photos_per_query: int = 1) -> KeptDraws:
         """Return the draws of the newest version, with the given labelled queries or those that the gallery keeps.
 
-        `together` is the number of photos of a query.
+        Queries have `photos_per_query` photos each.
         """
-        if together > 1:
+        if photos_per_query > 1:
             check_several(self.bundle)
         queries = read_queries(gallery, self.bundle.features_key) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
@@ -117,13 +117,13 @@ class GalleryAnchor:
         some = fitted is None or len(fitted) > 0
         draws = update_draws(
             gallery,
-            KeptDraws.read(gallery, together=together) if labelled is None else None,
+            KeptDraws.read(gallery, photos_per_query=photos_per_query) if labelled is None else None,
             model=self.bundle.draws_id,
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
             content_key=CONTENT,
-            together=together,
+            photos_per_query=photos_per_query,
             is_copy=partial(is_copy, gallery.thumbnail),
         )
         asked = dict.fromkeys(probes[LABELLED].items) if LABELLED in probes else ()

@@ -1,6 +1,6 @@
 """Operating points of queries of several photos.
 
-A query of several photos of one thing is searched with the mean of their vectors. It comes closer to the items of a
+A query of several photos of the same item is searched with the mean of their vectors. It comes closer to the items of a
 gallery than a single photo does, so its FPIR is another one: its threshold is set by draws of as many photos.
 """
 
@@ -13,7 +13,7 @@ from index.contents import POINT
 from index.drawable import Drawable
 from index.draws import Probes
 from index.verified import VerifiedDistance
-from retrieval.arguments import MOST_TOGETHER
+from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import stored_points
 from retrieval.errors import InvalidParameter
@@ -38,8 +38,8 @@ def check_several(bundle: Bundle) -> None:
 def check_counts(counts: Collection[int]) -> tuple[int, ...]:
     """Return numbers of photos of a query, ascending and without 1; raise InvalidParameter if one is out of range."""
     for count in counts:
-        if not 1 <= count <= MOST_TOGETHER:
-            raise InvalidParameter("photos_per_query", f"be a whole number from 1 to {MOST_TOGETHER}", count)
+        if not 1 <= count <= MOST_QUERY_PHOTOS:
+            raise InvalidParameter("photos_per_query", f"be a whole number from 1 to {MOST_QUERY_PHOTOS}", count)
     return tuple(sorted({*counts} - {1}))
 
 
@@ -56,7 +56,7 @@ def anchored_several(
     return {
         count: anchor.anchored(
             gallery,
-            anchor.draws(gallery, labelled=labelled, together=count),
+            anchor.draws(gallery, labelled=labelled, photos_per_query=count),
             target_fpir=target_fpir,
             certify=certify,
         )
@@ -69,8 +69,9 @@ def measure_again(anchor: GalleryAnchor, gallery: Drawable) -> None:
     points = stored_points(gallery.kept(POINT), anchor.bundle)
     draws_id = anchor.bundle.draws_id
     for count, point in points.items():
-        if count > 1 and GalleryRates.read(gallery, point, draws_id, together=count) is None:
-            gallery.keep(anchor.draws(gallery, together=count).pack(), f"measure the threshold of {count} photos")
+        if count > 1 and GalleryRates.read(gallery, point, draws_id, photos_per_query=count) is None:
+            draws = anchor.draws(gallery, photos_per_query=count)
+            gallery.keep(draws.pack(), f"measure the threshold of {count} photos")
 
 
 def describe_several(several: Mapping[int, Anchored]) -> Iterator[str]:

@@ -25,10 +25,10 @@ SMALLEST_SIDE = 16  # pixels of a scaled photo; a smaller one has no key points
 class DetectorSettings:
     """Parameters that decide the local features of a photo."""
 
-    points: int = 300  # most key points, the strongest ones
+    points: int = 300  # maximum number of key points; the strongest are kept
     side: int = 480  # pixels of the longer side that the photo is scaled to
-    enlargement: float = 2.0  # most that a small photo is enlarged
-    contrast: float = 0.02  # least contrast of a key point, OpenCV's contrastThreshold
+    enlargement: float = 2.0  # maximum enlargement of a small photo
+    contrast: float = 0.02  # minimum contrast of a key point, OpenCV's contrastThreshold
 
     def __post_init__(self) -> None:
         if not 1 <= self.points <= MOST_POINTS:

@@ -66,7 +66,7 @@ class LocalFeatures:
         return replace(self, words=words)
 
     def relative(self, positions: NDArray[Any]) -> NDArray[np.float64]:
-        """Return positions (n, 2) in pixels as shares of the width and height, so that any copy can be drawn on."""
+        """Convert positions (n, 2) from pixels to fractions of the width and height."""
         return np.asarray(positions, dtype=np.float64) / (self.width, self.height)
 
     def pack(self) -> bytes:

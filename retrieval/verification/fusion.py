@@ -1,4 +1,4 @@
-"""The distance of a verified photo: lowered by its inliers, one number for one threshold."""
+"""Fusion of the distance and the inliers of a verified photo into one distance."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from retrieval.errors import InvalidParameter
 class Fusion:
     """A distance that falls as the inliers grow: d (1 + max(0, n - least + 1) / scale) ^ -strength.
 
-    Fewer than `least` inliers are chance and change nothing. Strength 0 gives the base distance. A photo at distance 0
-    stays there, and no distance grows.
+    Fewer than `least` inliers may be due to chance and change nothing. Strength 0 gives the base
+    distance. A photo at distance 0 stays there, and no distance grows.
     """
 
     strength: float = 0.0
@@ -34,7 +34,7 @@ class Fusion:
             raise InvalidParameter("least", "lie between 1 and 1,000", self.least)
 
     def evidence(self, inliers: ArrayLike) -> Floats:
-        """Return the evidence in inliers of any shape: 0 below `least`, then growing; any strength has the same."""
+        """Return the evidence in inliers of any shape: 0 below `least`, then growing, whatever the strength."""
         return np.log1p(np.maximum(0, np.asarray(inliers, dtype=np.float64) - self.least + 1) / self.scale)
 
     def fused(self, distances: ArrayLike, inliers: ArrayLike) -> Floats:

@@ -20,7 +20,7 @@ from .opencv import import_opencv
 SIMILARITY, AFFINE, HOMOGRAPHY = "similarity", "affine", "homography"
 SAMPLE = {SIMILARITY: 2, AFFINE: 3, HOMOGRAPHY: 4}  # pairs that determine a transformation
 MOST_ZOOM = 10.0  # between two photos; beyond it a transformation maps unrelated key points to one place
-CONFIDENCE = 0.999  # that the best transformation is found
+CONFIDENCE = 0.999  # confidence that the best transformation is found
 Pairs = NDArray[np.int64]
 
 
@@ -28,10 +28,10 @@ Pairs = NDArray[np.int64]
 class MatchingSettings:
     """Parameters that decide which key points of two photos are inliers."""
 
-    ratio: float = 0.8  # most of the distance to the second nearest descriptor
+    ratio: float = 0.8  # maximum ratio of the distances to the nearest and the second nearest descriptor
     model: str = HOMOGRAPHY
-    error: float = 6.0  # most distance in pixels between a key point and where the transformation maps its counterpart
-    iterations: int = 1000  # most samples that are tried
+    error: float = 6.0  # maximum distance in pixels between a key point and its transformed counterpart
+    iterations: int = 1000  # maximum number of samples
 
     def __post_init__(self) -> None:
         if not 0 < self.ratio <= 1:

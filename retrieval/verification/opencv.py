@@ -10,7 +10,7 @@ from retrieval.errors import MissingDependency
 
 @functools.cache
 def import_opencv() -> Any:
-    """Import OpenCV without threads of its own: requests and worker processes already use every core."""
+    """Import OpenCV and disable its threads, because requests and worker processes already use every core."""
     try:
         import cv2
     except ImportError as error:

@@ -33,7 +33,7 @@ FORMAT = 1  # of the detection and comparison; part of the keys
 
 @dataclass(frozen=True)
 class MatchedPoints:
-    """Places in two photos that show the same, as shares (n, 2) of the width and height of each."""
+    """Matching places in two photos, as fractions (n, 2) of the width and height of each."""
 
     query: Floats
     photo: Floats
@@ -51,8 +51,8 @@ class GeometricVerifier:
     Parameters
     ----------
     items, photos, voted:
-        The shortlist: how many of the nearest items are verified, by how many of their nearest photos, and how many
-        more photos because they share the most visual words with the query.
+        Size of the shortlist: number of nearest items, of nearest photos of each of these items, and of the photos
+        that share the most visual words with the query.
     """
 
     vocabulary: Vocabulary
@@ -128,7 +128,7 @@ class GeometricVerifier:
         return self.fusion.fused(distances, inliers)
 
     def matches(self, query: bytes, photo: bytes) -> MatchedPoints:
-        """Return the places where a query and a photo agree; none where their inliers do not count."""
+        """Return the matching places of a query and a photo; none if there are too few inliers to count."""
         asked, other = LocalFeatures.unpack(query), LocalFeatures.unpack(photo)
         pairs = inlier_pairs(asked, other, self.matching)
         if len(pairs) < self.fusion.least:

@@ -1,4 +1,4 @@
-"""Visual words: cluster centres of descriptors, so that photos which share many can be found without comparing all.
+"""Visual words: cluster centres of descriptors, to find photos that share many of them without comparing all photos.
 
 Shapes: k descriptors, w words.
 """
@@ -20,7 +20,7 @@ from .features import LENGTH
 WORDS = 4096
 SAMPLED = 100_000  # descriptors that the centres are fitted to
 PASSES = 5  # over the sample
-PER_WORD = 8  # least descriptors per word
+PER_WORD = 8  # minimum number of descriptors per word
 FEWEST_PHOTOS = 2
 
 

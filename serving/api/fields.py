@@ -19,10 +19,10 @@ Fields = Annotated[
     Field(max_length=64, description="Metadata keys to return with each match; all by default."),
 ]
 ThresholdStatus = Annotated[
-    Literal["certified", "estimated", "unanchored", "fewer_photos", "uncalibrated"],
+    Literal["certified", "estimated", "unanchored", "extrapolated", "uncalibrated"],
     Field(
         description="Whether the FPIR is certified or estimated in this gallery; unanchored: the bundle's threshold, "
-        "set elsewhere; fewer_photos: the threshold was set for queries of fewer photos, and its FPIR for this one was "
+        "set elsewhere; extrapolated: the threshold was set for queries of fewer photos, and its FPIR for this one was "
         "not measured; uncalibrated: there is no threshold."
     ),
 ]

@@ -1,11 +1,11 @@
-"""The search route for several photos of one thing."""
+"""The search route for several photos of the same item."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from retrieval.arguments import MOST_TOGETHER
+from retrieval.arguments import MOST_QUERY_PHOTOS
 from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, body_of, errors
@@ -16,24 +16,24 @@ from .schemas import Answer, PhotosRequest
 
 
 def add_photos_route(router: APIRouter, service: Service) -> None:
-    """Add the search route for several photos of one thing."""
+    """Add the search route for several photos of the same item."""
 
     @router.post(
         "/search/photos",
         response_model=Answer,
         responses=errors(*LIMITED, *IMAGE, 503),
-        openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_TOGETHER),
+        openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_QUERY_PHOTOS),
     )
     async def photos(
         request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
     ) -> Response:
-        """Search with 2 to 8 photos of one thing as one query: send a form with the files `images`, or JSON."""
+        """Search with 2 to 8 photos of the same item as one query: send a form with the files `images`, or JSON."""
         if is_json(request):
             body = await parsed(request, PhotosRequest)
             images, fields = [decoded(image) for image in body.images], body.fields
             top_k, where, explain = body.top_k, body.where, body.explain
         else:
-            images = await images_of(request, "images", most=MOST_TOGETHER)
+            images = await images_of(request, "images", most=MOST_QUERY_PHOTOS)
         request_id = request.state.request_id
         result = await service.search_photos(images, top_k=top_k, where=where, explain=explain, request_id=request_id)
         return JSONResponse(answer_of(result, request_id, fields))

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from retrieval.arguments import MOST_TOGETHER
+from retrieval.arguments import MOST_QUERY_PHOTOS
 
 from .examples import ANSWER
 from .fields import Base64, Fields, ThresholdStatus, TopK, Verdict, Where
@@ -42,9 +42,9 @@ class BatchRequest(Strict):
 
 
 class PhotosRequest(BatchRequest):
-    """A search request with several photos of one thing."""
+    """A search request with several photos of the same item."""
 
-    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_TOGETHER)]
+    images: Annotated[list[Base64], Field(min_length=2, max_length=MOST_QUERY_PHOTOS)]
 
 
 class PhotoRequest(Strict):
@@ -113,7 +113,7 @@ class Explanation(BaseModel):
 
 
 class Answer(BaseModel):
-    """The answer to one photo, or to several photos of one thing."""
+    """The answer to one photo, or to several photos of the same item."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [ANSWER]})
 

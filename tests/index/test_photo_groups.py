@@ -53,13 +53,13 @@ def test_groups_by_hand() -> None:
     assert group_rows(items, keys, 4).shape == (0, 4)
 
 
-@pytest.mark.parametrize("together", [2, 3])
-def test_a_draw_of_several_photos_is_searched_with_their_mean(tmp_path: Path, together: int) -> None:
+@pytest.mark.parametrize("photos_per_query", [2, 3])
+def test_a_draw_of_several_photos_is_searched_with_their_mean(tmp_path: Path, photos_per_query: int) -> None:
     vectors, items = unit(40), np.arange(40) % 10
     with filled(tmp_path / "g") as gallery:
-        draws = drawer(gallery).own(None, excluded=NONE, together=together)
-    assert len(draws) == 10 * (4 // together)
-    assert draws.seqs.shape == (len(draws), together)
+        draws = drawer(gallery).own(None, excluded=NONE, photos_per_query=photos_per_query)
+    assert len(draws) == 10 * (4 // photos_per_query)
+    assert draws.seqs.shape == (len(draws), photos_per_query)
     assert len(np.unique(draws.seqs)) == draws.seqs.size  # no photo is in two groups
     for row, photos in enumerate(draws.seqs.tolist()):
         assert len(set(items[photos])) == 1
@@ -73,8 +73,8 @@ def test_a_draw_of_several_photos_is_searched_with_their_mean(tmp_path: Path, to
 
 def test_items_with_too_few_photos_are_not_drawn(tmp_path: Path) -> None:
     with filled(tmp_path / "g", count=25) as gallery:  # i0 to i4 have three photos, the others two
-        assert sorted(drawer(gallery).own(None, excluded=NONE, together=3).items) == [f"i{i}" for i in range(5)]
-        assert len(drawer(gallery).own(None, excluded=NONE, together=4)) == 0
+        assert sorted(drawer(gallery).own(None, excluded=NONE, photos_per_query=3).items) == [f"i{i}" for i in range(5)]
+        assert len(drawer(gallery).own(None, excluded=NONE, photos_per_query=4)) == 0
 
 
 def test_a_sample_of_groups_takes_every_item_once_before_any_twice(tmp_path: Path) -> None:
@@ -103,17 +103,17 @@ def test_a_gallery_keeps_draws_of_several_photos_beside_the_others(tmp_path: Pat
     probes = {"probe": Probes(unit(6, 3), [f"q{i}" for i in range(6)], ["x", "x", "y", "y", "z", "i1"])}
     with filled(tmp_path / "g") as gallery:
         single = update_draws(gallery, None, model="m", distance_form=PLAIN, probes=probes)
-        pairs = update_draws(gallery, None, model="m", distance_form=PLAIN, probes=probes, together=2)
+        pairs = update_draws(gallery, None, model="m", distance_form=PLAIN, probes=probes, photos_per_query=2)
         gallery.keep({**single.pack(), **pairs.pack(), POINT: b"point"}, "measure")
         assert [len(single.sources[name]) for name in (OWN, "probe")] == [40, 6]
         assert [len(pairs.sources[name]) for name in (OWN, "probe")] == [20, 2]
-        for together, made in ((1, single), (2, pairs)):
-            read = KeptDraws.read(gallery, together=together)
+        for photos_per_query, made in ((1, single), (2, pairs)):
+            read = KeptDraws.read(gallery, photos_per_query=photos_per_query)
             assert read is not None
-            assert read.together == together
+            assert read.photos_per_query == photos_per_query
             assert read.covers(gallery)
             np.testing.assert_array_equal(read.sources[OWN].seqs, made.sources[OWN].seqs)
-        again = update_draws(gallery, single, model="m", distance_form=PLAIN, probes=probes, together=2)
+        again = update_draws(gallery, single, model="m", distance_form=PLAIN, probes=probes, photos_per_query=2)
         np.testing.assert_array_equal(again.sources[OWN].distances, pairs.sources[OWN].distances)
         export_photos(gallery, tmp_path / "g.parquet")
     import_photos(tmp_path / "g.parquet", tmp_path / "copy")

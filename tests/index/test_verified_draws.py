@@ -238,8 +238,9 @@ def test_items_with_the_same_file_are_left_out(tmp_path: Path) -> None:
 
 def test_a_query_of_several_photos_cannot_be_verified(tmp_path: Path) -> None:
     form = VerifiedDistance(PLAIN, FakeVerifier())
-    with verified_gallery(tmp_path / "g") as gallery, pytest.raises(InvalidParameter, match="together must be 1"):
-        drawer(gallery, form).own(None, excluded=NONE, together=2)
+    refused = pytest.raises(InvalidParameter, match="photos_per_query must be 1")
+    with verified_gallery(tmp_path / "g") as gallery, refused:
+        drawer(gallery, form).own(None, excluded=NONE, photos_per_query=2)
 
 
 def test_fewer_draws_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Queries of several photos of one thing: their answer, the threshold that serves, and how a gallery keeps it."""
+"""Queries of several photos of the same item: their answer, the threshold that serves, and how a gallery keeps it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_without_a_threshold_of_its_own_the_answer_says_so(bundle: Bundle, shop:
         single = retriever.search(photos_of(3, 8)[0])
         result = retriever.search_photos(photos_of(3, 8, 9))
     assert single.threshold_status == "estimated"
-    assert (result.threshold, result.threshold_status) == (single.threshold, "fewer_photos")
+    assert (result.threshold, result.threshold_status) == (single.threshold, "extrapolated")
     assert (result.photos, result.threshold_photos) == (2, 1)
     assert (single.photos, single.threshold_photos) == (1, 1)
     assert [match.p_value for match in result.matches] == [None] * len(result.matches)
@@ -92,12 +92,12 @@ def test_a_threshold_is_set_for_each_number_of_photos(bundle: Bundle, shop: Path
             result = retriever.search_photos(photos_of(3, *range(8, 8 + count)))
             assert (result.threshold, result.threshold_status) == (points[count].threshold, "estimated")
             assert (result.photos, result.threshold_photos) == (count, count)
-            rates = GalleryRates.read(retriever.gallery, points[count], bundle.draws_id, together=count)
+            rates = GalleryRates.read(retriever.gallery, points[count], bundle.draws_id, photos_per_query=count)
             assert rates is not None
             assert rates.fpir(points[count].threshold) <= 0.2
             assert result.matches[0].p_value == rates.p_value(result.matches[0].distance)
         four = retriever.search_photos(photos_of(3, 8, 9, 10, 11))
-        assert (four.threshold, four.threshold_status) == (points[3].threshold, "fewer_photos")
+        assert (four.threshold, four.threshold_status) == (points[3].threshold, "extrapolated")
         assert (four.photos, four.threshold_photos) == (4, 3)
         assert four.matches[0].p_value is None
         assert retriever.search(photos_of(3, 8)[0]).threshold == points[1].threshold
@@ -107,7 +107,7 @@ def test_the_share_of_unknown_items_is_that_of_as_many_photos(bundle: Bundle, sh
     """Every gallery item is left out in turn: what the draws measure is what searches then do."""
     points = calibrate(bundle, shop, 2)
     with Gallery.open(shop, read_only=True) as gallery:
-        draws = KeptDraws.read(gallery, together=2)
+        draws = KeptDraws.read(gallery, photos_per_query=2)
         assert draws is not None
         own = draws.sources["own"]
         ids, _, vectors = gallery.contents()
@@ -151,7 +151,7 @@ def test_bundles_that_verify_matches_refuse_several_photos(bundle: Bundle, shop:
             retriever.search_photos(photos_of(3, 8, 9))
     bundle.distance_form = verified
     with Gallery.open(shop) as gallery, pytest.raises(InvalidParameter, match="one photo per query"):
-        GalleryAnchor(bundle).draws(gallery, together=2)
+        GalleryAnchor(bundle).draws(gallery, photos_per_query=2)
 
 
 def test_a_change_of_photos_updates_the_draws_of_every_number(bundle: Bundle, shop: Path, tmp_path: Path) -> None:
@@ -159,11 +159,11 @@ def test_a_change_of_photos_updates_the_draws_of_every_number(bundle: Bundle, sh
     more = write_folder(tmp_path / "more", items=range(40, 60), photos=range(4))
     index_catalogue(bundle, read_catalogue(more), shop, progress=False)
     with Gallery.open(shop) as gallery:
-        kept = KeptDraws.read(gallery, together=2)
+        kept = KeptDraws.read(gallery, photos_per_query=2)
         assert kept is not None
         assert kept.covers(gallery)
         gallery.keep({draws_name(2): None}, "forget")
-        again = GalleryAnchor(bundle).draws(gallery, together=2)
+        again = GalleryAnchor(bundle).draws(gallery, photos_per_query=2)
         assert sorted(kept.sources["own"].distances) == sorted(again.sources["own"].distances)
         assert len(again.sources["own"]) == 100
         assert stored_points(gallery.kept(POINT), bundle) == points
@@ -191,7 +191,7 @@ def test_tightening_lowers_the_threshold_of_each_number_that_misses_its_target(b
         after = stored_points(gallery.kept(POINT), bundle)
         assert after[1] == points[1]
         assert after[2].threshold < loose.threshold
-        rates = GalleryRates.read(gallery, after[2], bundle.draws_id, together=2)
+        rates = GalleryRates.read(gallery, after[2], bundle.draws_id, photos_per_query=2)
         assert rates is not None
         assert rates.fpir(after[2].threshold) <= 0.2
 
@@ -233,7 +233,7 @@ def test_the_bundles_threshold_is_one_of_single_photos(bundle: Bundle, tmp_path:
     with Retriever.open(bundle.path, tmp_path / "small") as retriever:
         assert retriever.search(photos_of(3, 8)[0]).threshold_status == "unanchored"
         result = retriever.search_photos(photos_of(3, 8, 9))
-        assert (result.threshold, result.threshold_status) == (0.5, "fewer_photos")
+        assert (result.threshold, result.threshold_status) == (0.5, "extrapolated")
 
 
 def test_the_command_searches_with_several_photos(bundle: Bundle, shop: Path, tmp_path: Path) -> None:
@@ -244,13 +244,13 @@ def test_the_command_searches_with_several_photos(bundle: Bundle, shop: Path, tm
     arguments = ["search", *places, *map(str, paths)]
     refused = CliRunner().invoke(group, arguments)
     assert isinstance(refused.exception, InvalidParameter)
-    found = CliRunner().invoke(group, [*arguments, "--together"])
+    found = CliRunner().invoke(group, [*arguments, "--combine"])
     assert found.exit_code == 0, found.output
     assert "item-03" in found.output
     assert "queries of 1 photo;" in found.output
     assert "--photos-per-query 2`" in found.output
     calibrate(bundle, shop, 2)
-    again = CliRunner().invoke(group, [*arguments, "--together"])
+    again = CliRunner().invoke(group, [*arguments, "--combine"])
     assert "Note" not in again.output
-    as_json = CliRunner().invoke(group, [*arguments, "--together", "--json"])
+    as_json = CliRunner().invoke(group, [*arguments, "--combine", "--json"])
     assert json.loads(as_json.output)["photos"] == 2

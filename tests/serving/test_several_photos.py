@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from retrieval.arguments import MOST_TOGETHER
+from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import feedback_on, read_feedback
 from retrieval.threshold.verdicts import judged_answers
@@ -38,12 +38,12 @@ def test_the_answer_is_that_of_the_retriever(client: TestClient, retriever: Retr
         assert answer["request_id"] == sent.headers["x-request-id"]
         assert [match["item_id"] for match in answer["matches"]] == [match.item_id for match in expected.matches]
         assert answer["nearest"]["distance"] == expected.nearest_distance
-        assert (answer["photos"], answer["threshold_photos"], answer["threshold_status"]) == (2, 1, "fewer_photos")
+        assert (answer["photos"], answer["threshold_photos"], answer["threshold_status"]) == (2, 1, "extrapolated")
     single = client.post("/v1/search", content=PHOTOS[0]).json()
     assert (single["photos"], single["threshold_photos"], single["threshold_status"]) == (1, 1, "unanchored")
 
 
-@pytest.mark.parametrize("count", [0, 1, MOST_TOGETHER + 1])
+@pytest.mark.parametrize("count", [0, 1, MOST_QUERY_PHOTOS + 1])
 def test_other_numbers_of_photos_are_refused(client: TestClient, count: int) -> None:
     assert client.post(PATH, json={"images": TEXTS[:1] * count}).status_code == 422
     assert client.post(PATH, files=FILES[:1] * count or None).status_code in (400, 422)
@@ -51,7 +51,7 @@ def test_other_numbers_of_photos_are_refused(client: TestClient, count: int) -> 
 
 def test_the_limits_are_those_of_the_retriever() -> None:
     images = PhotosRequest.model_json_schema()["properties"]["images"]
-    assert (images["minItems"], images["maxItems"]) == (2, MOST_TOGETHER)
+    assert (images["minItems"], images["maxItems"]) == (2, MOST_QUERY_PHOTOS)
 
 
 def test_a_photo_that_cannot_be_used_is_named(client: TestClient) -> None:

@@ -1,4 +1,4 @@
-"""Compare the misses of two explanations of the same queries: mended ones, new ones, and those that remain."""
+"""Compare the misses of two explanations of the same queries: fixed ones, new ones, and those that remain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Comparison:
 
     name: str  # of the other run
     both: int  # photos that both searched for
-    mended: Mapping[str, str]  # missed before only, with the cause then
+    fixed: Mapping[str, str]  # missed before only, with the cause then
     new: Mapping[str, str]  # missed now only, with the cause now
     remaining: Mapping[str, str]  # missed both times, with the cause now
 
@@ -60,8 +60,8 @@ class Comparison:
         )
 
     def lines(self) -> list[str]:
-        """Return one line on mended, new and remaining misses each."""
-        kinds = (("mended", self.mended), ("new", self.new), ("remaining", self.remaining))
+        """Return one line on fixed, new and remaining misses each."""
+        kinds = (("fixed", self.fixed), ("new", self.new), ("remaining", self.remaining))
         return [
             f"Compared with {self.name} on {self.both} queries:",
             *(f"  {len(found)} {kind}{_by_cause(found)}" for kind, found in kinds),
@@ -69,7 +69,7 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        found = {name: dict(getattr(self, name)) for name in ("mended", "new", "remaining")}
+        found = {name: dict(getattr(self, name)) for name in ("fixed", "new", "remaining")}
         return {"run": self.name, "queries": self.both, **found}
 
 

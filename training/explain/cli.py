@@ -40,7 +40,7 @@ PAGE = "explain.html"
 @click.option(
     "--compare",
     type=click.Path(path_type=Path),
-    help="JSON that this command printed for another run: shows which of its misses are mended and which are new.",
+    help="JSON that this command printed for another run: shows which of its misses are fixed and which are new.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def explain(

@@ -36,7 +36,7 @@ def causes_section(explained: ExplainedRun, comparison: Comparison | None = None
     ]
     text = (
         f"{len(misses):,} searches did not return their own item first. Each has one cause: the first of these rules "
-        "that holds. A rule says what was measured, not what would mend the search."
+        "that holds. A rule states what was measured, not what would fix the search."
         if misses
         else "Every search returned its own item first."
     )

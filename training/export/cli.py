@@ -119,8 +119,8 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     "--views",
     type=click.Choice([AUTO, *VIEWS]),
     default=PHOTO,
-    help="What the model averages: the photo alone, the photo and its mirror image (2 times the work), or the photo "
-    "and its middles (3 times); auto chooses on the validation items of RUN.",
+    help="Views whose embeddings the model averages: the photo alone, the photo and its mirror image (twice the "
+    "computation), or the photo and two centre crops (three times). auto chooses on the validation items of RUN.",
 )
 @click.option("--gallery", type=click.Path(path_type=Path), help="Also index these photos (folder, CSV or parquet).")
 @click.option(

@@ -81,7 +81,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
     pairs_far_range:
         Set the threshold for 1:1 use instead, on pairs within these false-accept rates, with a plain distance.
     variant, views:
-        Precision and execution provider, and the views that the model averages: "photo", "mirror" or "middles"; "auto"
+        Precision and execution provider, and the views that the model averages: "photo", "mirror" or "crops"; "auto"
         chooses on the validation items. Everything is measured with them.
     verify:
         Geometric verification: "on", "off", or "auto" to keep it if it finds more validation items.

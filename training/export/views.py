@@ -1,4 +1,4 @@
-"""Choice of the views that an exported model averages: the photo alone, with its mirror image, or with its middles.
+"""Choice of the views that an exported model averages: the photo alone, with its mirror image, or with centre crops.
 
 Validation photos are searched in a gallery of fit and validation items, by the plain distance. Views are chosen if
 their mean TPIR over items at the target FPIR exceeds that of the photo alone by more than a standard error of the
@@ -20,15 +20,15 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.read import Photo
 from retrieval.metrics.consistency import search_curves
 from retrieval.metrics.identification import threshold_at_fpir
-from training.config import MIDDLES, MIRROR, PHOTO, VIEWS
+from training.config import CROPS, MIRROR, PHOTO, VIEWS
 from training.data.reader import PhotoReader
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.embedding import embed_with_norms
 from training.evaluation.evaluate import item_labels, score_split
 from training.loop.run import Run
-from training.model import MIDDLE_SHARES, EmbeddingModel, ViewedModel
+from training.model import CROP_SHARES, EmbeddingModel, ViewedModel
 
-COUNTS = {PHOTO: 1, MIRROR: 2, MIDDLES: 1 + len(MIDDLE_SHARES)}  # photos that the network runs on
+COUNTS = {PHOTO: 1, MIRROR: 2, CROPS: 1 + len(CROP_SHARES)}  # photos that the network runs on
 ROUNDS = 15
 
 

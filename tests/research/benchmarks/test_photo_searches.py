@@ -17,7 +17,7 @@ from research.benchmarks.photo_searches import (
     single,
     together,
 )
-from research.benchmarks.photo_views import middle, mirrored, unit_mean
+from research.benchmarks.photo_views import centre_crop, mirrored, unit_mean
 from retrieval.metrics.reranking import contextual_scorer
 
 
@@ -87,7 +87,7 @@ def test_contextual_searches_for_unknown_items_lack_the_own_item() -> None:
 
 def test_every_option_finds_most_of_well_separated_items() -> None:
     data = side(items=30)
-    views = dict.fromkeys(("photo", "mirror", "middle 0.875", "middle 0.75"), data.queries["photo"])
+    views = dict.fromkeys(("photo", "mirror", "crop 0.875", "crop 0.75"), data.queries["photo"])
     shown = dict.fromkeys(views, data.gallery["photo"])
     same = Side(views, shown, data.query_items, data.gallery_items)
     base = single(same).tpir()
@@ -98,7 +98,7 @@ def test_every_option_finds_most_of_well_separated_items() -> None:
 def test_views_by_hand() -> None:
     pixels = np.random.default_rng(0).integers(256, size=(2, 8, 8, 3), dtype=np.uint8)
     np.testing.assert_array_equal(mirrored(pixels)[:, :, 0], pixels[:, :, 7])
-    assert middle(pixels, 0.75).shape == pixels.shape
+    assert centre_crop(pixels, 0.75).shape == pixels.shape
     flat = np.full((1, 8, 8, 3), 7, np.uint8)
-    np.testing.assert_array_equal(middle(flat, 0.75), flat)
+    np.testing.assert_array_equal(centre_crop(flat, 0.75), flat)
     np.testing.assert_allclose(unit_mean(np.array([[1.0, 0]]), np.array([[0, 1.0]])), [[0.5**0.5, 0.5**0.5]])

@@ -283,12 +283,12 @@ def test_a_batch_has_the_error_of_a_refused_photo_in_its_place(ask: Ask, server:
 
 
 def test_several_photos_of_one_thing_are_one_query(ask: Ask, server: Server) -> None:
-    server.will({**ANSWER, "photos": 2, "threshold_photos": 1, "threshold_status": "fewer_photos"})
+    server.will({**ANSWER, "photos": 2, "threshold_photos": 1, "threshold_status": "extrapolated"})
     answer = ask("search_photos", [JPEG, PNG], top_k=2, where="a = 1", explain=True, fields=["name"])
     assert (only(server).method, only(server).url.path) == ("POST", "/v1/search/photos")
     assert dict(only(server).url.params) == {"top_k": "2", "explain": "true", "where": "a = 1", "fields": "name"}
     assert [body for _, body in parts(only(server))] == [JPEG, PNG]
-    assert (answer.photos, answer.threshold_photos, answer.threshold_status) == (2, 1, "fewer_photos")
+    assert (answer.photos, answer.threshold_photos, answer.threshold_status) == (2, 1, "extrapolated")
     server.will(ANSWER)  # of an older server
     assert ask("search", JPEG).photos == 1
     for refused in ([JPEG], [JPEG] * 9, JPEG):

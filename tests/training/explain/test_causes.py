@@ -45,7 +45,7 @@ class Colours(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.head = SimpleNamespace(out_features=3 * PATCHES**2)
+        self.dim = 3 * PATCHES**2
         self.unused = nn.Parameter(torch.zeros(1))
 
     def forward(self, pixels: Tensor) -> Tensor:
@@ -173,10 +173,10 @@ def test_misses_are_compared_with_those_of_another_run(tmp_path: Path) -> None:
     told = {"run": "old", "searched": ["a", "b", "c"], "misses": [{"photo_id": p, "cause": BLUR} for p in "ab"]}
     (tmp_path / "old.json").write_text(json.dumps(told))
     found = Comparison.of(Before.read(tmp_path / "old.json"), ["a", "b", "c", "d"], {"b": CROP, "c": VIEW, "d": VIEW})
-    assert (found.mended, found.new, found.remaining) == ({"a": BLUR}, {"c": VIEW}, {"b": CROP})
+    assert (found.fixed, found.new, found.remaining) == ({"a": BLUR}, {"c": VIEW}, {"b": CROP})
     assert found.lines() == [
         "Compared with old on 3 queries:",
-        "  1 mended: 1 blur",
+        "  1 fixed: 1 blur",
         "  1 new: 1 view",
         "  1 remaining: 1 crop",
     ]

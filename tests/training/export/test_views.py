@@ -15,7 +15,7 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
 from training.backbones.small import SmallConvNet
-from training.config import MIDDLES, MIRROR, PHOTO, VIEWS
+from training.config import CROPS, MIRROR, PHOTO, VIEWS
 from training.data.reader import PhotoReader
 from training.data.splits import photos_in_protocol
 from training.evaluation.embedding import embed_photos
@@ -54,23 +54,23 @@ def test_the_mean_of_a_photo_and_its_mirror_image(model: EmbeddingModel) -> None
 
 
 @torch.inference_mode()
-def test_the_middles_have_the_size_of_the_photo(model: EmbeddingModel) -> None:
+def test_the_crops_have_the_size_of_the_photo(model: EmbeddingModel) -> None:
     photos = torch.zeros(1, 3, SIZE, SIZE)
     photos[:, :, 4:28, 4:28] = 1  # the middle of three quarters
-    unit, _ = ViewedModel(model, MIDDLES).eval().parts(photos)
-    middles = [F.interpolate(photos[:, :, e:-e, e:-e], (SIZE, SIZE), mode="bilinear") for e in (2, 4)]
-    assert (middles[1] == 1).all()
-    expected = torch.stack([F.normalize(model(view)) for view in (photos, *middles)]).sum(dim=0)
+    unit, _ = ViewedModel(model, CROPS).eval().parts(photos)
+    crops = [F.interpolate(photos[:, :, e:-e, e:-e], (SIZE, SIZE), mode="bilinear") for e in (2, 4)]
+    assert (crops[1] == 1).all()
+    expected = torch.stack([F.normalize(model(view)) for view in (photos, *crops)]).sum(dim=0)
     torch.testing.assert_close(unit, F.normalize(expected))
 
 
 def test_other_views_are_refused(model: EmbeddingModel) -> None:
     assert with_views(model, PHOTO) is model
-    with pytest.raises(InvalidParameter, match="views must be one of photo, mirror, middles"):
+    with pytest.raises(InvalidParameter, match="views must be one of photo, mirror, crops"):
         with_views(model, "corners")
 
 
-@pytest.mark.parametrize("views", [MIRROR, MIDDLES])
+@pytest.mark.parametrize("views", [MIRROR, CROPS])
 def test_every_precision_has_the_views(model: EmbeddingModel, views: str, tmp_path: Path, run: Run) -> None:
     viewed, photos = ViewedModel(model, views).eval(), pixels(5)
     fp32 = tmp_path / "fp32.onnx"
@@ -105,7 +105,7 @@ def test_views_are_chosen_where_they_gain_more_than_a_standard_error(run: Run, m
 
         return embedded
 
-    for best, chosen in ((None, PHOTO), (PHOTO, PHOTO), (MIRROR, MIRROR), (MIDDLES, MIDDLES)):
+    for best, chosen in ((None, PHOTO), (PHOTO, PHOTO), (MIRROR, MIRROR), (CROPS, CROPS)):
         monkeypatch.setattr(views_module, "embed_with_norms", embed(best))
         views, tried = choose_views(run, run.best_model(), photos, target_fpir=0.2)
         assert views == chosen
