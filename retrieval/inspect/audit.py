@@ -79,7 +79,7 @@ class Audit:
     strays: list[Stray]
     single_photo_items: int  # not checked for strays
     crowds: list[Crowd]  # all items, the most crowded first
-    sampled: int | None = None  # photos that collisions and strays were looked for among; None for all
+    sampled: int | None = None  # number of photos searched for collisions and strays; None for all
 
 
 Floats = NDArray[np.float64]
@@ -250,8 +250,8 @@ def summary(report: Audit) -> str:
     sample = (
         ""
         if report.sampled is None
-        else f" Matches are verified, so colliding items and photos that do not find their item were looked for among "
-        f"{report.sampled} photos only."
+        else " As matches are verified, only a sample was searched for colliding items and for photos that miss their "
+        f"item: {report.sampled} photos."
     )
     return (
         f"{report.photos} photos of {report.items} items, threshold {report.threshold:.4f}: "

@@ -37,7 +37,7 @@ from .verification import (
 
 SHARE, MOST_ITEMS = 0.5, 1000  # largest part of the items that is fitted to
 MOST_PHOTOS = 12  # of an item
-LEAST_VERIFIED = 20  # items that choose the verification: a half for the visual words, a half to search for
+LEAST_VERIFIED = 20  # items to choose the verification with: half for the vocabulary, half to search for
 
 
 def fit_to_catalogue(
