@@ -7,12 +7,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageEnhance
 
-from index.distance import PLAIN
+from index.distance import PLAIN, DistanceForm
 from index.verified import VerifiedDistance
+from retrieval.bundle.bundle import FITTED, Bundle
+from retrieval.bundle.fitted import Fitted
+from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import open_image
 from retrieval.verification.detector import DetectorSettings, detect
 from retrieval.verification.fusion import Fusion
 from retrieval.verification.verifier import GeometricVerifier
+
+from .world import make_bundle
 
 SIDE = 160
 DETECTOR = DetectorSettings(points=120, side=320)
@@ -55,3 +60,9 @@ def cover_verifier(*, strength: float = 1.0, items: range = range(500, 512)) -> 
 def cover_distance(*, strength: float = 1.0) -> VerifiedDistance:
     """Return a verified distance for covers."""
     return VerifiedDistance(PLAIN, cover_verifier(strength=strength))
+
+
+def verified_bundle(folder: Path, *, name: str = "bundle", form: DistanceForm = PLAIN) -> Bundle:
+    """Write a bundle around the tiny model that sets its threshold in the gallery."""
+    files = {FITTED: Fitted.of((), ()).pack()}
+    return make_bundle(folder, name=name, point=OperatingPoint.uncalibrated(0.05), files=files, distance_form=form)

@@ -12,10 +12,7 @@ from PIL import Image
 
 from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws
-from index.verified import VerifiedDistance
-from retrieval.bundle.bundle import FITTED, Bundle
-from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
 from retrieval.indexing.pipeline import index_catalogue
@@ -26,18 +23,10 @@ from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
 
-from ..prints import SIDE, cover_distance, draw_cover, write_covers
-from ..world import DIM, encode, make_bundle
+from ..prints import SIDE, cover_distance, draw_cover, verified_bundle, write_covers
+from ..world import DIM, encode
 
 ITEMS = range(24)
-
-
-def verified_bundle(folder: Path, *, name: str = "bundle", form: VerifiedDistance | None = None) -> Bundle:
-    point = OperatingPoint.uncalibrated(0.05)
-    files = {FITTED: Fitted.of((), ()).pack()}
-    if form is None:
-        return make_bundle(folder, name=name, point=point, files=files)
-    return make_bundle(folder, name=name, point=point, files=files, distance_form=form)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,135 @@
+"""Serving a bundle that verifies matches: photos, searches, explanations and reloads over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from index.distance import PLAIN
+from index.verified import VerifiedDistance
+from retrieval.catalogue.read import read_catalogue
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from serving.app import create_app
+
+from ..prints import cover_verifier, draw_cover, verified_bundle, write_covers
+from ..world import encode
+
+ITEMS = range(24)
+JPEG = {"content-type": "image/jpeg"}
+ASKED = encode(draw_cover(3, 5))
+UNKNOWN = encode(draw_cover(200, 5))
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a bundle that verifies covers, one with another vocabulary, and one without verification."""
+    folder = tmp_path_factory.mktemp("covers")
+    photos = read_catalogue(write_covers(folder / "photos", items=ITEMS, photos=range(1)))
+    verifier = cover_verifier(items=range(500, 504))
+    bundle = verified_bundle(folder, form=VerifiedDistance(PLAIN, verifier))
+    stronger = verifier.with_fusion(replace(verifier.fusion, strength=3.0))
+    verified_bundle(folder, name="stronger", form=VerifiedDistance(PLAIN, stronger))
+    other = cover_verifier(items=range(600, 604))
+    verified_bundle(folder, name="other", form=VerifiedDistance(PLAIN, other))
+    verified_bundle(folder, name="plain")
+    index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    return folder
+
+
+class Opens:
+    """Opens the named bundle with the gallery of the shop; a server asks it at each reload."""
+
+    def __init__(self, shop: Path) -> None:
+        self.shop, self.name = shop, "bundle"
+
+    def __call__(self) -> Retriever:
+        return Retriever.open(self.shop / self.name, self.shop / "gallery")
+
+
+def client_of(opens: Opens) -> TestClient:
+    return TestClient(create_app(opens(), page=False, reopen=opens))
+
+
+def test_a_photo_is_put_and_found_by_its_print(shop: Path) -> None:
+    with client_of(Opens(shop)) as client:
+        assert client.post("/v1/search", content=UNKNOWN, headers=JPEG).json()["decision"] == "no_match"
+        new = encode(draw_cover(300, 0))
+        path = "/v1/photos/new?item_id=cover-300"
+        assert client.put(path, content=new, headers=JPEG).status_code == 200
+        answer = client.post("/v1/search", content=encode(draw_cover(300, 5)), headers=JPEG).json()
+        assert (answer["decision"], answer["matches"][0]["item_id"]) == ("match", "cover-300")
+        assert answer["explanation"] is None
+        assert {"describe", "verify"} <= answer["timings_ms"].keys()
+        assert client.put(path, content=encode(draw_cover(301, 0)), headers=JPEG).status_code == 200
+        replaced = client.post("/v1/search", content=encode(draw_cover(300, 5)), headers=JPEG).json()
+        assert replaced["decision"] == "no_match"
+        assert client.delete("/v1/photos/new").status_code == 200
+
+
+def test_an_explanation_lists_the_places_that_agree(shop: Path) -> None:
+    with client_of(Opens(shop)) as client:
+        found, unknown = (
+            client.post("/v1/search?explain=true", content=image, headers=JPEG).json() for image in (ASKED, UNKNOWN)
+        )
+    first, *others = found["explanation"]["verified"]
+    assert (first["item_id"], first["photo_id"]) == ("cover-03", found["matches"][0]["photo_id"])
+    assert first["inliers"] == len(first["query"]) == len(first["photo"]) > 10
+    assert all(0 <= share <= 1 for side in ("query", "photo") for place in first[side] for share in place)
+    assert first["query"] != first["photo"]
+    assert max(photo["inliers"] for photo in others) < first["inliers"]
+    assert unknown["decision"] == "no_match"
+    assert max(photo["inliers"] for photo in unknown["explanation"]["verified"]) < first["inliers"]
+
+
+def test_several_photos_of_one_thing_are_refused(shop: Path) -> None:
+    with client_of(Opens(shop)) as client:
+        refused = client.post("/v1/search/photos", files=[("images", ("a", ASKED)), ("images", ("b", UNKNOWN))])
+    assert refused.status_code == 422
+    assert "verifies matches" in refused.json()["title"]
+
+
+def test_a_reload_compares_the_verified_answers(shop: Path) -> None:
+    opens = Opens(shop)
+    files = [("images", ("a", ASKED)), ("images", ("b", UNKNOWN))]
+    with client_of(opens) as client:
+        assert client.post("/v1/admin/reload?dry_run=true", files=files).json()["changed"] == []
+        opens.name = "plain"
+        told = client.post("/v1/admin/reload?dry_run=true", files=files).json()
+        assert told["asked"] == 2
+        assert told["threshold"]["before"] is not None
+        assert told["threshold"]["after"] is None  # the gallery's threshold is one of verified distances
+        opens.name = "stronger"
+        assert client.post("/v1/admin/reload", files=files).json()["swapped"] is True
+
+
+def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opens = Opens(shop)
+    opens.name = "plain"
+    with client_of(opens) as client:
+        refused = client.put("/v1/photos/new?item_id=new", content=encode(draw_cover(300, 0)), headers=JPEG)
+        assert refused.status_code == 500
+        assert "keeps local features" in caplog.text
+        assert client.get("/v1/photos/new").status_code == 404
+
+
+def test_a_reload_to_another_vocabulary_is_refused_and_the_old_bundle_serves(
+    shop: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    opens = Opens(shop)
+    with client_of(opens) as client:
+        before = client.get("/v1/info").json()["bundle_id"]
+        opens.name = "other"
+        with caplog.at_level(logging.ERROR):
+            refused = client.post("/v1/admin/reload", files=[("images", ("a", ASKED))])
+        assert refused.status_code == 409
+        assert "keeps other local features" in caplog.text
+        assert "retrieval index" in caplog.text
+        answer = client.post("/v1/search", content=ASKED, headers=JPEG).json()
+        assert (answer["bundle_id"], answer["decision"]) == (before, "match")
