@@ -17,11 +17,16 @@ STYLE = """
 
 
 def places_svg(places: Sequence[Place]) -> str:
-    """Return the outline of the places and a dot at each, hidden from screen readers: say their number in words."""
+    """Return the outline of the places and a dot at each; "" without places.
+
+    The drawing is hidden from screen readers: say the number of places in words.
+    """
+    if not places:
+        return ""
     percent = [(100 * x, 100 * y) for x, y in places]
     outline = " ".join(f"{x:.1f},{y:.1f}" for x, y in hull(percent))
     dots = "".join(f"M{x:.1f} {y:.1f}h0" for x, y in percent)
-    area = f'<polygon points="{outline}"/>' * 2 if outline else ""
+    area = f'<polygon points="{outline}"/>' * 2
     return f'<svg viewBox="0 0 100 100" preserveAspectRatio="none" aria-hidden="true">{area}<path d="{dots}"/></svg>'
 
 
