@@ -30,7 +30,7 @@ def check_arguments(images: Sequence[object], *, top_k: int, where: str | None, 
 
 
 def check_photos(images: Sequence[object]) -> None:
-    """Raise InvalidParameter unless images are 2 to 8, as a query of several photos needs."""
+    """Raise InvalidParameter unless there are 2 to 8 images, the limits of a query of several photos."""
     if isinstance(images, str | bytes) or not isinstance(images, Sequence | np.ndarray):
         raise InvalidParameter("images", "be a sequence of images", type(images), remedy="Use `search` for one")
     if not 2 <= len(images) <= MOST_QUERY_PHOTOS:

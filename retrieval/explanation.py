@@ -24,14 +24,14 @@ Places = tuple[tuple[float, float], ...]
 
 @dataclass(frozen=True)
 class VerifiedPhoto:
-    """A catalogue photo with the places where it shows the same as the query.
+    """A gallery photo and the places where it matches the query.
 
     Places are (x, y), as shares of the width and height of each photo.
     """
 
     item_id: str
     photo_id: str
-    inliers: int  # number of places; 0 if so few agree that they do not count
+    inliers: int  # number of places; 0 if there are too few to count
     query: Places
     photo: Places
 

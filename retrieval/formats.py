@@ -1,7 +1,8 @@
 """Formats of photos that are accepted, and how their files begin.
 
-Pillow decodes all of them but HEIF (HEIC, which phones write), for which the extra `sources` installs pillow-heif. Of a
-GIF the first frame is the photo, of a TIFF the first page, of a HEIF the primary image. Other animations are refused.
+Pillow decodes all of them except HEIF (HEIC files of phones), which needs pillow-heif, from the extra `sources`. The
+photo is the first frame of a GIF, the first page of a TIFF or the primary image of a HEIF. Other animations are
+refused.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def format_of(data: bytes) -> Format | None:
 
 
 def prepare(form: Format) -> None:
-    """Make Pillow able to decode a format; raise ImageUnsupported if a package is missing."""
+    """Enable Pillow to decode a format; raise ImageUnsupported if a package is missing."""
     if form.name == "HEIF":
         _register_heif()
 

@@ -13,7 +13,7 @@ from .served import Served
 
 
 class GalleryPoints:
-    """Reads the operating points of a gallery for a bundle, and remembers the last ones. Thread-safe."""
+    """Reads the operating points of a gallery for a bundle, and caches the last ones. Thread-safe."""
 
     def __init__(self, bundle: Bundle, gallery: GalleryProtocol) -> None:
         self._bundle, self._gallery = bundle, gallery
@@ -26,7 +26,7 @@ class GalleryPoints:
         return self._last[1][1]
 
     def point(self, photos: int = 1) -> OperatingPoint:
-        """Return the operating point for queries of some photos that serves in the newest version."""
+        """Return the operating point of the newest version for queries of this many photos."""
         points = self.served(self._gallery.kept(POINT))
         return points[measured_photos(points, photos)]
 
@@ -38,7 +38,7 @@ class GalleryPoints:
         return last[1]
 
     def of_version(self, version: int, points: dict[int, OperatingPoint], photos: int) -> Served:
-        """Return what decides about a query of some photos in a version, given its operating points."""
+        """Return the operating point and rates for a query of this many photos, given those of the version."""
         count = measured_photos(points, photos)
         rates = self.rates_at(version, points[count], photos) if count == photos else None
         return Served(points[count], version, rates, photos, count)

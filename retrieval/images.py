@@ -266,7 +266,7 @@ def _check_shape(image: Image.Image) -> None:
         raise ImageUnsupported(f"the image has {width}×{height} pixels, a side needs at least {MIN_SIDE}")
     if max(width, height) > MAX_ASPECT * min(width, height):
         raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
-    if image.format in MOVING and getattr(image, "n_frames", 1) > 1:  # counting those of a GIF or TIFF reads all of it
+    if image.format in MOVING and getattr(image, "n_frames", 1) > 1:  # for a GIF or TIFF, n_frames reads the whole file
         raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
     tags = getattr(image, "tag_v2", {})
     if math.prod(int(tags.get(tag, 0)) for tag in TIFF_TILE) > MAX_PIXELS:

@@ -19,7 +19,7 @@ STYLE = """
 def places_svg(places: Sequence[Place]) -> str:
     """Return the outline of the places and a dot at each; "" without places.
 
-    The drawing is hidden from screen readers: say the number of places in words.
+    The drawing is hidden from screen readers, so the caller states the number of places as text.
     """
     if not places:
         return ""

@@ -33,7 +33,7 @@ class QueryPhoto:
 
     pixels: NDArray[np.uint8]  # (size, size, 3)
     features: bytes | None = None  # None if the bundle does not verify matches
-    seconds: float = 0.0  # that finding the features took
+    seconds: float = 0.0  # time to compute the features
 
     @classmethod
     def read(cls, embedder: PhotoEmbedder, image: Source) -> QueryPhoto | ImageRefused:

@@ -56,7 +56,7 @@ class SearchResult:
     review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
     p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     photos: int = 1  # different photos of the query
-    threshold_photos: int = 1  # of the queries that the threshold was set for
+    threshold_photos: int = 1  # photos per query that the threshold was set for
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # decode, embed, search, describe, verify
     appearance: Appearance | None = field(default=None, compare=False)
     explanation: dict[str, Any] | None = field(default=None, compare=False)

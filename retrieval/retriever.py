@@ -187,9 +187,9 @@ class Retriever:
         """Search with 2 to 8 different photos of the same item and return one result.
 
         The query is the mean of the photos' vectors. Its threshold is the one that `retrieval calibrate
-        --photos-per-query` set for as many photos. Without one, the threshold of fewer photos serves: the status is
-        then "extrapolated", the FPIR was not measured, and there are no p-values. Photos with the same vector count
-        once. The other arguments are those of `search`.
+        --photos-per-query` set for this number of photos. Without one, the threshold of fewer photos is used: the
+        status is then "extrapolated", the FPIR was not measured, and there are no p-values. Photos with the same
+        vector count once. The other arguments are those of `search`.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class Retriever:
         photos: int = 1,
         features: Sequence[bytes] | None = None,
     ) -> tuple[Served, list[list[Neighbour]]]:
-        """Search with the vectors (n, d) of queries of some photos; return what decides about them, and the items."""
+        """Search with the vectors (n, d) of queries of some photos; return their operating point and the items."""
         points: list[dict[int, OperatingPoint]] = []
 
         def within(stored: bytes | None) -> float:

@@ -14,7 +14,7 @@ from index.verified import Verifier
 
 
 class TimedVerifier:
-    """Compares local features as another verifier does (an `index.verified.Verifier`) and counts the seconds."""
+    """Wraps a verifier and measures the time of its comparisons (an `index.verified.Verifier`)."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier

@@ -58,7 +58,7 @@ class PretrainedModel(nn.Module):
 
 
 class ViewedModel(nn.Module):
-    """Averages the unit embeddings of views of a photo: the photo, and its mirror image or its centre crops."""
+    """Averages the unit embeddings of views: the photo alone, with its mirror image, or with two centre crops."""
 
     def __init__(self, model: EmbeddingModel | PretrainedModel, views: str) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
     python -m research.benchmarks.feature_kills [--photos 100000] [--kills 100] [--folder runs/feature-kills]
 
-A process adds photos with small features to a gallery, reports each addition, and rebuilds the index now and then. It
+A process adds photos with small features to a gallery, reports each addition, and rebuilds the index at intervals. It
 is killed with SIGKILL at random moments and started again. After each kill the gallery is opened beside the leftovers:
 every reported photo has to be there, no addition may be there in part, and the features of a sample of photos have to
 be the ones that were added. At the end every photo is compared.
@@ -87,7 +87,7 @@ class Found:
     def compare_all(self, path: Path, photos: int) -> list[str]:
         """Compare every photo; return the problems that `verify` finds."""
         with Gallery.open(path) as gallery:
-            gallery.remove(photo_ids=["nobody"])  # a writer deletes what was left behind
+            gallery.remove(photo_ids=["nobody"])  # the next write deletes leftover files
             live = np.flatnonzero(gallery.snapshot().live)
             for start in range(0, len(live), BATCH):
                 self._compare(gallery, live[start : start + BATCH])

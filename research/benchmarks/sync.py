@@ -1,4 +1,4 @@
-"""Time to plan and apply a synchronization in which 1 % of the rows changed in each way, with vectors at random.
+"""Time to plan and apply a synchronization in which 1 % of the rows changed in each way, with random vectors.
 
     python -m research.benchmarks.sync
 

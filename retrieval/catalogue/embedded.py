@@ -1,7 +1,7 @@
 """Photos inside parquet files: a column of encoded images, as the Hugging Face package `datasets` writes it.
 
-The column `image` holds bytes, or a structure of `bytes` and `path`. Labels that are numbers get the names that the
-file has for them. A photo is read with its row group, so photos are best read in order.
+The column `image` holds bytes, or a structure of `bytes` and `path`. Numeric labels are replaced by the
+names that the file has for them. A photo is read with its row group, so photos are best read in order.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def has_images(schema: pa.Schema) -> bool:
 
 
 def embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
-    """Return the columns of a catalogue, and its rows, of a parquet file with images."""
+    """Return the columns and the rows of the catalogue in a parquet file with images."""
     schema = file.schema_arrow
     others = [name for name in schema.names if name not in (IMAGE, "path")]
     numbered = "photo_id" not in others

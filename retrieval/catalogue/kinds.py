@@ -68,7 +68,7 @@ def set_kinds(
 
 
 def check_kinds(declared: Mapping[str, str]) -> None:
-    """Raise InvalidParameter for a kind that no column has."""
+    """Raise InvalidParameter for an unknown kind of column."""
     for name, kind in declared.items():
         if kind not in COLUMN_KINDS:
             raise InvalidParameter(f"kind of column {name}", f"be one of {', '.join(COLUMN_KINDS)}", kind)
@@ -89,7 +89,7 @@ def parser(kind: str, texts: Iterable[str]) -> Parser:
 
 
 def _convert(values: dict[str, Any], declared: str | None, known: str | None, *, infer: bool) -> None:
-    """Replace each value of a mapping from text to itself."""
+    """Convert the values of a mapping from texts to themselves."""
     if declared is not None:
         parse = parser(declared, values)
         values.update({text: parse(text) for text in values})

@@ -63,7 +63,7 @@ class UploadedPhoto(Photo):
         return self.content
 
     def state(self) -> str:
-        """Return "": the photo is no file."""
+        """Return "": the photo is not a file."""
         return ""
 
 

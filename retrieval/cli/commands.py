@@ -136,7 +136,7 @@ def show_outcome(done: IndexReport, gallery: Path | str, report: Path | None) ->
 
 
 def _counts(done: IndexReport) -> str:
-    """Return how many photos were added, replaced and so on, without what did not happen."""
+    """Return how many photos were added, replaced and so on, leaving out zeros."""
     more = (
         (done.replaced, "of them replaced"),
         (done.updated, "updated"),

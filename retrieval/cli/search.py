@@ -33,7 +33,9 @@ Folder = click.Path(path_type=Path)
     help="Largest p-value of the items beyond the threshold that are listed for review; 0 lists none.",
 )
 @click.option(
-    "--explain", is_flag=True, help="Also say how many details agree; with --json, add all details behind the result."
+    "--explain",
+    is_flag=True,
+    help="Also print how many details agree with the nearest items; with --json, add the explanation.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def search(

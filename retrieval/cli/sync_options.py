@@ -38,7 +38,7 @@ class ColumnKind(click.ParamType[tuple[str, str]]):
 
 
 class Sync(NamedTuple):
-    """The settings of a synchronization, and whether only its plan is asked for."""
+    """Settings of a synchronization, and whether to print its plan only."""
 
     settings: SyncSettings
     dry_run: bool
@@ -48,7 +48,9 @@ OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing."),
     click.option("--prune", is_flag=True, help="Remove the gallery's photos that are not in the catalogue."),
     click.option(
-        "--checksum", is_flag=True, help="Read every photo, also those whose file has the same size and time."
+        "--checksum",
+        is_flag=True,
+        help="Read every photo, even if the size and time of its file are unchanged.",
     ),
     click.option(
         "--column",

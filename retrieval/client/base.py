@@ -1,4 +1,4 @@
-"""What both clients share: the limits of their calls."""
+"""Limits of calls, shared by both clients."""
 
 from __future__ import annotations
 

@@ -33,14 +33,14 @@ class Unreachable(RetrievalError):
 
 @dataclass(frozen=True)
 class VerifiedPhoto:
-    """A gallery photo with the places where it shows the same as the query.
+    """A gallery photo and the places where it matches the query.
 
     A place is (x, y), as shares of the width and height of the photo.
     """
 
     item_id: str
     photo_id: str
-    inliers: int  # number of places; 0 if so few agree that they do not count
+    inliers: int  # number of places; 0 if there are too few to count
     query: tuple[tuple[float, ...], ...]
     photo: tuple[tuple[float, ...], ...]
 
@@ -80,7 +80,7 @@ class Answer:
     review: tuple[Match, ...] = ()  # items beyond the threshold for a person to look at; never part of the decision
     p_value_without_filter: bool = False  # whether the search had a filter and its p-values were measured without one
     photos: int = 1  # different photos of the query
-    threshold_photos: int = 1  # of the queries that the threshold was set for
+    threshold_photos: int = 1  # photos per query that the threshold was set for
     explanation: Explanation | None = None
 
     @property

@@ -58,8 +58,8 @@ class IndexReport:
     added: int = 0
     replaced: int = 0  # photos among the added ones whose file had changed
     updated: int = 0  # photos that got another item or other metadata, without being embedded
-    removed: int = 0  # photos that the catalogue does not have, if they were to be removed
-    gone: list[str] = field(default_factory=list)  # photos that the catalogue does not have, and that stayed
+    removed: int = 0  # photos that the catalogue does not have, with `prune`
+    gone: list[str] = field(default_factory=list)  # photos that the catalogue does not have and that were kept
     skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
@@ -120,7 +120,7 @@ def index_catalogue(
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         require_match(bundle, gallery, to_add=True)
-        gallery.lock()  # the plan is of the gallery that it is applied to
+        gallery.lock()  # the gallery must not change after the plan is made
         anchor = GalleryAnchor(bundle, tighten=sync.tighten)
         follows = anchor.follow(gallery)
         convert_columns(gallery, sync.columns)
@@ -160,7 +160,7 @@ def plan_catalogue(
 
 
 def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
-    """Make the updates of a plan, and return the photos to read."""
+    """Apply the updates of a plan, and return the photos to read."""
     refused = _declared(gallery, photos, plan)
     report.refused += refused.items()
     report.skipped = plan.unchanged

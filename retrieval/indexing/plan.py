@@ -21,12 +21,12 @@ Facts = tuple[str, Mapping[str, Any]]  # item_id and metadata
 
 @dataclass(frozen=True)
 class SyncSettings:
-    """What a synchronization may do beyond adding and updating photos."""
+    """Options of a synchronization."""
 
     prune: bool = False  # remove the gallery's photos that are not in the catalogue
     checksum: bool = False  # read every photo, also those whose file has the same size and time
     tighten: bool = False  # tighten the gallery's threshold if the new photos require it
-    columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns, which stored texts are given
+    columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
 
 
 @dataclass(frozen=True, slots=True)

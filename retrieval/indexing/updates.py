@@ -1,4 +1,4 @@
-"""Changes of a synchronization that need no embedding: other items and metadata, removals."""
+"""Changes of a synchronization that need no embedding: new items and metadata, removals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: st
 
 
 def sync_table(gallery: GalleryProtocol, photos: Sequence[Photo], *, prune: bool, actor: str | None = None) -> SyncPlan:
-    """Give photos of a gallery the items and metadata of a table, without their files; return what differed.
+    """Update the items and metadata of a gallery's photos from a table without files; return the plan.
 
     Photos that the table does not have are removed with `prune`.
     """

@@ -33,7 +33,7 @@ class Batch:
     thumbnails: list[bytes] = field(default_factory=list)
     features: list[bytes] = field(default_factory=list)  # local features, empty if the bundle does not verify matches
     vectors: NDArray[np.float32] | None = None
-    unchanged: list[Photo] = field(default_factory=list)  # photos whose content is the one in `known`
+    unchanged: list[Photo] = field(default_factory=list)  # photos whose content has the hash in `known`
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
     def __add__(self, other: Batch) -> Batch:

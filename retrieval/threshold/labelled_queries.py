@@ -23,8 +23,8 @@ FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with lo
 def read_queries(gallery: Drawable, features_key: str = "") -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none.
 
-    With a `features_key`, which identifies what decides the local features of a photo, queries that are kept without
-    these features count as none.
+    With a `features_key`, which identifies how local features are computed, queries without these features are
+    ignored.
     """
     content = gallery.kept(QUERIES)
     if content is None:

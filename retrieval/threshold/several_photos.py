@@ -1,7 +1,7 @@
 """Operating points of queries of several photos.
 
 A query of several photos of the same item is searched with the mean of their vectors. It comes closer to the items of a
-gallery than a single photo does, so its FPIR is another one: its threshold is set by draws of as many photos.
+gallery than a single photo does, so it needs a threshold of its own, set by draws of as many photos.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_several(bundle: Bundle) -> None:
-    """Raise InvalidParameter if a bundle verifies matches, which queries of several photos do not."""
+    """Raise InvalidParameter if a bundle verifies matches: queries of several photos cannot be verified."""
     if isinstance(bundle.distance_form, VerifiedDistance):
         raise InvalidParameter(
             "images",

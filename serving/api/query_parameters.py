@@ -1,4 +1,4 @@
-"""Parameters of searches in the query of the address."""
+"""Query parameters of the search routes."""
 
 from __future__ import annotations
 

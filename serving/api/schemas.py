@@ -84,14 +84,14 @@ class MatchOut(BaseModel):
 
 
 class VerifiedOut(BaseModel):
-    """A gallery photo with the places where it shows the same as the query.
+    """A gallery photo and the places where it matches the query.
 
     A place is [x, y], as shares of the width and height of the photo.
     """
 
     item_id: str
     photo_id: str
-    inliers: int = Field(description="Number of places; 0 if so few agree that they do not count.")
+    inliers: int = Field(description="Number of places; 0 if there are too few to count.")
     query: list[tuple[float, float]] = Field(description="Places in the photo that was sent.")
     photo: list[tuple[float, float]] = Field(description="The same places in the gallery photo.")
 
@@ -151,7 +151,7 @@ class Answer(BaseModel):
         description="Whether the search had a filter although its p-values were measured without one."
     )
     photos: int = Field(default=1, description="Number of different photos of the query.")
-    threshold_photos: int = Field(default=1, description="Number of photos of the queries that the threshold is for.")
+    threshold_photos: int = Field(default=1, description="Number of photos per query that the threshold was set for.")
     explanation: Explanation | None = None
 
 

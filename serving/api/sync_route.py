@@ -1,4 +1,4 @@
-"""Route that gives the gallery the items and metadata of a table."""
+"""Route that updates the items and metadata of the gallery from a table."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Synced(BaseModel):
 
     updated: int = Field(description="Photos that got another item or other metadata.")
     unchanged: int
-    missing: int = Field(description="Photos of the table that the gallery does not have: send them.")
+    missing: int = Field(description="Photos of the table that the gallery lacks; add them with `PUT /v1/photos`.")
     missing_photos: list[str]
     gone: int = Field(description="Photos of the gallery that the table does not have.")
     gone_photos: list[str]
@@ -58,7 +58,7 @@ def sync_routes(service: Service) -> APIRouter:
 
     @router.post("/sync", response_model=Synced, responses=errors(*LIMITED, *BODY, 503))
     def sync(table: SyncRequest) -> dict[str, Any]:
-        """Give the gallery's photos the items and metadata of a table; photos that it does not have are named."""
+        """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
         photos = _photos(table)
         if table.dry_run:
             gallery = service.retriever.gallery

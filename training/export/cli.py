@@ -75,8 +75,8 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     "--verify",
     type=click.Choice(CHOICES),
     default=OFF,
-    help="Compare the local features of a photo and of its nearest items, which finds printed things in the same "
-    "arrangement. auto keeps it if it finds more validation items; it needs photos to choose by.",
+    help="Verify matches by local features, which finds printed items such as covers and boxes. auto keeps the "
+    "verification if it finds more validation items; it needs photos to choose by.",
 )
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the bundle to."

@@ -48,7 +48,7 @@ class Pretrained:
     preprocessing: Preprocessing
     fitted: Fitted = NOTHING_FITTED  # the items and photos that a projection was fitted to
     evidence: Mapping[str, object] = field(default_factory=dict)  # about the fit
-    views: str = PHOTO  # what is averaged beside the photo, if anything
+    views: str = PHOTO  # views of a photo that the model averages
     verification: VerificationChoice = NOT_VERIFIED
 
     @classmethod

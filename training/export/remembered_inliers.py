@@ -12,7 +12,7 @@ from index.verified import Verifier
 
 
 class RememberedInliers:
-    """Counts inliers as another verifier does, and remembers them (an `index.verified.Verifier`)."""
+    """Wraps a verifier and caches its inliers (an `index.verified.Verifier`)."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier
