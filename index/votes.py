@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cached import forget_cached, read_cached, write_cached
+from .database import RESTORE
 from .distance import Floats
+from .errors import GalleryCorrupt
 from .segments import OpenSegment
 from .verified import Verifier
 
@@ -110,6 +112,12 @@ class VisualWords:
             if cached is not None and cached[0].shape == (rows + 1,):
                 return PhotoWords(*cached)
         words = PhotoWords.of([distinct(verifier, segment.read_features(row)) for row in range(rows)])
+        if len(words.words) and int(words.words.max()) >= len(verifier.weights):
+            row = int(np.searchsorted(words.starts, np.argmax(words.words), side="right")) - 1
+            raise GalleryCorrupt(
+                f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
+                remedy=RESTORE,
+            )
         if rows >= CACHED_FROM:
             write_cached(path, [words.starts, words.words])
         return words

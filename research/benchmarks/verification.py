@@ -4,7 +4,7 @@
 
 Vectors are those of a pretrained model as it is. The vocabulary and the strength of the fusion come from items outside
 the test partition: on covers from its training and calibration items, in each rotation of grocery from its training
-items. The strength is 0 unless another one gains more than a standard error there.
+items. The strength is 0 unless the gain of another one is significant there, with standard errors clustered by family.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from index.verified import VerifiedDistance
 from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.metrics.verified_scores import VerifiedSearches, verify_searches
 from retrieval.verification.verifier import GeometricVerifier
+from training.export.projection import CONFIDENCE
+from training.export.verification import clustered_error
 
 from .anchoring import limit
 from .rotation_tables import ROTATIONS
@@ -73,18 +75,14 @@ def found(scores: SearchScores) -> np.ndarray:
     return np.asarray((scores.own <= limit(scores)) & (scores.own < scores.impostor))
 
 
-def error_of(values: np.ndarray, labels: np.ndarray) -> float:
-    """Return the standard error of the mean of values (n,), clustered by item."""
-    sums = np.array([np.sum(values[labels == item] - values.mean()) for item in np.unique(labels)])
-    return float(np.sqrt(np.sum(sums**2) * len(sums) / (len(sums) - 1)) / len(values))
-
-
-def choose(searches: Searched) -> float:
-    """Return the strength with the greatest TPIR, or 0 if it gains no more than a standard error."""
+def choose(searches: Searched, queries: Photos) -> float:
+    """Return the strength with the greatest TPIR, or 0 if its gain may be chance."""
+    families = {photo.item_id: photo.group or photo.item_id for photo in queries.photos}
+    groups = [families[str(item)] for item in searches.base.labels]
     without = found(searches.base).astype(float)
     gains = {strength: found(searches.scores(strength)) - without for strength in STRENGTHS}
     best = max(gains, key=lambda strength: float(gains[strength].mean()))
-    return best if gains[best].mean() > error_of(gains[best], searches.base.labels) else 0.0
+    return best if gains[best].mean() > CONFIDENCE * clustered_error(gains[best], groups) else 0.0
 
 
 def recall_at_1(scores: SearchScores) -> float:
@@ -103,7 +101,8 @@ def covers(photos: Photos, others: Photos) -> dict[str, Rows]:
     tuned = photos.where(photos.partition("train", "calibration"))
     verifier = GeometricVerifier.fit(tuned.local)
     every = replace(verifier, items=EVERY, photos=EVERY)
-    strength = choose(searched(*divided(tuned.described(verifier)), every))
+    asked, shown = divided(tuned.described(verifier))
+    strength = choose(searched(asked, shown, every), asked)
     verifier, every = (each.with_fusion(replace(each.fusion, strength=strength)) for each in (verifier, every))
     asked, shown = divided(photos.where(photos.partition("test")).described(verifier))
     exhaustive = searched(asked, shown, every)
@@ -139,11 +138,12 @@ def grocery(photos: Photos, rotation: int) -> dict[str, Rows]:
     trained = turned.partition("train")
     verifier = GeometricVerifier.fit(turned.where(trained & turned.source("store_a")).local)
     described = turned.described(verifier)
-    strength = choose(searched(*stores(described.where(trained), most=CHOSEN_BY), verifier))
+    asked, shown = stores(described.where(trained), most=CHOSEN_BY)
+    strength = choose(searched(asked, shown, verifier), asked)
     test = searched(*stores(described.where(turned.partition("test")), most=TESTED_BY), verifier)
     without, chosen = (found(test.scores(each)).astype(float) for each in (0.0, strength))
     every = [f"{found(test.scores(each)).mean():.3f}" for each in STRENGTHS]
-    error = error_of(chosen - without, test.base.labels)
+    error = clustered_error(chosen - without, test.base.labels.tolist())
     figures = f"{without.mean():.3f}", f"{chosen.mean():.3f}", f"{chosen.mean() / without.mean():.2f}", f"{error:.3f}"
     return {"grocery": [[str(rotation), f"{strength:g}", *figures, *every]]}
 

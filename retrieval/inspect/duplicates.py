@@ -8,6 +8,8 @@ from __future__ import annotations
 import io
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -24,6 +26,8 @@ MOST_BITS = 2  # that differ between copies
 FLAT = 8  # difference of brightness below which a bit is noise
 PIXEL_SIDE = 16
 MOST_DIFFERENCE = 7.0  # mean difference of pixels between copies, of 255
+MOST_LOCAL_DIFFERENCE, LOCAL = 30.0, 0.98  # the same for the pixels that differ most: this quantile of them
+KEPT = 256  # signatures that are kept
 
 
 def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str]]:
@@ -41,23 +45,45 @@ def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str
 
 
 def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo_id: str) -> bool:
-    """Return whether two photos are copies, by a perceptual hash and the pixels of their thumbnails."""
-    jpegs = [thumbnail(name) for name in (photo_id, other_photo_id)]
-    if None in jpegs:
+    """Return whether two photos are copies, by a perceptual hash and the pixels of their thumbnails.
+
+    Photos without a readable thumbnail, and flat ones, are no copies. Every part of the picture has to agree, because
+    two things on the same background differ in a small part only.
+    """
+    one, other = (_signature(thumbnail(name) or b"") for name in (photo_id, other_photo_id))
+    if one is None or other is None:
         return False
-    images = [Image.open(io.BytesIO(jpeg)).convert("RGB") for jpeg in jpegs if jpeg is not None]
-    first, second = (_slopes(image) for image in images)
-    differ = ((first > 0) != (second > 0)) & (np.abs(first - second) > FLAT)
+    differ = ((one.slopes > 0) != (other.slopes > 0)) & (np.abs(one.slopes - other.slopes) > FLAT)
     if int(differ.sum()) > MOST_BITS:
         return False
-    pixels = [np.asarray(_resized(image, PIXEL_SIDE, PIXEL_SIDE), dtype=np.float64) for image in images]
-    return float(np.abs(pixels[0] - pixels[1]).mean()) <= MOST_DIFFERENCE
+    apart = np.abs(one.pixels - other.pixels)
+    local = np.quantile(apart.max(axis=2), LOCAL)
+    return bool(apart.mean() <= MOST_DIFFERENCE and local <= MOST_LOCAL_DIFFERENCE)
 
 
-def _slopes(image: Image.Image) -> NDArray[np.int16]:
-    """Return how much brighter each pixel of a small grey version is than its left neighbour (a difference hash)."""
+@dataclass(frozen=True)
+class _Signature:
+    """What a picture is compared by."""
+
+    slopes: NDArray[
+        np.int16
+    ]  # a difference hash: how much brighter each pixel of a small grey version is than its left
+    pixels: NDArray[np.float64]  # of a small version
+
+
+@lru_cache(maxsize=KEPT)
+def _signature(jpeg: bytes) -> _Signature | None:
+    """Return the signature of a thumbnail, None if it cannot be read or is flat."""
+    try:
+        with Image.open(io.BytesIO(jpeg), formats=("JPEG",)) as opened:
+            image = opened.convert("RGB")
+    except (OSError, ValueError, Image.DecompressionBombError):
+        return None
     grey = np.asarray(_resized(image.convert("L"), HASH_SIDE + 1, HASH_SIDE), dtype=np.int16)
-    return np.diff(grey, axis=1)
+    slopes = np.diff(grey, axis=1)
+    if np.abs(slopes).max() <= FLAT:
+        return None
+    return _Signature(slopes, np.asarray(_resized(image, PIXEL_SIDE, PIXEL_SIDE), dtype=np.float64))
 
 
 def _resized(image: Image.Image, width: int, height: int) -> Image.Image:

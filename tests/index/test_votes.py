@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from index.distance import PLAIN
+from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.segments import OpenSegment
 from index.verified import VerifiedDistance
@@ -84,3 +85,12 @@ def test_two_verifiers_are_kept(tmp_path: Path) -> None:
         for items in range(1, 5):
             gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=items)))
         assert [key.split()[1] for key in words._known] == ["3", "4"]
+
+
+def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with verified_gallery(tmp_path / "g") as gallery:
+        monkeypatch.setattr(FakeVerifier, "words", lambda *_: words(60_000))
+        with pytest.raises(GalleryCorrupt, match="photo number 0 have a visual word that the bundle does not know"):
+            gallery.verified_search(FORM)

@@ -2,7 +2,8 @@
 
 The vocabulary is fitted to photos of the fit items. The photos of the validation items are searched in a gallery of fit
 and validation items, and the strength with the highest TPIR at the target FPIR is selected. The verification is kept if
-its gain exceeds one standard error over items.
+its gain is significant: greater than CONFIDENCE standard errors, clustered by group. One family of items can gain much
+where another loses as much, so a gain over a few families says little about others.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from training.data.reader import PhotoReader
 from training.evaluation.evaluate import EvaluationSplit, score_split, search_sides
 
 from .options import AUTO, CHOICES, OFF, ON
+from .projection import CONFIDENCE
 
 STRENGTHS = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 MOST_QUERIES = 500  # validation photos that are searched, every item once before any twice
@@ -163,8 +165,8 @@ def choose_verification(
         "describe_ms": 1e3 * describe_s,
         "kilobytes": sum(map(len, packed.values())) / len(packed) / 1e3,
     }
-    if verify == AUTO and not evidence["gain"] > evidence["standard_error"]:
-        return VerificationChoice(None, "it gains no more than one standard error", evidence)
+    if verify == AUTO and not evidence["gain"] > CONFIDENCE * evidence["standard_error"]:
+        return VerificationChoice(None, "its gain may be chance", evidence)
     return VerificationChoice(verifier, "", evidence)
 
 
@@ -185,18 +187,29 @@ def _strongest(
     candidates = [verifier.with_fusion(replace(verifier.fusion, strength=strength)) for strength in STRENGTHS]
     gains = [_tpir(searches.scores(candidate), target_fpir) - plain for candidate in candidates]
     best = int(np.argmax([gain.mean() for gain in gains]))
-    error_of_gain = float(gains[best].std(ddof=1) / np.sqrt(len(plain))) if len(plain) > 1 else np.inf
+    asked = np.unique(data.labels[data.split.queries], return_index=True)[1]
+    groups = [data.photos[i].group or data.photos[i].item_id for i in data.split.queries[asked].tolist()]
     return candidates[best], {
         "strength": STRENGTHS[best],
         "tpir_without": float(plain.mean()),
         "gain": float(gains[best].mean()),
-        "standard_error": error_of_gain,
+        "standard_error": clustered_error(gains[best], groups),
         "target_fpir": target_fpir,
         "queries": len(data.split.queries),
         "items": len(plain),
+        "groups": len(set(groups)),
         "tried": {f"{strength:g}": float(gain.mean()) for strength, gain in zip(STRENGTHS, gains, strict=True)},
         "verify_ms": 1e3 * searches.seconds / len(data.split.queries),
     }
+
+
+def clustered_error(values: np.ndarray, groups: Sequence[str]) -> float:
+    """Return the standard error of the mean of values (n,), clustered by group; inf with a single group."""
+    _, codes = np.unique(groups, return_inverse=True)
+    sums = np.bincount(codes, weights=values - values.mean())
+    if len(sums) < 2:
+        return float("inf")
+    return float(np.sqrt((sums**2).sum() * len(sums) / (len(sums) - 1)) / len(values))
 
 
 def detect_features(photos: Sequence[Photo], preprocessing: Preprocessing) -> list[LocalFeatures]:

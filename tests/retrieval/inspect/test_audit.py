@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image, ImageDraw
 
 from index.contents import POINT
 from index.gallery import Gallery
@@ -19,7 +20,7 @@ from retrieval.cli.main import group
 from retrieval.indexing.worker import CONTENT
 from retrieval.inspect.audit import audit, summary
 from retrieval.inspect.audit_page import audit_page
-from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE
+from retrieval.inspect.duplicates import NEAR, SAME_FILE, SAME_PICTURE, is_copy
 from retrieval.retriever import Retriever
 
 from ...world import DIM, draw, encode, make_bundle
@@ -139,3 +140,32 @@ def test_the_command_line(folder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "audit.html").read_text().count("data:image/jpeg") > 4
     found = json.loads(CliRunner().invoke(group, [*arguments, "--json"]).output)
     assert len(found["collisions"]) == 2
+
+
+def on_white(colour: tuple[int, int, int], *, side: int = 60, quality: int = 85) -> bytes:
+    image = Image.new("RGB", (256, 256), "white")
+    ImageDraw.Draw(image).rectangle((128 - side // 4, 128 - side // 2, 128 + side // 4, 128 + side // 2), fill=colour)
+    ImageDraw.Draw(image).ellipse((10, 20, 90, 60), fill=(90, 90, 90))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return file.getvalue()
+
+
+def test_things_on_the_same_background_and_unreadable_or_flat_pictures_are_no_copies() -> None:
+    flat = io.BytesIO()
+    Image.new("RGB", (256, 256), (100, 100, 100)).save(flat, "JPEG")
+    green = on_white((40, 120, 40))
+    pictures = {
+        "green": green,
+        "again": on_white((40, 120, 40), quality=60),
+        "red": on_white((140, 60, 40)),
+        "flat": flat.getvalue(),
+        "flat too": flat.getvalue(),
+        "cut": green[: len(green) // 2],
+        "empty": b"",
+        "text": b"no picture",
+    }
+    assert is_copy(pictures.get, "green", "again")
+    for other in ("red", "flat", "cut", "empty", "text", "missing"):
+        assert not is_copy(pictures.get, "green", other)
+    assert not is_copy(pictures.get, "flat", "flat too")

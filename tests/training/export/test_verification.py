@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from retrieval.images import Preprocessing
 from training.backbones.small import SmallConvNet
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
-from training.export.verification import not_verified
+from training.export.verification import clustered_error, not_verified
 from training.model import PretrainedModel
 
 from ...prints import write_covers
@@ -50,6 +51,14 @@ def test_a_catalogue_too_small_to_fit_the_model_to_may_choose_the_verification(
     unverified, told = fit_to_catalogue(tiny, photos[:-1], verify="auto", target_fpir=0.1)
     assert unverified.verification.verifier is None
     assert "Without verification: only 39 items have several photos." in told
+
+
+def test_the_error_of_a_gain_is_clustered_by_group() -> None:
+    values = np.array([0.0, 1, 0, 1, 1])
+    alone = clustered_error(values, ["a", "b", "c", "d", "e"])
+    assert alone == pytest.approx(values.std(ddof=1) / np.sqrt(5))
+    assert clustered_error(np.repeat(values, 4), [*"aaaabbbbccccddddeeee"]) == pytest.approx(alone)
+    assert clustered_error(values, ["a"] * 5) == np.inf
 
 
 def test_without_photos_to_choose_by_auto_is_off_and_on_is_an_error(tiny: Pretrained, tmp_path: Path) -> None:
