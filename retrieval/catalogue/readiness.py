@@ -17,11 +17,18 @@ from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_pro
 
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
 TARGET_FPIR = 0.05  # default of `export`
+TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
 
 
 def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
     """Return the number of batches per epoch: `steps`, or as many as the photos fill, at least one."""
     return steps or max(1, photos // batch_size)
+
+
+def can_train(photos: Sequence[Photo]) -> bool:
+    """Return whether enough items have enough photos to suggest training."""
+    counts = Counter(photo.item_id for photo in photos)
+    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM
 
 
 @dataclass(frozen=True)

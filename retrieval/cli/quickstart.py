@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from click.core import ParameterSource
 
 from index.shell import command
 from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
+from retrieval.catalogue.readiness import PHOTOS_EACH, TRAINS_FROM, can_train
 from retrieval.errors import DataError, ImageRefused
 from retrieval.files import check_place
 from retrieval.listening import check_port
@@ -19,7 +19,6 @@ from retrieval.listening import check_port
 Folder = click.Path(path_type=Path)
 CHECKED_WITH = 50  # labelled photos of users that the output suggests
 COMPARED = 20  # photos of an earlier run that are read to recognise it
-TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
 
 
 @click.command()
@@ -107,11 +106,8 @@ def quickstart(
             f"`item_id` (empty where a photo shows nothing of this catalogue): "
             f"{command('calibrate', bundle, gallery, '--queries', 'LABELLED.csv')}"
         )
-    if _can_train(catalogue):
-        click.echo(
-            f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model: "
-            f"{command('train', photos, '--backbone', backbone, '--precompute', '8', '-o', output / 'run')}"
-        )
+    if can_train(catalogue):
+        click.echo(_about_training(bundle, photos, backbone, output))
     if serve:
         _run("serve", bundle, gallery, "--port", port)
     else:
@@ -155,6 +151,23 @@ def _content(photo: Photo) -> str | None:
         return None
 
 
+def _about_training(bundle: Path, photos: Path, backbone: str, output: Path) -> str:
+    """Return what a head on the model is expected to gain, with the command that trains it unless that is nothing."""
+    from retrieval.bundle.bundle import Bundle
+
+    head = Bundle.open(bundle, verify=False).manifest["evidence"].get("head")  # only in bundles made with --fit
+    if head is not None and not head["helps"]:
+        return str(head["told"])
+    reason = (
+        f"At least {TRAINS_FROM} items have {PHOTOS_EACH} photos or more, enough to train a head on this model. What "
+        "it gains was not measured."
+        if head is None
+        else head["told"]
+    )
+    train = command("train", photos, "--backbone", backbone, "--precompute", "8", "-o", output / "run")
+    return f"{reason} Train it with: {train}"
+
+
 def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:
     """Return whether a gallery has a threshold, and its target FPIR."""
     from retrieval.retriever import Retriever
@@ -166,9 +179,3 @@ def _threshold(bundle: Path, gallery: Path) -> tuple[bool, float]:
 def _is_given(name: str) -> bool:
     """Return whether an option was given on the command line."""
     return click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-
-def _can_train(photos: Sequence[Photo]) -> bool:
-    """Return whether enough items have enough photos to train on."""
-    counts = Counter(photo.item_id for photo in photos)
-    return sum(count >= PHOTOS_EACH for count in counts.values()) >= TRAINS_FROM

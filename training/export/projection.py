@@ -80,6 +80,12 @@ class ProjectionChoice:
     gain: float = 0.0  # in R@1, by the best candidate
     error: float = 0.0  # standard error of the gain over items
 
+    @property
+    def best(self) -> tuple[float, float]:
+        """The power and the shrinkage that find most items."""
+        best = max(self.tried, key=lambda setting: setting["recall_at_1"])
+        return best["power"], best["shrinkage"]
+
 
 def choose_projection(
     photos: Sequence[Photo], features: NDArray[np.floating[Any]], *, seed: int = 0
@@ -111,7 +117,7 @@ def choose_projection(
     gain, error_of_gain = float(gains.mean()), float(gains.std(ddof=1) / np.sqrt(len(gains)))
     kept = gain > CONFIDENCE * error_of_gain
     return ProjectionChoice(
-        _Spread.of(_powered(usable, best[0]), items).projection(*best) if kept else None,
+        fit_projection(usable, items, *best) if kept else None,
         ""
         if kept
         else f"fitting it changes the share of photos that find their item first by {100 * gain:+.1f} "
@@ -121,6 +127,24 @@ def choose_projection(
         gain,
         error_of_gain,
     )
+
+
+def fit_projection(features: Floats, items: NDArray[np.str_], power: float, shrinkage: float) -> Projection:
+    """Return the projection fitted to the features (n, c) of items with several photos."""
+    return _Spread.of(_powered(features, power), items).projection(power, shrinkage)
+
+
+def found_by_item(vectors: Floats, items: NDArray[np.str_], held: NDArray[np.bool_]) -> Floats:
+    """Return the share of each held item's photos whose nearest other photo shows the same item: (held items,).
+
+    The photos that are `held` (n,) search all photos (n, c).
+    """
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    similar = unit[held] @ unit.T
+    similar[np.arange(len(similar)), np.flatnonzero(held)] = -np.inf
+    right = items[similar.argmax(axis=1)] == items[held]
+    _, codes, counts = np.unique(items[held], return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(codes, weights=right) / counts)
 
 
 def _cross_validated(
@@ -174,9 +198,4 @@ def _powered(features: NDArray[np.floating[Any]], power: float) -> Floats:
 
 def _found(vectors: Floats, items: NDArray[np.str_]) -> Floats:
     """Return the share of each item's photos whose nearest other photo shows the same item: (items,)."""
-    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    similar = unit @ unit.T
-    np.fill_diagonal(similar, -np.inf)
-    right = items[similar.argmax(axis=1)] == items
-    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
-    return np.asarray(np.bincount(codes, weights=right) / counts)
+    return found_by_item(vectors, items, np.ones(len(items), dtype=bool))

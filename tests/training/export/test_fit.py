@@ -40,7 +40,8 @@ def projection(monkeypatch: pytest.MonkeyPatch) -> Projection:
     """Return a projection that the fit will choose."""
     generator = np.random.default_rng(0)
     projection = Projection(0.5, generator.normal(size=WIDTH), np.linalg.qr(generator.normal(size=(WIDTH, WIDTH)))[0])
-    choice = ProjectionChoice(projection, "", unfitted=0.5, gain=0.25)
+    tried = [{"power": 0.5, "shrinkage": 0.4, "recall_at_1": 0.75}]
+    choice = ProjectionChoice(projection, "", tried, unfitted=0.5, gain=0.25)
     monkeypatch.setattr(fitting, "choose_projection", lambda photos, features, seed: choice)
     return projection
 
@@ -109,3 +110,15 @@ def test_photos_that_cannot_be_read_are_left_out(
     broken = [Photo(f"broken-{n}", tmp_path / "broken.png", p.item_id) for n, p in enumerate(photos)]
     fitted, _ = fit_to_catalogue(tiny, [*broken, *photos])
     assert fitted.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
+
+
+def test_what_a_head_gains_is_measured_where_items_have_enough_photos(
+    tiny: Pretrained, photos: list[Photo], tmp_path: Path
+) -> None:
+    several = read_catalogue(write_folder(tmp_path / "several", items=range(60), photos=range(4)))
+    fitted, _ = fit_to_catalogue(tiny, several)
+    head = fitted.evidence["head"]
+    assert isinstance(head, dict)
+    assert head["items"] == 30
+    assert 0 <= head["without"] <= 1
+    assert "head" not in fit_to_catalogue(tiny, photos)[0].evidence
