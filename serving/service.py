@@ -126,10 +126,11 @@ class Service:
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
+        any_review: bool = False,
         request_id: str = "",
     ) -> SearchResult:
-        """Search with 2 to 8 photos of the same item in the pool."""
-        review = self.settings.review
+        """Search with 2 to 8 photos of the same item in the pool, else as `search` does."""
+        review = 1.0 if any_review and self.settings.review else self.settings.review
         work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
         return await self._answered(work, request_id)
 

@@ -65,11 +65,24 @@
   document.addEventListener("load", (event) => { if (event.target === image()) setTimeout(draw, 300); }, true);
   window.addEventListener("resize", draw);
 
-  // the button of a card clicks Gradio's hidden button
+  // the buttons of cards and previews click Gradio's hidden buttons
+  let previews = null; // those of which a photo was removed
   document.addEventListener("click", (event) => {
+    const remove = event.target.closest?.("#more [data-remove]");
+    if (remove) {
+      previews = remove.closest(".r-previews");
+      document.querySelector(`#remove-${Number(remove.dataset.remove)}`)?.click();
+    }
     const pick = event.target.closest?.("#answer .r-pick");
     if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
   });
+
+  // the keyboard goes on at the next remove button, or at the control
+  function keepFocus() {
+    if (!previews || previews.isConnected) return;
+    previews = null;
+    document.querySelector("#more [data-remove], #more button.label-wrap")?.focus();
+  }
 
   // scroll to an answer that is outside of the visible part of the screen
   let last = null;
@@ -87,6 +100,7 @@
   // Gradio names neither the buttons of the examples nor the photo
   new MutationObserver(() => {
     showAnswer();
+    keepFocus();
     const labels = [...document.querySelectorAll("#example-labels li")].map((item) => item.textContent);
     document.querySelectorAll("button.gallery-item").forEach((button, number) => {
       button.setAttribute("aria-label", labels[number] || `Example ${number + 1}`);

@@ -22,6 +22,7 @@ from .uploads import Uploads
 if TYPE_CHECKING:
     import gradio
 
+ADDED = "another"  # id of the input for more photos of the same item
 COUNTED = ("search", "verdict")  # events that count against the rate, like /v1/search and /v1/feedback
 RELOAD = "Reload the page"
 
@@ -126,7 +127,7 @@ def events_of(page: gradio.Blocks, uploads: Uploads) -> Mapping[int, Event]:
 def _check_of(component: Any, uploads: Uploads) -> Check:
     kind = component.get_block_name()
     if kind == "image":
-        return photo_check(uploads)
+        return photo_check(uploads, added=component.elem_id == ADDED)
     if kind == "slider":
         return _number_check(float(component.minimum), float(component.maximum))
     if kind == "dataset":
@@ -134,8 +135,12 @@ def _check_of(component: Any, uploads: Uploads) -> Check:
     raise TypeError(f"the page has no check for inputs of kind {kind!r}")
 
 
-def photo_check(uploads: Uploads) -> Check:
-    """Return the check of a photo input: a token stored for this client, which the session claims."""
+def photo_check(uploads: Uploads, *, added: bool = False) -> Check:
+    """Return the check of a photo input: a token stored for this client, which the session claims.
+
+    With `added` the photo is added to those of the session's query.
+    """
+    claim = uploads.claim_added if added else uploads.claim
 
     def check(value: Any, event: EventContext) -> dict[str, str] | None:
         if value is None:
@@ -143,7 +148,7 @@ def photo_check(uploads: Uploads) -> Check:
         token = value.get("path") if isinstance(value, dict) else None
         if not isinstance(token, str):
             raise InvalidParameter("photo", "be an upload", type(value).__name__, remedy=RELOAD)
-        uploads.claim(token, event.client, event.session)
+        claim(token, event.client, event.session)
         return {"path": token}
 
     return check

@@ -14,6 +14,7 @@ from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, OUT_OF_DOMAIN, REVIEW_
 from retrieval.retriever import Retriever
 
 from .page_links import thumbnail_url
+from .several_html import several_html
 from .verified_html import AskedPhoto, verified_html
 
 REVIEWED = 6  # largest number of candidates for review that are shown
@@ -93,7 +94,7 @@ def shown_items(result: SearchResult) -> tuple[Match, ...]:
 
 
 def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
-    """Return the answer to one photo: the match, or the closest items without a claim about the catalogue."""
+    """Return the answer to a query: the match, or the closest items without a claim about the catalogue."""
     shown = shown_items(result)
     if not shown:
         empty = "The gallery holds no photos yet." if result.reason != FILTERED_OUT else "No photo passes the filter."
@@ -105,10 +106,11 @@ def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
         return f'<div class="r-cards">{picked}</div>'
 
     count = len(result.matches)
+    several = "" if asked is None else several_html(result, asked.photos)
     if result.threshold is None:
-        return banner("none", "The closest items", NO_THRESHOLD) + cards(0, len(shown))
+        return banner("none", "The closest items", NO_THRESHOLD) + several + cards(0, len(shown))
     if not count:
-        return banner("none", NO_MATCH, _no_match_text(result, len(shown))) + cards(0, len(shown)) + LEGEND
+        return banner("none", NO_MATCH, _no_match_text(result, len(shown))) + several + cards(0, len(shown)) + LEGEND
     text = "This item is close enough." if count == 1 else f"{count} items are close enough; this is the closest."
     review = len(shown) - count
     others = (
@@ -117,14 +119,18 @@ def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
     title = title_of(shown[0])
     same = "" if asked is None else verified_html(result, asked, title)
     found = f'<div class="r-found">{cards(0, count)}</div>{same}{others if review else ""}'
-    return banner("match", f"This is {title}", text) + found + LEGEND
+    return banner("match", f"This is {title}", text) + several + found + LEGEND
 
 
 def _no_match_text(result: SearchResult, count: int) -> str:
+    several = result.photos > 1
+    if result.reason == LOW_CERTAINTY and several:
+        return "The photos are too ambiguous for an answer: others, sharper or of one item alone, may get one."
     if result.reason == LOW_CERTAINTY:
         return "The photo is too ambiguous for an answer: another one, sharper or of one item alone, may get one."
     if result.reason == OUT_OF_DOMAIN:
-        return "This photo is unlike those of this catalogue. This is the closest item."
+        unlike = "These photos are unlike those" if several else "This photo is unlike those"
+        return f"{unlike} of this catalogue. This is the closest item."
     if count > 1:
         return "None of these items is close enough to be sure. Is it one of them?"
     return "No item is close enough to be sure. This is the closest one."

@@ -1,7 +1,7 @@
 """Store of photos uploaded to the page: files in a private folder of the process, named by random tokens.
 
 Tokens from clients are looked up and never used as paths. A photo can be used only by the client that uploaded it,
-and only in the session that used it first.
+and only in the session that used it first. A session has one query: a photo, and up to 7 more of the same item.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from retrieval.errors import ImageUnreadable
+from retrieval.arguments import MOST_QUERY_PHOTOS
+from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.images import read_file
 from serving.http.limits import TRY_AGAIN, Busy
 from serving.service import NoSuchThing
@@ -41,6 +42,7 @@ class Upload:
     size: int  # bytes counted against the limits
     used: float
     session: str | None = None
+    added: bool = False  # to the photo of a query, as another of the same item
 
 
 class Uploads:
@@ -105,7 +107,7 @@ class Uploads:
         return token
 
     def claim(self, token: str, client: str, session: str) -> None:
-        """Assign a photo to a session and delete the session's other photos.
+        """Assign the photo of a query to a session; one that is new to the session replaces all its photos.
 
         Raises
         ------
@@ -113,19 +115,52 @@ class Uploads:
             If no photo is stored under the token for this client and session.
         """
         with self._guard:
-            upload = self._of(token, client)
-            if upload.client is None:
-                return
-            if upload.session not in (None, session):
-                raise _missing()
-            upload.session, upload.used = session, self._clock()
-            self._held[token] = self._held.pop(token)
-            self._drop_session(client, session, keep=token)
+            upload = self._of(token, client, session)
+            if upload.client is not None:
+                if upload.session is None or upload.added:
+                    self._drop_session(client, session, keep=token)
+                upload.session, upload.added = session, False
+            self._touch(client, session)
 
-    def forget(self, client: str, session: str) -> None:
-        """Delete the photos of a session."""
+    def claim_added(self, token: str, client: str, session: str) -> None:
+        """Add a photo to the query of a session, and delete it if the query is full.
+
+        Raises
+        ------
+        NoSuchThing
+            If no photo is stored under the token for this client and session, or it is the photo of the query itself.
+        InvalidParameter
+            If the query has 8 photos.
+        """
         with self._guard:
-            self._drop_session(client, session)
+            upload = self._of(token, client, session)
+            if upload.client is None or (upload.session is not None and not upload.added):
+                raise _missing()
+            if not upload.added:
+                count = 2 + len(self._added(client, session))
+                self._held[token] = self._held.pop(token)  # the newest
+                if count > MOST_QUERY_PHOTOS:
+                    self._drop(token)
+                    rule = f"be at most {MOST_QUERY_PHOTOS} for one search"
+                    raise InvalidParameter("photos", rule, count, remedy="Remove one of them first")
+            upload.session, upload.added = session, True
+            self._touch(client, session)
+
+    def added(self, client: str, session: str) -> list[str]:
+        """Return the photos that were added to the query of a session, oldest first."""
+        with self._guard:
+            return self._added(client, session)
+
+    def remove_added(self, token: str, client: str, session: str) -> None:
+        """Delete a photo that was added to the query of a session, if it is still there."""
+        with self._guard:
+            if token in self._added(client, session):
+                self._drop(token)
+
+    def forget(self, client: str, session: str, *, keep: str = "") -> None:
+        """Delete the photos of a session, but for one."""
+        with self._guard:
+            self._drop_session(client, session, keep=keep)
 
     def read(self, token: str, client: str) -> bytes:
         """Return the bytes of a photo; raise NoSuchThing if none is stored for this client."""
@@ -154,11 +189,26 @@ class Uploads:
                 os.close(self._lock)
                 self._lock = None
 
-    def _of(self, token: str, client: str) -> Upload:
+    def _of(self, token: str, client: str, session: str | None = None) -> Upload:
+        """Return a photo of a client; with `session` one that no other session has."""
         upload = self._held.get(token)
         if upload is None or upload.client not in (None, client):
             raise _missing()
+        if session is not None and upload.session not in (None, session):
+            raise _missing()
         return upload
+
+    def _of_session(self, client: str, session: str) -> list[str]:
+        return [token for token, held in self._held.items() if (held.client, held.session) == (client, session)]
+
+    def _added(self, client: str, session: str) -> list[str]:
+        return [token for token in self._of_session(client, session) if self._held[token].added]
+
+    def _touch(self, client: str, session: str) -> None:
+        """Note the use of a session's photos; their order stays."""
+        for token in self._of_session(client, session):
+            held = self._held[token] = self._held.pop(token)
+            held.used = self._clock()
 
     def _make_room(self, client: str) -> None:
         """Drop the client's oldest photos beyond its limit, then the oldest of all beyond the total limit."""
@@ -176,8 +226,8 @@ class Uploads:
             self._drop(token)
 
     def _drop_session(self, client: str, session: str, *, keep: str = "") -> None:
-        for token, held in list(self._held.items()):
-            if (held.client, held.session) == (client, session) and token != keep:
+        for token in self._of_session(client, session):
+            if token != keep:
                 self._drop(token)
 
     def _drop(self, token: str) -> None:

@@ -16,10 +16,11 @@ WHOLE = (0.0, 100.0, 0.0, 100.0)  # left, right, top, bottom of the searched par
 
 @dataclass(frozen=True)
 class AskedPhoto:
-    """The visitor's photo, and the part of it that was searched."""
+    """The visitor's photo, the part of it that was searched, and the number of photos of the query."""
 
     token: str
     part: Sequence[float] = WHOLE
+    photos: int = 1
 
     def places(self, places: Sequence[Place]) -> list[Place]:
         """Return places of the part as places of the whole photo."""

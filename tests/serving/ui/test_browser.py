@@ -362,3 +362,70 @@ def test_the_report_can_be_read_everywhere(
     violations = Axe().run(report).response["violations"]
     page.close()
     assert [violation["id"] for violation in violations if violation["impact"] in ("serious", "critical")] == []
+
+
+def add(page: Page, image: bytes) -> None:
+    page.locator("#another input[type=file]").set_input_files(
+        {"name": "photo.jpg", "mimeType": "image/jpeg", "buffer": image},
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_several_photos_of_one_item_have_one_answer(browser: Browser, served: Served, scheme: str) -> None:
+    page = browser.new_page(viewport=PHONE, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    control = page.get_by_role("button", name="Add another photo of the same item")
+    expect(control).to_be_hidden()
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    control.focus()
+    page.keyboard.press("Enter")
+    add(page, encode(draw(3, 6)))
+    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 2 photos together.")
+    expect(page.locator("#answer .r-several")).to_contain_text("check it before you rely on it")
+    add(page, encode(draw(3, 7)))
+    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 3 photos together.")
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    previews = page.get_by_role("list", name="Added photos").locator("img")
+    expect(previews).to_have_count(2)
+    page.wait_for_function("[...document.querySelectorAll('.r-previews img')].every(i => i.naturalWidth)")
+    assert page.evaluate(SMALL) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    for text in (".r-previews button", "#answer .r-several", "#more .r-small"):
+        assert contrast(page, text) >= 4.5, text
+    page.wait_for_function("document.getAnimations().every(animation => animation.playState !== 'running')")
+    violations = Axe().run(page).response["violations"]
+    assert [v["id"] for v in violations if v["impact"] in ("serious", "critical")] == []
+    add(page, b"no image")
+    expect(page.locator("#answer h2").first).to_have_text("This photo was not added")
+    expect(page.locator("#answer h2").last).to_have_text("This is item-03")
+    expect(previews).to_have_count(2)
+    for left in (1, 0):
+        page.get_by_role("button", name="Remove photo 2").focus()
+        page.keyboard.press("Enter")
+        expect(previews).to_have_count(left)
+        focused = "Remove photo 2" if left else "Add another photo of the same item"
+        expect(page.get_by_role("button", name=focused)).to_be_focused()
+    expect(page.locator("#answer .r-several")).to_be_hidden()
+    page.close()
+
+
+@pytest.mark.slow
+def test_a_photo_of_the_camera_is_added(page: Page) -> None:
+    send(page, encode(draw(3, 5)))
+    expect(page.locator("#answer h2")).to_have_text("This is item-03")
+    page.get_by_role("button", name="Add another photo of the same item").click()
+    another = page.locator("#another")
+    another.get_by_label("Capture from camera").click()
+    another.get_by_text("Click to Access Webcam").click()
+    page.wait_for_function(
+        "(video => video && video.readyState >= 3 && video.videoWidth)(document.querySelector('#another video'))"
+    )
+    another.get_by_label("capture photo").click()
+    expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 2 photos together.")
+    expect(page.locator(".r-previews img")).to_have_count(1)
+    page.locator(CLEAR).first.click()  # the first photo, and the others with it
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    expect(page.locator(".r-previews")).to_be_hidden()
