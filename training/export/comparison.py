@@ -94,7 +94,7 @@ def compare_with_fp32(
     raw: np.ndarray,
     exported: np.ndarray,
 ) -> list[dict[str, Any]]:
-    """Return the metrics of fp32 on the CPU and of another model, each with its own threshold.
+    """Return the metrics of fp32 on the CPU and of another model, each with its own threshold and without verification.
 
     Parameters
     ----------

@@ -244,7 +244,7 @@ def _fitted(run: Run) -> Fitted:
 
 
 def _validated_cut(exporter: ModelExporter, model: ExportedModel) -> _Cut:
-    """Return the best cut on the certainty for the validation items."""
+    """Return the best cut on the certainty for the validation items, which are searched without verification."""
     split = validation_split(exporter.photos, exporter.run.splits, exporter.run.protocol)
     vectors = model.whitened(model.fitted.vectors)
     scores = score_split(split, vectors, item_labels(exporter.photos), distance_form=model.choice.distance_form)

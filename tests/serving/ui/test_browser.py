@@ -15,10 +15,11 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from research.benchmarks.page_screenshot import FLAGS
 from retrieval.bundle.bundle import Bundle
-from retrieval.catalogue.read import Photo
+from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.feedback import read_feedback
 
+from ...prints import cover_distance, draw_cover, verified_bundle, write_covers
 from ...world import draw, encode
 from ..conftest import Served, start, stop
 
@@ -429,3 +430,38 @@ def test_a_photo_of_the_camera_is_added(page: Page) -> None:
     page.locator(CLEAR).first.click()  # the first photo, and the others with it
     expect(page.locator("#answer .r-empty")).to_be_visible()
     expect(page.locator(".r-previews")).to_be_hidden()
+
+
+@pytest.fixture(scope="module")
+def verifying(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Return a server whose bundle verifies matches."""
+    folder = tmp_path_factory.mktemp("covers")
+    covers = read_catalogue(write_covers(folder / "photos", items=range(24), photos=range(1)))
+    index_catalogue(verified_bundle(folder, form=cover_distance()), covers, folder / "gallery", progress=False)
+    running = start(folder, folder)
+    yield running
+    stop(running)
+
+
+@pytest.mark.parametrize("width", [1180, PHONE["width"]])
+def test_the_places_that_agree_lie_on_their_pictures(browser: Browser, verifying: Served, width: int) -> None:
+    photo = Image.new("RGB", (280, 180), (90, 110, 90))  # not a square, as the catalogue pictures are
+    photo.paste(draw_cover(3, 5), (80, 10))
+    page = browser.new_page(viewport={"width": width, "height": 844})
+    page.goto(verifying.address)
+    send(page, encode(photo))
+    expect(page.locator("#answer h2")).to_have_text("This is cover-03")
+    page.get_by_text("What agrees").click()
+    expect(page.get_by_text("are at the same places in the picture of cover-03")).to_be_visible()
+    pictures = page.locator(".r-same .places")
+    expect(pictures).to_have_count(2)
+    for picture in pictures.all():
+        image, drawing = (picture.locator(part).bounding_box() for part in ("img", "svg"))
+        assert image is not None
+        assert image == drawing
+        assert picture.locator("path").evaluate("e => getComputedStyle(e).strokeWidth") == "6px"
+    assert float(pictures.first.locator("polygon").first.evaluate("e => getComputedStyle(e).fillOpacity")) < 0.3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    serious = [v["id"] for v in Axe().run(page).response["violations"] if v["impact"] in ("serious", "critical")]
+    page.close()
+    assert serious == []
