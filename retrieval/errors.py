@@ -16,7 +16,8 @@ RetrievalError
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
-    └── GalleryLocked         another process is writing
+    ├── GalleryLocked         another process is writing
+    └── PruneRefused          a synchronization would remove too many photos
 
 Those that the index raises are defined in `index.errors`.
 """
@@ -48,6 +49,7 @@ __all__ = [
     "ImageUnsupported",
     "InvalidParameter",
     "MissingDependency",
+    "PruneRefused",
     "RetrievalError",
     "RunError",
     "install_command",
@@ -92,3 +94,7 @@ class BundleUntrusted(BundleError):
 
 class BundleMismatch(BundleError):
     """Bundle and gallery do not belong together."""
+
+
+class PruneRefused(GalleryError):
+    """A synchronization would remove too many photos."""

@@ -81,8 +81,9 @@ def index(
     """Synchronize a gallery with a folder, a CSV, parquet or JSON-lines file, or tar shards of photos.
 
     New photos, and those whose file or bounding box changed, are embedded. A changed item or metadata is only written.
-    Photos of the gallery that the catalogue does not have are reported, and removed with --prune. An interrupted run
-    can be continued. Photos that cannot be used are reported and do not stop the run.
+    Photos of the gallery that the catalogue does not have are reported, and removed with --prune, unless they are more
+    than half of the gallery (--prune-at-most) or none of the catalogue's photos can be used. An interrupted run can be
+    continued. Photos that cannot be used are reported and do not stop the run.
 
     Numbers, booleans and dates of a CSV are recognized from the whole column, or declared with --column.
 
@@ -93,6 +94,7 @@ def index(
     """
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
+    from retrieval.indexing.prune import check_prune
     from retrieval.threshold.forecast import fpir_forecast
 
     if report is not None:
@@ -100,7 +102,9 @@ def index(
     opened = Bundle.open(bundle)
     rows = read_catalogue(photos, columns=sync.settings.columns, known=known_columns(output))
     if sync.dry_run:
-        show_plan(plan_catalogue(opened, rows, output, checksum=sync.settings.checksum), report)
+        plan = plan_catalogue(opened, rows, output, checksum=sync.settings.checksum)
+        show_plan(plan, report)
+        check_prune(plan, sync.settings)
         return
     done = index_catalogue(
         opened,

@@ -48,6 +48,14 @@ OPTIONS = (
     click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing."),
     click.option("--prune", is_flag=True, help="Remove the gallery's photos that are not in the catalogue."),
     click.option(
+        "--prune-at-most",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        default=0.5,
+        show_default=True,
+        help="Refuse the run if --prune would remove a larger share of the gallery's photos.",
+    ),
+    click.option(
         "--checksum",
         is_flag=True,
         help="Read every photo, even if the size and time of its file are unchanged.",
@@ -78,6 +86,7 @@ def sync_options(command: Command) -> Command:
         *arguments: Any,
         dry_run: bool,
         prune: bool,
+        prune_at_most: float,
         checksum: bool,
         columns: Sequence[tuple[str, str]],
         auto_calibrate: str,
@@ -85,7 +94,7 @@ def sync_options(command: Command) -> Command:
     ) -> Any:
         from retrieval.indexing.plan import SyncSettings
 
-        settings = SyncSettings(prune, checksum, auto_calibrate == "tighten", dict(columns))
+        settings = SyncSettings(prune, checksum, auto_calibrate == "tighten", dict(columns), prune_at_most)
         return command(*arguments, sync=Sync(settings, dry_run), **named)
 
     for option in reversed(OPTIONS):

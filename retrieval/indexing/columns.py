@@ -1,14 +1,19 @@
-"""Conversion of a metadata column of a gallery to another kind."""
+"""Metadata columns of a gallery: their conversion to another kind, and the photos whose values do not fit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from index.filters import TEXT, is_column
+from index.filters import TEXT, is_column, kind_of
+from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.kinds import DATE, check_kinds, parser
+from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter
+
+from .worker import catalogue_metadata, stored_metadata
 
 CONVERTED = 4096  # photos per transaction
 
@@ -38,6 +43,22 @@ def convert_columns(gallery: GalleryProtocol, columns: Mapping[str, str]) -> Non
         block = changed[start : start + CONVERTED]
         gallery.update([row[0] for row in block], [row[1] for row in block], [row[2] for row in block])
     gallery.declare({change.name: change.kind for change in changes})
+
+
+def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the reason per photo_id, for photos whose metadata the gallery or a declared column refuses."""
+    reasons = {}
+    for photo in photos:
+        try:
+            encode_metadata(stored_metadata(photo, "0" * 64))
+        except InvalidParameter as error:
+            reasons[photo.photo_id] = error.message
+        for name, value in catalogue_metadata(photo).items():
+            if name in columns and kind_of(value) != columns[name]:
+                told = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
+                remedy = shlex.join(["--column", f"{name}={TEXT}"])
+                reasons[photo.photo_id] = f"{told}; correct the value, or make the column text with {remedy}"
+    return reasons
 
 
 class _Column:

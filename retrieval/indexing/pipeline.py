@@ -24,7 +24,6 @@ from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
 from index.location import is_address, open_gallery, open_or_create
-from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
 from retrieval.bundle.bundle import Bundle
@@ -39,11 +38,12 @@ from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.several_photos import measure_again
 
-from .columns import convert_columns
-from .plan import SyncPlan, SyncSettings, sync_plan
+from .columns import convert_columns, refused_metadata
+from .plan import SyncPlan, SyncSettings, Update, sync_plan
+from .prune import check_prune
 from .ray import ray_batches
 from .updates import apply_updates, remove_gone
-from .worker import Batch, catalogue_metadata, embed_batch, stored_metadata, write_batch
+from .worker import Batch, catalogue_metadata, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 MEASURED = 256  # photos per transaction if each one measures the threshold
@@ -96,7 +96,8 @@ def index_catalogue(
     """Synchronize the gallery at a path or address, created if missing, with photos and return a report.
 
     New and changed photos are embedded; a changed item or metadata is only written. Photos of the gallery that are not
-    among `photos` are reported, or removed (`sync`). A file of the same size and time counts as unchanged.
+    among `photos` are reported, or removed (`sync`); none is removed if the gallery has or gets none of `photos`. A
+    file of the same size and time counts as unchanged.
 
     Columns for filters are declared automatically (`columns_of`). The index is rebuilt if that is due, or if
     `kind` or `max_memory` is given (`Gallery.rebuild`). The `engine` is "local", which embeds on this machine's cores,
@@ -105,7 +106,8 @@ def index_catalogue(
     A gallery without an operating point for this bundle gets one (`GalleryAnchor`); otherwise each transaction
     measures it, and tightens it if `sync` says so and the new photos require it.
 
-    Raises BundleMismatch if another model made the gallery or features, and GalleryLocked if another process writes.
+    Raises BundleMismatch if another model made the gallery or features, GalleryLocked if another process writes, and
+    PruneRefused, before it writes, if too many photos would be removed.
     """
     if engine not in ENGINES:
         raise InvalidParameter("engine", f"be one of {', '.join(ENGINES)}", engine)
@@ -123,15 +125,18 @@ def index_catalogue(
         gallery.lock()  # the gallery must not change after the plan is made
         anchor = GalleryAnchor(bundle, tighten=sync.tighten)
         follows = anchor.follow(gallery)
-        convert_columns(gallery, sync.columns)
-        plan = sync_plan(photos, gallery, checksum=sync.checksum)
+        plan = _plan(gallery, photos, sync)
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
         batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
+        touched: list[Update] = []
         for batch in _grouped(batches, MEASURED if follows else 1):
-            bar.update(_write(gallery, batch, plan, report))
-        report.gone = [] if sync.prune else plan.gone
-        report.removed = remove_gone(gallery, plan.gone) if sync.prune else 0
+            bar.update(_write(gallery, batch, plan, report, touched))
+        apply_updates(gallery, touched)
+        if sync.prune and (plan.kept or report.added):
+            report.removed = remove_gone(gallery, plan.gone)
+        else:
+            report.gone = plan.gone
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
@@ -159,6 +164,16 @@ def plan_catalogue(
         return sync_plan(photos, gallery, checksum=checksum)
 
 
+def _plan(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
+    """Plan a synchronization and convert columns, unless too many photos would be removed."""
+    plan = sync_plan(photos, gallery, checksum=sync.checksum)
+    check_prune(plan, sync)
+    if not sync.columns:
+        return plan
+    convert_columns(gallery, sync.columns)
+    return sync_plan(photos, gallery, checksum=sync.checksum)
+
+
 def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, report: IndexReport) -> list[Photo]:
     """Apply the updates of a plan, and return the photos to read."""
     refused = _declared(gallery, photos, plan)
@@ -168,13 +183,18 @@ def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, r
     return [photo for photo in (*plan.read, *plan.new) if photo.photo_id not in refused]
 
 
-def _write(gallery: GalleryProtocol, batch: Batch, plan: SyncPlan, report: IndexReport) -> int:
-    """Write the embedded photos of a batch, and what else changed of the others; return the number of all photos."""
+def _write(gallery: GalleryProtocol, batch: Batch, plan: SyncPlan, report: IndexReport, touched: list[Update]) -> int:
+    """Write the embedded photos of a batch, and what else changed of the others; return the number of all photos.
+
+    Updates of nothing but the file state are appended to `touched`, to be written in few transactions.
+    """
     report.added += write_batch(gallery, batch, states=plan.states)
     report.replaced += sum(photo.photo_id in plan.stored for photo in batch.photos)
     updates = [update for photo in batch.unchanged if (update := plan.update_of(photo)) is not None]
-    report.updated += apply_updates(gallery, updates)
-    report.skipped += len(batch.unchanged) - len(updates)
+    changed = [update for update in updates if update.is_change]
+    touched += [update for update in updates if not update.is_change]
+    report.updated += apply_updates(gallery, changed)
+    report.skipped += len(batch.unchanged) - len(changed)
     report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
     return len(batch.photos) + len(batch.unchanged) + len(batch.refused)
 
@@ -184,7 +204,7 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan)
     declared = gallery.columns()
     gallery.declare({name: column_kind for name, column_kind in columns_of(photos).items() if name not in declared})
     changed = [*plan.new, *plan.read, *(update.photo for update in plan.updates)]
-    return _refused_metadata(changed, gallery.columns())
+    return refused_metadata(changed, gallery.columns())
 
 
 def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport) -> None:
@@ -220,20 +240,6 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
             kinds.setdefault(name, set()).add(kind_of(value))
     single = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
     return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
-
-
-def _refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the reason per photo_id, for photos whose metadata the gallery or a declared column refuses."""
-    reasons = {}
-    for photo in photos:
-        try:
-            encode_metadata(stored_metadata(photo, "0" * 64))
-        except InvalidParameter as error:
-            reasons[photo.photo_id] = error.message
-        for name, value in catalogue_metadata(photo).items():
-            if name in columns and kind_of(value) != columns[name]:
-                reasons[photo.photo_id] = f"{name} is {value!r}, and the gallery's column {name} is a {columns[name]}"
-    return reasons
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:

@@ -12,11 +12,13 @@ from typing import Any
 
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import Photo
+from retrieval.errors import InvalidParameter
 from retrieval.memory import no_collection
 
 from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
 
 Facts = tuple[str, Mapping[str, Any]]  # item_id and metadata
+AT_MOST = 0.5  # share of a gallery's photos that may be removed unless more is allowed
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,23 @@ class SyncSettings:
     checksum: bool = False  # read every photo, also those whose file has the same size and time
     tighten: bool = False  # tighten the gallery's threshold if the new photos require it
     columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
+    prune_at_most: float = AT_MOST  # largest share of the gallery's photos that `prune` may remove
+
+    def __post_init__(self) -> None:
+        """Check the share."""
+        if not 0 <= self.prune_at_most <= 1:
+            raise InvalidParameter("prune_at_most", "be between 0 and 1", self.prune_at_most)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A photo of the gallery that gets another item or other metadata."""
+    """A photo of the gallery that gets another item, other metadata or another file state."""
 
     photo: Photo
     item_id: str  # in the gallery
     metadata: Mapping[str, Any]  # in the gallery, without reserved keys
     stored: Mapping[str, Any]  # to be written, with reserved keys
+    is_change: bool = True  # of the item or the metadata, not only of the file state
 
     def describe(self) -> str:
         """Describe what changes: "a.jpg: item kiwi -> lime, price 3 -> 4"."""
@@ -62,6 +71,11 @@ class SyncPlan:
     stored: dict[str, Facts] = field(default_factory=dict)  # of `read`, as the gallery has them
 
     @property
+    def kept(self) -> int:
+        """Return the number of photos of the catalogue that the gallery has."""
+        return self.unchanged + len(self.updates) + len(self.read)
+
+    @property
     def known(self) -> dict[str, str]:
         """Return the content hashes of the photos to read."""
         return {photo_id: metadata[CONTENT] for photo_id, (_, metadata) in self.stored.items() if CONTENT in metadata}
@@ -69,7 +83,11 @@ class SyncPlan:
     def update_of(self, photo: Photo) -> Update | None:
         """Return the update of a photo that was read and has the same content, None if it needs none."""
         item_id, metadata = self.stored[photo.photo_id]
-        return _update(photo, item_id, metadata, self.states.get(photo.photo_id, ""))
+        state = self.states.get(photo.photo_id, "")
+        update = _update(photo, item_id, metadata, state)
+        if update is None and state and _reason_to_read(photo, state, metadata):  # or the next run would read it again
+            return Update(photo, item_id, {}, _stored(photo, metadata, state), is_change=False)
+        return update
 
     def sections(self) -> list[tuple[str, list[str]]]:
         """Return a title and one line per photo for each kind of change."""
@@ -139,8 +157,13 @@ def _update(photo: Photo, item_id: str, metadata: Mapping[str, Any], state: str)
     new = catalogue_metadata(photo)
     if item_id == photo.item_id and old == new and all(type(new[name]) is type(value) for name, value in old.items()):
         return None
+    return Update(photo, item_id, old, _stored(photo, metadata, state))
+
+
+def _stored(photo: Photo, metadata: Mapping[str, Any], state: str) -> dict[str, Any]:
+    """Return what to store with a photo of the same content; `metadata` is what the gallery has."""
     reserved = {name: value for name, value in metadata.items() if name.startswith("_")}
-    return Update(photo, item_id, old, {**reserved, **stored_metadata(photo, metadata.get(CONTENT, ""), state)})
+    return {**reserved, **stored_metadata(photo, metadata.get(CONTENT, ""), state)}
 
 
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> bool:

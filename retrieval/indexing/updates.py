@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import Photo
 
-from .plan import SyncPlan, Update, sync_plan
+from .plan import SyncPlan, SyncSettings, Update, sync_plan
+from .prune import check_prune
 
 BATCH = 4096  # photos per transaction
 
@@ -33,14 +34,25 @@ def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: st
     )
 
 
-def sync_table(gallery: GalleryProtocol, photos: Sequence[Photo], *, prune: bool, actor: str | None = None) -> SyncPlan:
+def plan_table(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
+    """Return what `sync_table` would do; raises PruneRefused if too many photos would be removed."""
+    plan = sync_plan(photos, gallery, with_files=False)
+    check_prune(plan, sync, adds=False)
+    return plan
+
+
+def sync_table(
+    gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings, *, actor: str | None = None
+) -> SyncPlan:
     """Update the items and metadata of a gallery's photos from a table without files; return the plan.
 
-    Photos that the table does not have are removed with `prune`.
+    Photos that the table does not have are removed if `sync` says so.
+
+    Raises PruneRefused if too many photos would be removed.
     """
     gallery.lock()
-    plan = sync_plan(photos, gallery, with_files=False)
+    plan = plan_table(gallery, photos, sync)
     apply_updates(gallery, plan.updates, actor=actor)
-    if prune:
+    if sync.prune:
         remove_gone(gallery, plan.gone, actor=actor)
     return plan

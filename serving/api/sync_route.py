@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field
 
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import InvalidParameter
-from retrieval.indexing.plan import sync_plan
-from retrieval.indexing.updates import sync_table
+from retrieval.indexing.plan import AT_MOST, SyncSettings
+from retrieval.indexing.updates import plan_table, sync_table
 from serving.http.callers import CALLER
 from serving.service import Service
 
@@ -35,8 +35,11 @@ class TableRow(Strict):
 class SyncRequest(Strict):
     """A table of all photos that the gallery should have."""
 
-    photos: Annotated[list[TableRow], Field(max_length=MOST_ROWS)]
+    photos: Annotated[list[TableRow], Field(min_length=1, max_length=MOST_ROWS)]
     prune: Annotated[bool, Field(description="Remove the gallery's photos that are not in the table.")] = False
+    prune_at_most: Annotated[
+        float, Field(ge=0, le=1, description="Refuse to remove a larger share of the gallery's photos.")
+    ] = AT_MOST
     dry_run: Annotated[bool, Field(description="Change nothing.")] = False
 
 
@@ -56,16 +59,16 @@ def sync_routes(service: Service) -> APIRouter:
     """Return the route."""
     router = APIRouter(prefix="/v1/admin", tags=["gallery"])
 
-    @router.post("/sync", response_model=Synced, responses=errors(*LIMITED, *BODY, 503))
+    @router.post("/sync", response_model=Synced, responses=errors(*LIMITED, *BODY, 409, 503))
     def sync(table: SyncRequest) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
-        photos = _photos(table)
+        photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)
         if table.dry_run:
             gallery = service.retriever.gallery
-            plan, version = sync_plan(photos, gallery, with_files=False), gallery.version
+            plan, version = plan_table(gallery, photos, settings), gallery.version
         else:
             with service.writer() as gallery:
-                plan = sync_table(gallery, photos, prune=table.prune, actor=CALLER.get().actor)
+                plan = sync_table(gallery, photos, settings, actor=CALLER.get().actor)
                 version = gallery.version
         missing = [photo.photo_id for photo in plan.new]
         return {

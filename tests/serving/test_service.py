@@ -113,6 +113,28 @@ def test_a_table_changes_items_and_metadata_without_images(client: TestClient, s
         assert client.post("/v1/admin/sync", json={"photos": bad}).status_code == 422
 
 
+def test_a_table_that_lacks_most_photos_removes_none(client: TestClient, shop: Path) -> None:
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        rows = [{"photo_id": name, "item_id": item} for name, item, _ in gallery.photos()]
+    count, version = len(rows), client.get("/v1/info").json()["gallery"]["version"]
+    few = {"photos": rows[: count // 2 - 1], "prune": True}
+    strange = {"photos": [{"photo_id": "typo", "item_id": "x"}], "prune": True, "prune_at_most": 1}
+    for table, told in ((few, "share of 0.5"), (strange, "keep none")):
+        for dry_run in (True, False):
+            answer = client.post("/v1/admin/sync", json={**table, "dry_run": dry_run})
+            assert (answer.status_code, answer.json()["type"]) == (409, "/problems/prune-refused")
+            assert f"of the gallery's {count} photos" in answer.json()["title"]
+            assert told in answer.json()["title"]
+    assert "prune_at_most" in client.post("/v1/admin/sync", json=few).json()["detail"]
+    for bad in ({"photos": []}, {**few, "prune_at_most": 1.1}):
+        assert client.post("/v1/admin/sync", json=bad).status_code == 422
+    assert client.get("/v1/info").json()["gallery"]["version"] == version
+    removed = client.post("/v1/admin/sync", json={**few, "prune_at_most": 0.9}).json()["gone"]
+    assert removed == count - len(few["photos"])
+    with Gallery.open(shop / "gallery", read_only=True) as gallery:
+        assert len(gallery) == len(few["photos"])
+
+
 def test_photos_are_added_found_replaced_and_removed(client: TestClient) -> None:
     assert search(client, STRANGER)["decision"] == "no_match"
     version = client.get("/v1/info").json()["gallery"]["version"]

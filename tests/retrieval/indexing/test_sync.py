@@ -17,7 +17,7 @@ from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import IndexReport, index_catalogue, plan_catalogue
-from retrieval.indexing.plan import SyncSettings
+from retrieval.indexing.plan import SyncPlan, SyncSettings
 
 from ...world import draw, make_bundle
 
@@ -44,6 +44,9 @@ class Shop:
         return index_catalogue(
             self.bundle, read_catalogue(self.write()), self.folder / "g", progress=False, sync=SyncSettings(**settings)
         )
+
+    def plan(self) -> SyncPlan:
+        return plan_catalogue(self.bundle, read_catalogue(self.write()), self.folder / "g")
 
     def stored(self) -> dict[str, tuple[str, dict[str, object], bytes]]:
         with Gallery.open(self.folder / "g", read_only=True) as gallery:
@@ -96,6 +99,7 @@ def test_other_pixels_are_embedded_again(shop: Shop) -> None:
     after = shop.stored()
     assert [name for name in shop.rows if after[name][2] != before[name][2]] == ["0.png", "1.png"]
     assert after["0.png"][1]["_bbox"] == [0, 0, 20, 20]
+    assert shop.plan().read == []
     shop.rows["0.png"][3] = ""
     assert shop.sync().replaced == 1
     assert shop.stored()["0.png"] == before["0.png"]
@@ -107,6 +111,7 @@ def test_a_touched_file_of_a_changed_row_is_read_and_updated(shop: Shop) -> None
     report = shop.sync()
     assert (report.added, report.updated, report.skipped) == (0, 1, 5)
     assert shop.stored()["2.png"][0] == "other"
+    assert shop.plan().read == []
 
 
 def test_a_file_of_the_same_size_and_time_is_read_only_with_a_checksum(shop: Shop) -> None:
@@ -222,3 +227,32 @@ def test_a_gallery_without_file_states_is_compared_by_content(shop: Shop) -> Non
     report = shop.sync()
     assert (report.added, report.updated, report.skipped, shop.embedded) == (1, 1, 4, ["1.png"])
     assert shop.stored()["0.png"][0] == "other"
+    assert (shop.plan().read, shop.plan().unchanged) == ([], 6)
+
+
+def test_touched_files_are_read_once(shop: Shop) -> None:
+    before = shop.stored()
+    for name in shop.rows:
+        os.utime(shop.folder / name, ns=(1, 1))
+    assert len(shop.plan().read) == 6
+    report = shop.sync()
+    assert (report.added, report.updated, report.skipped, shop.embedded) == (0, 0, 6, [])
+    assert (shop.plan().read, shop.plan().unchanged) == ([], 6)
+    for name, (item_id, facts, vector) in shop.stored().items():
+        size = (shop.folder / name).stat().st_size
+        assert (item_id, facts, vector) == (before[name][0], {**before[name][1], "_file": f"{size} 1"}, before[name][2])
+    with Gallery.open(shop.folder / "g") as gallery:
+        version = gallery.version
+    shop.sync(checksum=True)
+    with Gallery.open(shop.folder / "g") as gallery:
+        assert gallery.version == version
+
+
+def test_a_value_of_another_kind_is_refused_with_a_remedy_that_works(shop: Shop) -> None:
+    shop.rows["3.png"][4] = "n/a"
+    words = ["index", str(shop.bundle.path), str(shop.write()), "-o", str(shop.folder / "g")]
+    told = CliRunner().invoke(group, words).output
+    reason = "price is 'n/a', and the gallery's column price is a number; correct the value, or make the column text"
+    assert f"1 refused:\n  3.png: {reason} with --column price=text\n" in told
+    assert "1 refused" not in CliRunner().invoke(group, [*words, "--column", "price=text"]).output
+    assert shop.stored()["3.png"][1]["price"] == "n/a"
