@@ -129,14 +129,9 @@ def index_catalogue(
         usable = _update(gallery, photos, plan, report)
         bar.update(len(photos) - len(usable))
         batches = _embedded(bundle, embedder, usable, plan.known, batch_size, threads)
-        touched: list[Update] = []
-        for batch in _grouped(batches, MEASURED if follows else 1):
-            bar.update(_write(gallery, batch, plan, report, touched))
-        apply_updates(gallery, touched)
-        if sync.prune and (plan.kept or report.added):
-            report.removed = remove_gone(gallery, plan.gone)
-        else:
-            report.gone = plan.gone
+        for done in _write(gallery, _grouped(batches, MEASURED if follows else 1), plan, report):
+            bar.update(done)
+        _remove(gallery, plan, sync, report)
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
@@ -183,20 +178,31 @@ def _update(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan, r
     return [photo for photo in (*plan.read, *plan.new) if photo.photo_id not in refused]
 
 
-def _write(gallery: GalleryProtocol, batch: Batch, plan: SyncPlan, report: IndexReport, touched: list[Update]) -> int:
-    """Write the embedded photos of a batch, and what else changed of the others; return the number of all photos.
+def _write(gallery: GalleryProtocol, batches: Iterable[Batch], plan: SyncPlan, report: IndexReport) -> Iterator[int]:
+    """Write embedded photos, and what else changed of the others; yield the number of all photos of each batch.
 
-    Updates of nothing but the file state are appended to `touched`, to be written in few transactions.
+    Updates of nothing but the file state are written together at the end, in few transactions.
     """
-    report.added += write_batch(gallery, batch, states=plan.states)
-    report.replaced += sum(photo.photo_id in plan.stored for photo in batch.photos)
-    updates = [update for photo in batch.unchanged if (update := plan.update_of(photo)) is not None]
-    changed = [update for update in updates if update.is_change]
-    touched += [update for update in updates if not update.is_change]
-    report.updated += apply_updates(gallery, changed)
-    report.skipped += len(batch.unchanged) - len(changed)
-    report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
-    return len(batch.photos) + len(batch.unchanged) + len(batch.refused)
+    touched: list[Update] = []
+    for batch in batches:
+        report.added += write_batch(gallery, batch, states=plan.states)
+        report.replaced += sum(photo.photo_id in plan.stored for photo in batch.photos)
+        updates = [update for photo in batch.unchanged if (update := plan.update_of(photo)) is not None]
+        changed = [update for update in updates if update.is_change]
+        touched += [update for update in updates if not update.is_change]
+        report.updated += apply_updates(gallery, changed)
+        report.skipped += len(batch.unchanged) - len(changed)
+        report.refused += [(photo_id, error.message) for photo_id, error in batch.refused]
+        yield len(batch.photos) + len(batch.unchanged) + len(batch.refused)
+    apply_updates(gallery, touched)
+
+
+def _remove(gallery: GalleryProtocol, plan: SyncPlan, sync: SyncSettings, report: IndexReport) -> None:
+    """Remove or report the photos that the catalogue does not have; none is removed if no other would remain."""
+    if sync.prune and (plan.kept or report.added):
+        report.removed = remove_gone(gallery, plan.gone)
+    else:
+        report.gone = plan.gone
 
 
 def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan) -> dict[str, str]:
