@@ -16,7 +16,7 @@ MODULES = {
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
     SIGN: ("cryptography",),
-    SOURCES: ("pillow_heif",),
+    SOURCES: ("httpcore", "pillow_heif"),
     VERIFY: ("cv2",),
 }  # fmt: skip
 

@@ -24,7 +24,8 @@ from .shards import SPAN
 
 IMAGE = "image"
 KEPT = 4  # row groups kept in memory
-LARGEST = 256 * 2**20  # bytes of images in a row group
+LARGEST = 256 * 2**20  # bytes of images, or of the other columns, in a row group
+ROWS = 64  # of the other columns, decoded at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,10 @@ class EmbeddedPhoto(Photo):
     """A photo in a parquet file; its span is the row group and the row in it."""
 
     def read(self) -> bytes:
-        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
+        """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none.
+
+        Raise DataError if its row group is too large.
+        """
         group, row = self.span or (0, 0)
         try:
             data = _images(self.path, self.path.stat().st_mtime_ns, group)[row].as_py()
@@ -66,10 +70,7 @@ def embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator
             if chunk.path_in_schema.split(".")[0] == schema.names[place]
         )
         if size > LARGEST:
-            raise DataError(
-                f"{path}: a row group has {size:,} bytes of images, the limit is {LARGEST:,}",
-                remedy="Write it again with row groups of 100 photos, or as tar shards",
-            )
+            raise _too_large(path, size)
     return columns, _rows(file, path, others, _label_names(schema), numbered=numbered)
 
 
@@ -84,7 +85,7 @@ def _rows(
     number = 0
     for group in range(file.num_row_groups):
         rows = file.metadata.row_group(group).num_rows
-        table = file.read_row_group(group, columns=others)
+        table = _decoded(file, path, group, others, rows=ROWS)
         values = [_named(table[name].to_pylist(), names.get(name)) for name in others]
         for row in range(rows):
             photo_id = [f"{path.name}/{number}"] if numbered else []
@@ -107,9 +108,31 @@ def _label_names(schema: pa.Schema) -> dict[str, list[str]]:
         return {}
 
 
+def _too_large(path: Path, size: int) -> DataError:
+    return DataError(
+        f"{path}: a row group has {size:,} bytes, the limit is {LARGEST:,}",
+        remedy="Write it again with row groups of 100 photos, or as tar shards",
+    )
+
+
+def _decoded(file: pq.ParquetFile, path: Path, group: int, columns: list[str], *, rows: int) -> pa.Table:
+    """Return columns of a row group; raise DataError if they are large although they are small in the file.
+
+    A file holds a value that repeats once, so that its sizes say little about the memory that the values take.
+    """
+    batches, size = [], 0
+    for batch in file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False):
+        size += batch.nbytes
+        if size > LARGEST:
+            raise _too_large(path, size)
+        batches.append(batch)
+    return pa.Table.from_batches(batches) if batches else file.read_row_group(group, columns=columns)
+
+
 @lru_cache(maxsize=KEPT)
 def _images(path: Path, changed: int, group: int) -> pa.ChunkedArray:  # noqa: ARG001 (another time is another file)
-    column = pq.ParquetFile(path).read_row_group(group, columns=[IMAGE])[IMAGE]
+    with pq.ParquetFile(path) as file:
+        column = _decoded(file, path, group, [IMAGE], rows=1)[IMAGE]
     return pa.chunked_array([chunk.field("bytes") for chunk in column.chunks]) if _is_struct(column) else column
 
 

@@ -21,9 +21,11 @@ from retrieval.errors import DataError, ImageUnreadable
 from retrieval.images import MAX_BYTES
 
 from .photos import Photo
-from .web import fetch
+from .web import fetch, shown
 
-WEB, STORES = ("https", "http"), ("s3", "gs", "abfs", "abfss")
+AZURE = ("abfs", "abfss")
+WEB, STORES = ("https", "http"), ("s3", "gs", *AZURE)
+UNREADABLE = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that no store can have
 CONNECT_S, REQUEST_S = 5, 20
 
 
@@ -48,8 +50,8 @@ class RemotePhoto(Photo):
             system, path = _store(self.url)
             with system.open_input_stream(path) as stream:
                 return bytes(stream.read(MAX_BYTES + 1))
-        except (pa.ArrowException, OSError) as error:
-            raise ImageUnreadable(f"{self.url} cannot be read: {error}") from error
+        except UNREADABLE as error:
+            raise ImageUnreadable(_problem(self.url, error)) from error
 
     def state(self) -> str:
         """Return the version."""
@@ -67,14 +69,14 @@ def read_remote_folder(url: str, suffixes: frozenset[str]) -> list[Photo]:
     try:
         system, root = _store(url)
         found = system.get_file_info(fs.FileSelector(root, recursive=True))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{url} cannot be read: {error}", remedy="Check the address and the credentials") from error
+    except UNREADABLE as error:
+        raise DataError(_problem(url, error), remedy="Check the address and the credentials") from error
     files = sorted((file for file in found if Path(file.path).suffix.lower() in suffixes), key=lambda file: file.path)
     names = [file.path.removeprefix(root).lstrip("/") for file in files if file.is_file]
     flat = ["/" not in name for name in names]
     if any(flat) and not all(flat):
         raise DataError(
-            f"{url} holds photos beside folders of photos: what is an item is unclear",
+            f"{shown(url)} holds photos beside folders of photos: what is an item is unclear",
             remedy="Move these photos into a folder of their own",
         )
     photos: list[Photo] = []
@@ -86,11 +88,43 @@ def read_remote_folder(url: str, suffixes: frozenset[str]) -> list[Photo]:
     return photos
 
 
+def _problem(url: str, error: Exception) -> str:
+    """Return a message without the user, the password and the query of an address."""
+    place, _, path = url.partition("://")[2].partition("/")
+    user, at, _ = place.rpartition("@")
+    _, mark, query = path.partition("?")
+    text = str(error)
+    for secret in (user + at, mark + query):
+        text = text.replace(secret, "") if secret else text
+    return f"{shown(url)} cannot be read: {text}"
+
+
 def _store(url: str) -> tuple[fs.FileSystem, str]:
-    """Return the store of an address, and the path in it."""
-    parts = urlsplit(url)
-    system, root = _file_system(parts.scheme.lower(), parts.netloc)
-    return system, root + parts.path.rstrip("/")
+    """Return the store of an address, and the path in it; the name of an object may hold # and ?."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    refusal = _refusal(scheme.lower(), place)
+    if refusal:
+        raise OSError(refusal)
+    system, root = _file_system(scheme.lower(), place)
+    return system, root + (slash + path).rstrip("/")
+
+
+@cache
+def _refusal(scheme: str, place: str) -> str:
+    """Return why a store on Azure refuses us, or "".
+
+    Without valid credentials, pyarrow ends the process if it opens an object first; if it asks for a file first, it
+    raises an exception.
+    """
+    if scheme not in AZURE:
+        return ""
+    try:
+        system, root = _file_system(scheme, place)
+        system.get_file_info(f"{root}/photo")
+    except UNREADABLE as error:
+        return f"check the credentials for Azure: {error}"
+    return ""
 
 
 @cache

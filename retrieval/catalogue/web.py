@@ -2,98 +2,131 @@
 
 from __future__ import annotations
 
-import ipaddress
-import os
-import socket
+import base64
 import time
 from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from retrieval.errors import ImageUnreadable, MissingDependency
 
 if TYPE_CHECKING:
+    import httpcore
     import httpx
 
-ALLOWED = "RETRIEVAL_ALLOW_HOSTS"
 ATTEMPTS, REDIRECTS = 3, 3
 STEP_S, TOTAL_S = 10.0, 60.0  # seconds for each step of a connection, and for a photo
 WAIT_S = 0.5  # before the second attempt, and twice that before the third
-AGAIN = frozenset((429, 500, 502, 503, 504))
+OK, AGAIN, MOVED = 200, frozenset((429, 500, 502, 503, 504)), frozenset((301, 302, 303, 307, 308))
+_MAKING = Lock()
 
 
 def fetch(url: str, *, limit: int) -> bytes:
     """Return up to `limit` bytes of an answer; raise ImageUnreadable if there is none."""
     try:
-        import httpx
+        import httpx  # noqa: F401
     except ImportError as error:
         raise MissingDependency.of_extra("httpx", "sources") from error
-    until, reason = time.monotonic() + TOTAL_S, ""
+    from .connections import deadline
+
+    token = deadline.set(time.monotonic() + TOTAL_S)
+    try:
+        return _fetch(url, limit, deadline.get())
+    finally:
+        deadline.reset(token)
+
+
+def shown(url: str) -> str:
+    """Return scheme, host and path of an address, for messages: the rest may hold a password or a token."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}".partition("?")[0].partition("#")[0]
+
+
+def _fetch(url: str, limit: int, until: float) -> bytes:
+    import httpcore
+    import httpx
+
+    failures = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpcore.UnsupportedProtocol)
+    reason = ""
     for attempt in range(ATTEMPTS):
         if attempt:
-            time.sleep(WAIT_S * attempt)
+            time.sleep(max(0.0, min(WAIT_S * attempt, until - time.monotonic())))
+        if time.monotonic() >= until:
+            break
         try:
-            status, data = _follow(url, limit, until)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            status, data = _follow(url, limit)
+        except (*failures, httpx.InvalidURL, OSError, UnicodeError) as error:
             reason = str(error) or type(error).__name__
             continue
-        if status == httpx.codes.OK:
+        if status == OK:
             return data
         reason = f"the server answered with the status {status}"
         if status not in AGAIN:
             break
-    raise ImageUnreadable(f"{url} cannot be read: {reason}", remedy="Check the address")
+    if time.monotonic() >= until:
+        reason = f"it takes longer than {TOTAL_S:g} seconds"
+    raise ImageUnreadable(f"{shown(url)} cannot be read: {reason}", remedy="Check the address")
 
 
-def _follow(url: str, limit: int, until: float) -> tuple[int, bytes]:
+def _follow(url: str, limit: int) -> tuple[int, bytes]:
     """Return status and body of an address, following redirects."""
+    import httpcore
     import httpx
+
+    from .connections import ALLOWED, is_allowed, seconds_left
 
     address = httpx.URL(url)
     for _ in range(REDIRECTS + 1):
-        pinned = address.copy_with(host=_address_of(address))
-        headers = {"Host": address.netloc.decode(), "Accept-Encoding": "identity"}
-        names = {"sni_hostname": address.host}
-        with _client().stream("GET", pinned, headers=headers, extensions=names) as answer:
-            if not answer.has_redirect_location:
-                return answer.status_code, _body(answer, limit, until)
-            address = address.join(answer.headers["location"])
-    raise ImageUnreadable(f"{url} redirects more than {REDIRECTS} times")
+        host = address.raw_host.decode()
+        if address.scheme != "https" and not (address.scheme == "http" and is_allowed(host)):
+            raise ImageUnreadable(
+                f"{shown(str(address))} is not an https address", remedy=f"Use https, or name the host in {ALLOWED}"
+            )
+        target = httpcore.URL(
+            scheme=address.raw_scheme, host=address.raw_host, port=address.port, target=address.raw_path
+        )
+        timeouts = dict.fromkeys(("connect", "read", "write", "pool"), seconds_left(STEP_S))
+        with _pool().stream("GET", target, headers=_headers(address), extensions={"timeout": timeouts}) as answer:
+            place = next((value for name, value in answer.headers if name.lower() == b"location"), b"")
+            if answer.status not in MOVED or not place:
+                return answer.status, _body(answer, limit)
+            address = address.join(place.decode("latin-1"))
+    raise ImageUnreadable(f"{shown(url)} redirects more than {REDIRECTS} times")
 
 
-def _body(answer: httpx.Response, limit: int, until: float) -> bytes:
-    data = b""
-    for part in answer.iter_raw():
+def _headers(address: httpx.URL) -> dict[bytes | str, bytes | str]:
+    headers: dict[bytes | str, bytes | str] = {
+        "Host": address.netloc.decode(),
+        "Accept": "*/*",
+        "Accept-Encoding": "identity",
+        "User-Agent": "retrieval",
+    }
+    if address.userinfo:
+        user = base64.b64encode(f"{address.username}:{address.password}".encode()).decode()
+        headers["Authorization"] = f"Basic {user}"
+    return headers
+
+
+def _body(answer: httpcore.Response, limit: int) -> bytes:
+    data = bytearray()
+    for part in answer.iter_stream():
         data += part
         if len(data) >= limit:
             break
-        if time.monotonic() > until:
-            raise ImageUnreadable(f"the photo takes longer than {TOTAL_S:g} seconds")
-    return data[:limit]
+    return bytes(data[:limit])
 
 
-def _address_of(url: httpx.URL) -> str:
-    """Return the IP address to connect to; raise ImageUnreadable if the host is not public or there is no TLS."""
-    if url.host in os.environ.get(ALLOWED, "").split(","):
-        allowed = True
-    elif url.scheme != "https":
-        raise ImageUnreadable(f"{url} is not an https address", remedy=f"Use https, or name the host in {ALLOWED}")
-    else:
-        allowed = False
-    found = socket.getaddrinfo(url.host, url.port or url.scheme, type=socket.SOCK_STREAM)
-    addresses = [str(entry[4][0]) for entry in found]
-    if not allowed and not all(_is_public(address) for address in addresses):
-        raise ImageUnreadable(f"{url.host} has a private address", remedy=f"Name the host in {ALLOWED} if you trust it")
-    return addresses[0]
-
-
-def _is_public(address: str) -> bool:
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    embedded = getattr(ip, "ipv4_mapped", None) or getattr(ip, "sixtofour", None)
-    return ip.is_global and not ip.is_multicast and (embedded is None or embedded.is_global)
+def _pool() -> httpcore.ConnectionPool:
+    """Return the one pool of all threads."""
+    with _MAKING:
+        return _new_pool()
 
 
 @cache
-def _client() -> httpx.Client:
+def _new_pool() -> httpcore.ConnectionPool:
     import httpx
 
-    return httpx.Client(timeout=STEP_S, follow_redirects=False, trust_env=False)
+    from .connections import new_pool
+
+    return new_pool(httpx.create_ssl_context(trust_env=False))

@@ -94,6 +94,20 @@ def test_row_groups_and_photos_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     assert "row groups of 100 photos" in str(caught.value.remedy)
 
 
+@pytest.mark.parametrize("column", ["image", "caption"])
+def test_values_that_a_file_holds_once_count_as_often_as_they_repeat(
+    column: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 200
+    values = {"image": [DATA[0]] * rows, "caption": ["c"] * rows, "item_id": ["i"] * rows}
+    values[column] = [bytes(10_000) if column == "image" else "c" * 10_000] * rows
+    pq.write_table(pa.table(values), tmp_path / "t.parquet")
+    monkeypatch.setattr(embedded, "LARGEST", 1_000_000)
+    decoded = {"image": r"1,00\d,\d+", "caption": r"1,[0-9]{3},\d+"}[column]  # at most ROWS values more than the limit
+    with pytest.raises(DataError, match=rf"row group has {decoded} bytes, the limit is 1,000,000"):
+        read_catalogue(tmp_path / "t.parquet")[0].read()
+
+
 def test_photos_beside_a_parquet_file_are_the_catalogue(tmp_path: Path) -> None:
     write(tmp_path / "set/t.parquet", DATA)
     (tmp_path / "set/a.jpg").write_bytes(DATA[0])

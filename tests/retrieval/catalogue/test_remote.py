@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
+import httpcore
 import pytest
+from pyarrow import fs
 
-from retrieval.catalogue import remote, web
+from retrieval.catalogue import connections, remote, web
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.remote import RemotePhoto, is_url
@@ -32,6 +40,7 @@ class Server(ThreadingHTTPServer):
     """A web server of FILES that also speaks what pyarrow asks of S3: HeadObject, GetObject and ListObjectsV2."""
 
     asked: list[str]
+    sent: list[dict[str, str]]  # headers of the requests
     failures = 0  # answers that fail before one succeeds
 
 
@@ -46,6 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         parts = urlsplit(self.path)
         name, query = parts.path.strip("/"), parse_qs(parts.query)
         self.server.asked.append(self.path)
+        self.server.sent.append({name.lower(): value for name, value in self.headers.items()})
         if self.server.failures:
             self.server.failures -= 1
             self.answer(503, b"")
@@ -100,11 +110,13 @@ def listing(prefix: str) -> str:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with Server(("127.0.0.1", 0), Handler) as running:
-        running.asked = []
+        running.asked, running.sent = [], []
         thread = threading.Thread(target=running.serve_forever, daemon=True)
         thread.start()
         monkeypatch.setattr(web, "WAIT_S", 0.0)
         yield running
+        web._pool().close()
+        web._new_pool.cache_clear()
         running.shutdown()
 
 
@@ -117,7 +129,7 @@ def photo(url: str) -> RemotePhoto:
 
 
 def test_a_table_of_addresses_is_indexed(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     lines = [f"{address(server, name)},{name.split('/')[2]}" for name in FILES]
     (tmp_path / "t.csv").write_text("\n".join(["path,item_id", *lines, f"{address(server, 'none.jpg')},x"]) + "\n")
     photos = read_catalogue(tmp_path / "t.csv")
@@ -135,7 +147,7 @@ def test_a_table_of_addresses_is_indexed(server: Server, tmp_path: Path, monkeyp
 
 
 def test_a_server_that_fails_is_asked_three_times(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     name, data = next(iter(FILES.items()))
     server.failures = 2
     assert photo(address(server, name)).read() == data
@@ -149,7 +161,7 @@ def test_a_server_that_fails_is_asked_three_times(server: Server, monkeypatch: p
 
 
 def test_no_more_than_the_limit_is_read(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     assert len(photo(address(server, "large")).read()) == MAX_BYTES + 1
     monkeypatch.setattr(web, "TOTAL_S", -1.0)
     with pytest.raises(ImageUnreadable, match="longer than"):
@@ -167,18 +179,19 @@ def test_no_more_than_the_limit_is_read(server: Server, monkeypatch: pytest.Monk
         "https://[::ffff:127.0.0.1]/a.jpg",
         "https://0.0.0.0/a.jpg",
         "https://2130706433/a.jpg",
+        "https://[64:ff9b::7f00:1]/a.jpg",
     ],
 )
 def test_private_addresses_are_not_asked(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(web.ALLOWED, raising=False)
-    monkeypatch.setattr(web, "_client", lambda: pytest.fail("it was asked"))
+    monkeypatch.delenv(connections.ALLOWED, raising=False)
+    monkeypatch.setattr(httpcore.SyncBackend, "connect_tcp", lambda *_: pytest.fail("it was asked"))
     with pytest.raises(ImageUnreadable, match="has a private address"):
         photo(url).read()
 
 
 def test_a_name_with_one_private_address_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [(2, 1, 6, "", (ip, 443)) for ip in ("8.8.8.8", "192.168.0.1")]
-    monkeypatch.setattr(web.socket, "getaddrinfo", lambda *_, **__: entries)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: entries)
     with pytest.raises(ImageUnreadable, match="has a private address"):
         photo("https://example.org/a.jpg").read()
     with pytest.raises(ImageUnreadable, match="is not an https address"):
@@ -186,7 +199,7 @@ def test_a_name_with_one_private_address_is_not_asked(monkeypatch: pytest.Monkey
 
 
 def test_a_redirect_is_followed_only_to_where_a_photo_may_be(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     name, data = next(iter(FILES.items()))
     assert photo(address(server, f"redirect?to=/{name}")).read() == data
     with pytest.raises(ImageUnreadable, match="has a private address"):
@@ -227,7 +240,7 @@ def test_a_folder_on_s3_is_a_catalogue(server: Server, tmp_path: Path, monkeypat
 
 
 def test_photos_at_addresses_are_read_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     together = threading.Barrier(4, timeout=60)  # broken if fewer than four are read at a time
     read = RemotePhoto.read
 
@@ -243,3 +256,142 @@ def test_what_is_an_address() -> None:
     assert all(map(is_url, ("https://a/b.jpg", "s3://a/b", "gs://a/b", "abfss://c@a/b", "HTTPS://a/b")))
     assert not any(map(is_url, ("a/b.jpg", "/a/b", "file:///etc/passwd", "ftp://a/b", Path("s3:/a"), None, "s3:/a")))
     assert Photo("p", Path("a"), "x").state() == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("::ffff:8.8.8.8", True),
+        ("64:ff9b::8.8.8.8", True),
+        ("64:ff9b::10.0.0.1", False),
+        ("64:ff9b::169.254.169.254", False),
+        ("2002:7f00:1::", False),
+        ("::127.0.0.1", False),
+        ("::8.8.8.8", False),
+        ("::ffff:0:7f00:1", False),
+        ("::ffff:10.0.0.1", False),
+        ("fec0::1", False),
+        ("fd00::1", False),
+        ("5f00::1", False),
+        ("ff02::1", False),
+        ("168.63.129.16", False),
+        ("::ffff:168.63.129.16", False),
+        ("100.64.0.1", False),
+        ("224.0.0.1", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    assert connections.is_public(address) == public
+
+
+def test_hosts_at_one_address_share_neither_connections_nor_cookies(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(connections.ALLOWED, "one.test,two.test")
+    find, opened = socket.getaddrinfo, []
+    monkeypatch.setattr(socket, "getaddrinfo", lambda _, *rest, **named: find("127.0.0.1", *rest, **named))
+    connect = connections.PublicBackend.connect_tcp
+
+    def noted(self: connections.PublicBackend, host: str, *rest: Any, **named: Any) -> Any:
+        opened.append(host)
+        return connect(self, host, *rest, **named)
+
+    monkeypatch.setattr(connections.PublicBackend, "connect_tcp", noted)
+    monkeypatch.setattr(connections, "KEPT_S", 600.0)
+    web._new_pool.cache_clear()
+    name, data = next(iter(FILES.items()))
+    for host in ("one.test", "one.test", "user:pw@two.test"):
+        assert photo(f"http://{host}:{server.server_port}/{name}").read() == data
+    assert opened == ["one.test", "two.test"]
+    assert [sent["host"].partition(":")[0] for sent in server.sent] == ["one.test", "one.test", "two.test"]
+    assert [sent.get("authorization") for sent in server.sent] == [None, None, "Basic dXNlcjpwdw=="]
+    assert all("cookie" not in sent for sent in server.sent)
+
+
+def test_a_server_that_sends_headers_slowly_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
+    clock = iter(range(10_000))  # a second passes at each look
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    left = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            try:
+                connection.sendall(b"HTTP/1.1 200 OK\r\n")
+                while not left.wait(0.001):
+                    connection.sendall(b"x: 1\r\n")
+            except OSError:
+                left.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=drip, args=(listener,), daemon=True)
+        thread.start()
+        with pytest.raises(ImageUnreadable, match="longer than 60 seconds"):
+            photo(f"http://127.0.0.1:{listener.getsockname()[1]}/a.jpg").read()
+        left.set()
+        thread.join()
+
+
+def test_an_address_that_no_store_can_have_is_a_refused_photo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    for url in ("s3://[b/x.jpg", "s3://b/a\0b.jpg"):
+        with pytest.raises(ImageUnreadable, match="cannot be read"):
+            photo(url).read()
+
+
+def test_the_name_of_an_object_may_hold_any_character(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    (tmp_path / "item").mkdir()
+    for name in ("a#1.jpg", "a?1.jpg", "a.jpg"):
+        (tmp_path / "item" / name).write_text(name)
+        assert photo(f"s3://b/item/{name}").read().decode() == name
+    photos = read_catalogue("s3://b")
+    assert [each.read().decode() for each in photos] == [each.photo_id.removeprefix("item/") for each in photos]
+
+
+def test_messages_hold_no_secrets(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
+    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    here = f"user:word@127.0.0.1:{server.server_port}"
+    for url in (
+        f"http://{here}/none?sig=TOKEN",
+        f"http://{here}/redirect?sig=TOKEN",
+        f"http://{here}/redirect?to=http://user:word@localhost/a%3Fsig=TOKEN",
+        "https://user:word@localhost/a?sig=TOKEN",
+        "S3://user:word@bucket/none.jpg?sig=TOKEN",
+    ):
+        with pytest.raises(ImageUnreadable) as caught:
+            photo(url).read()
+        assert "word" not in str(caught.value), url
+        assert "TOKEN" not in str(caught.value), url
+
+
+def test_azure_without_credentials_refuses_a_photo(tmp_path: Path) -> None:
+    """The process goes on: in a process of its own, because pyarrow would end it."""
+    code = (
+        "from pathlib import Path\n"
+        "from retrieval.catalogue.remote import RemotePhoto\n"
+        "from retrieval.errors import ImageUnreadable\n"
+        "for _ in range(2):\n"
+        "    try:\n"
+        "        RemotePhoto('a', Path('a'), 'a', url='abfs://c@account.dfs.core.windows.net/x.jpg').read()\n"
+        "    except ImageUnreadable as error:\n"
+        "        print(error)\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]  # closed below: no identity is served here
+    environment = {
+        "PATH": str(tmp_path),
+        "HOME": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "IDENTITY_ENDPOINT": f"http://127.0.0.1:{port}/",
+        "IDENTITY_HEADER": "x",
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("check the credentials for Azure") == 2
