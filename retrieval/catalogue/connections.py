@@ -96,7 +96,7 @@ class TimedStream(httpcore.NetworkStream):
 
 def is_allowed(host: str) -> bool:
     """Return whether a host may be private, and be reached without TLS."""
-    return host in os.environ.get(ALLOWED, "").split(",")
+    return bool(host) and host in os.environ.get(ALLOWED, "").split(",")
 
 
 def _address_of(host: str, port: int) -> str:
