@@ -12,8 +12,9 @@ import math
 import os
 import stat
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,22 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from .avif import check_avif
+from .deep_gray import from_deep
 from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
 from .formats import FORMATS, NAMES, format_of, prepare
+from .tiff import check_directories, check_exif, check_jpeg, check_parts
 
 MAX_BYTES = 10 * 2**20
 MAX_PIXELS = 25_000_000
 MIN_SIDE = 8
 MAX_ASPECT = 50
 MOVING = frozenset(form.name for form in FORMATS if form.may_move)
-TIFF_TILE = (322, 323)  # tags for the width and height of a tile
+CHECKS: Mapping[str, Callable[[bytes], None]] = {
+    "AVIF": partial(check_avif, max_pixels=MAX_PIXELS),
+    "JPEG": check_jpeg,
+    "TIFF": check_directories,
+}
 CHUNK = 2**16  # bytes per read if a file reports no size
 THUMBNAIL_SIDE = 256
 BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
@@ -117,8 +125,11 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
         raise _foreign()
     prepare(form)
     try:
+        if form.name in CHECKS:
+            CHECKS[form.name](data)
         with Image.open(io.BytesIO(data), formats=(form.name,)) as image:
             _check_shape(image)
+            check_exif(image)
             if image.format in ("JPEG", "MPO") and min_side:
                 image.draft(None, (2 * min_side, 2 * min_side))
             image.load()
@@ -268,27 +279,15 @@ def _check_shape(image: Image.Image) -> None:
         raise ImageUnsupported(f"the image is {width}×{height}: longer than {MAX_ASPECT} times its breadth")
     if image.format in MOVING and getattr(image, "n_frames", 1) > 1:  # for a GIF or TIFF, n_frames reads the whole file
         raise ImageUnsupported("the image is animated", remedy="Send one frame of it")
-    tags = getattr(image, "tag_v2", {})
-    if math.prod(int(tags.get(tag, 0)) for tag in TIFF_TILE) > MAX_PIXELS:
-        raise ImageTooLarge(f"a tile of the image has more than {MAX_PIXELS:,} pixels")
+    check_parts(image, MAX_PIXELS)
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith(("I", "F")):
-        return _from_deep(upright)
+        return from_deep(upright)
     if upright.has_transparency_data:
         layers = upright.convert("RGBA")
         ground = Image.new("RGBA", layers.size, (*BACKGROUND, 255))
         upright = Image.alpha_composite(ground, layers)
     return upright.convert("RGB")
-
-
-def _from_deep(image: Image.Image) -> Image.Image:
-    """Convert a 16-bit gray image to RGB. Pillow's own conversion clips most values to white."""
-    if not image.mode.startswith("I"):
-        raise ImageUnsupported(f"images of mode {image.mode} are not accepted", remedy="Save it with 8 bits")
-    values = np.asarray(image).astype(np.float64)
-    if values.min() < 0 or values.max() > 65535:
-        raise ImageUnsupported("the image has more than 16 bits a channel", remedy="Save it with 8 bits")
-    return Image.fromarray((values / 257).round().astype(np.uint8)).convert("RGB")
