@@ -174,6 +174,22 @@ def test_exif_data_whose_values_overlap_is_refused(kind: str) -> None:
         open_image(file.getvalue())
 
 
+def with_comment(blocks: int) -> bytes:
+    data = encode(Image.new("P", (SIZE, SIZE)), "GIF")
+    start = 13 + (3 << (data[10] & 7) + 1 if data[10] & 128 else 0)
+    return data[:start] + b"!\xfe" + (b"\xff" + bytes(255)) * blocks + b"\0" + data[start:]
+
+
+def test_a_gif_with_a_comment_opens() -> None:
+    assert open_image(with_comment(10)).size == (SIZE, SIZE)
+
+
+@pytest.mark.usefixtures("undecoded")
+def test_a_gif_with_a_comment_beyond_the_limit_is_refused() -> None:
+    with pytest.raises(ImageTooLarge, match="comments"):
+        open_image(with_comment(5_000))
+
+
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_sixteen_bits_are_rounded_as_exact_division_rounds(dtype: type) -> None:
     values: NDArray[np.generic] = np.arange(65_536).reshape(1024, 64).astype(dtype)
