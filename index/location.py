@@ -26,6 +26,15 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtoc
     return Gallery.open(place, read_only=read_only)
 
 
+def exists(place: str | Path) -> bool:
+    """Return whether there is a gallery at a path or an address."""
+    if is_address(place):
+        from .milvus.collection import exists as exists_at
+
+        return exists_at(str(place))
+    return (Path(place) / DATABASE).exists()
+
+
 def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> GalleryProtocol:
     """Open a gallery, or create it if there is none, with features if there is a `features_key`.
 
@@ -38,7 +47,6 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
             raise GalleryError(
                 f"a gallery on Milvus keeps no features, which verification needs: {place}", remedy=LOCAL
             )
-        from .milvus.collection import exists
         from .milvus.gallery import MilvusGallery
 
         address = str(place)

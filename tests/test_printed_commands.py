@@ -84,7 +84,7 @@ PLAIN = {
     "NAME:KIND": "colour:text",
     "entry.name": "vmf-figure-2",
     "SEARCH": "learning_rate=1e-5..1e-3:log",
-    "f'runs/{catalogue.stem}'": f"runs/{PLACE}",
+    "f'runs/{Path(catalogue).stem}'": f"runs/{PLACE}",
     "f'runs/{output.stem}'": f"runs/{PLACE}",
     "f'runs/{output.resolve().name}'": f"runs/{PLACE}",
     "f'bundles/{run.name}'": f"bundles/{PLACE}",

@@ -34,7 +34,8 @@ TINY = {"0.05": "0.3", "sku-1234": "item-03"}  # four calibration items cannot t
 def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "PHOTOS", items=range(20), photos=range(6))
     rows = [f"PHOTOS/{photo.relative_to(folder)},{photo.parent.name}" for photo in sorted(folder.rglob("*.png"))]
-    draw(3, 6).save(tmp_path / "query.jpg")
+    for number, name in ((6, "query.jpg"), (7, "other.jpg")):
+        draw(3, number).save(tmp_path / name)
     (tmp_path / "DATA" / "grocery").mkdir(parents=True)
     (tmp_path / "DATA" / "grocery" / "PHOTOS").symlink_to(folder)
     (tmp_path / "DATA" / "grocery" / "grocery.csv").write_text("\n".join(["path,label", *rows]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
-from index.location import is_address, open_gallery
+from index.location import exists, open_gallery
 from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.files import write_file
 
@@ -104,7 +104,7 @@ def sync_options(command: Command) -> Command:
 
 def known_columns(gallery: Path | str) -> dict[str, str]:
     """Return the kinds of a gallery's columns, none if it does not exist yet."""
-    if not is_address(gallery) and not Path(gallery).exists():
+    if not exists(gallery):
         return {}
     with open_gallery(gallery, read_only=True) as opened:
         return opened.columns()

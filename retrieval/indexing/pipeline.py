@@ -23,7 +23,7 @@ from tqdm import tqdm
 from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
-from index.location import is_address, open_gallery, open_or_create
+from index.location import exists, is_address, open_gallery, open_or_create
 from index.protocol import GalleryProtocol
 from index.rebuild import Rebuilt
 from retrieval.bundle.bundle import Bundle
@@ -152,7 +152,7 @@ def plan_catalogue(
     bundle: Bundle, photos: Sequence[Photo], gallery_place: str | Path, *, checksum: bool = False
 ) -> SyncPlan:
     """Return what `index_catalogue` would do with photos and a gallery, which need not exist."""
-    if not is_address(gallery_place) and not Path(gallery_place).exists():
+    if not exists(gallery_place):
         return sync_plan(photos, None)
     with open_gallery(gallery_place, read_only=True) as gallery:
         require_match(bundle, gallery)

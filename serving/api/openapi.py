@@ -25,7 +25,7 @@ BODY = (408, 413, 422)  # of routes that read a body
 IMAGE = (*BODY, 400, 415)  # of routes that read an image
 ERRORS: dict[int, tuple[str, str, str, str]] = {  # description, then an example: type, title, detail
     400: (
-        "There is no image, or it cannot be read",
+        "There is no image, or the body cannot be read",
         "/problems/image-unreadable",
         f"this is not a {NAMES} image",
         "Convert it to one of these",

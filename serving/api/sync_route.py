@@ -59,7 +59,7 @@ def sync_routes(service: Service) -> APIRouter:
     """Return the route."""
     router = APIRouter(prefix="/v1/admin", tags=["gallery"])
 
-    @router.post("/sync", response_model=Synced, responses=errors(*LIMITED, *BODY, 409, 503))
+    @router.post("/sync", response_model=Synced, responses=errors(*LIMITED, *BODY, 400, 409, 503))
     def sync(table: SyncRequest) -> dict[str, Any]:
         """Update the items and metadata of the gallery's photos from a table, and list photos that are missing."""
         photos, settings = _photos(table), SyncSettings(prune=table.prune, prune_at_most=table.prune_at_most)

@@ -190,7 +190,7 @@ def test_an_audit_looks_for_collisions_and_strays_among_verified_draws(shop: Pat
         assert found.sampled == len(own) == 48
         assert len(found.strays) == int((own.own > found.threshold).sum()) < 10  # a second photo shows the same print
         assert len(found.collisions) <= int((own.distances <= found.threshold).sum())
-        assert "among 48 photos only" in summary(found)
+        assert summary(found).endswith("for photos that miss their item: 48 photos.")
         copy = read_catalogue(write_covers(tmp_path / "more", items=range(3, 4), photos=range(7, 8)))
         write_batch(gallery, embed_batch(bundle.embedder(), [replace(copy[0], item_id="second-id")], {}))
         unmeasured = audit(bundle, gallery)

@@ -262,6 +262,7 @@ def _index(place: Path, bundle: Bundle, photos: Sequence[Photo], path: Path) -> 
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
     show_expectations(report, place, path, bundle_decides=bundle.operating_point.decides)
+    show_next(command("serve", place, path))
 
 
 __all__ = ["export"]
