@@ -253,16 +253,16 @@ def _show_evidence(evidence: Mapping[str, Any]) -> None:
         click.echo(f"{render_comparison(evidence['beside_fp32'])}\nMean cosine to fp32: {cosine:.4f}.")
 
 
-def _index(place: Path, bundle: Bundle, photos: Sequence[Photo], path: Path) -> None:
+def _index(output: Path, bundle: Bundle, photos: Sequence[Photo], gallery: Path) -> None:
     from retrieval.indexing.pipeline import index_catalogue
 
-    report = index_catalogue(bundle, photos, path)
-    click.echo(f"Wrote {path}: {report.added} photos added, {len(report.refused)} refused.")
+    report = index_catalogue(bundle, photos, gallery)
+    click.echo(f"Wrote {gallery}: {report.added} photos added, {len(report.refused)} refused.")
     if report.refused and not report.added and not report.skipped:
         click.echo("Nothing was added: every photo was refused.", err=True)
         sys.exit(1)
-    show_expectations(report, place, path, bundle_decides=bundle.operating_point.decides)
-    show_next(command("serve", place, path))
+    show_expectations(report, output, gallery, bundle_decides=bundle.operating_point.decides)
+    show_next(command("serve", output, gallery))
 
 
 __all__ = ["export"]

@@ -66,7 +66,7 @@ def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any
         ("get", "/v1/thumbnails/{photo_id}", "404 429"),
         ("get", "/v1/info", "429"),
         ("post", "/v1/admin/reload", "400 408 409 413 415 422 429 503"),
-        ("post", "/v1/admin/sync", "408 409 413 422 429 503"),
+        ("post", "/v1/admin/sync", "400 408 409 413 422 429 503"),
         ("get", "/v1/report", "429"),
         ("get", "/v1/report/bundle", "404 429"),
         ("get", "/metrics", ""),
