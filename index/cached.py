@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 import uuid
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import load_array
+from .segments import OpenSegment
+
+KEYS = 2  # keys whose values are kept in memory at a time: the current one and its successor
 
 Arrays = Sequence[NDArray[Any]]
+T = TypeVar("T")
 
 
 def read_cached(path: Path, count: int) -> list[NDArray[Any]] | None:
@@ -41,12 +47,33 @@ def write_cached(path: Path, arrays: Arrays) -> None:
         partial_path.unlink(missing_ok=True)
 
 
-def forget_cached(folder: Path, names: set[str]) -> None:
-    """Delete the cache files of segments other than `names`; only the writer may call this."""
-    if folder.exists():
-        for file in folder.iterdir():
-            if file.name.split("-")[0] not in names:
-                file.unlink(missing_ok=True)
+class SegmentCache(Generic[T]):
+    """Values by key and segment. Segments never change, so only those of new segments are computed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._guard = threading.Lock()
+        self._known: dict[str, dict[str, T]] = {}
+
+    def of(self, key: str, segments: Sequence[OpenSegment], compute: Callable[[OpenSegment], T]) -> list[T]:
+        """Return the value of each segment, in order."""
+        with self._guard:
+            known = self._known.pop(key, {})
+            self._known[key] = {s.name: known[s.name] if s.name in known else compute(s) for s in segments}
+            while len(self._known) > KEYS:
+                del self._known[next(iter(self._known))]
+            return list(self._known[key].values())
+
+    def path(self, segment: OpenSegment, key: str) -> Path:
+        """Return the path of the cache file of a segment."""
+        return self._folder / f"{segment.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+
+    def forget(self, names: set[str]) -> None:
+        """Delete the cache files of segments other than `names`; only the writer may call this."""
+        if self._folder.exists():
+            for file in self._folder.iterdir():
+                if file.name.split("-")[0] not in names:
+                    file.unlink(missing_ok=True)
 
 
 def _checksum(arrays: Arrays) -> bytes:

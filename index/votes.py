@@ -8,8 +8,6 @@ Shapes: n photos, w words in the vocabulary, t words of all photos together.
 
 from __future__ import annotations
 
-import hashlib
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .cached import forget_cached, read_cached, write_cached
+from .cached import SegmentCache, read_cached, write_cached
 from .database import RESTORE
 from .distance import Floats
 from .errors import GalleryCorrupt
 from .segments import OpenSegment
 from .verified import Verifier
 
-FORMS = 2  # number of verifiers whose lists are kept in memory
 CACHED_FROM = 64  # minimum photos of a segment whose words are cached on disk
 
 Words = NDArray[np.uint16]
@@ -79,34 +76,21 @@ class InvertedLists:
 
 
 class VisualWords:
-    """Inverted lists by verifier and segment. Segments never change, so only new ones are read."""
+    """Inverted lists by verifier and segment."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._guard = threading.Lock()
-        self._known: dict[str, dict[str, InvertedLists]] = {}
+        self._cache: SegmentCache[InvertedLists] = SegmentCache(folder)
+        self.forget = self._cache.forget
 
     def of(self, verifier: Verifier, segments: Sequence[OpenSegment]) -> list[InvertedLists]:
         """Return the lists of each segment."""
-        with self._guard:
-            known = self._known.pop(verifier.key, {})
-            self._known[verifier.key] = {
-                s.name: known[s.name]
-                if s.name in known
-                else InvertedLists.of(self._of_segment(verifier, s), verifier.weights)
-                for s in segments
-            }
-            while len(self._known) > FORMS:
-                del self._known[next(iter(self._known))]
-            return list(self._known[verifier.key].values())
-
-    def forget(self, names: set[str]) -> None:
-        """Delete files of segments other than `names`; only the writer may call this."""
-        forget_cached(self._folder, names)
+        return self._cache.of(
+            verifier.key, segments, lambda s: InvertedLists.of(self._of_segment(verifier, s), verifier.weights)
+        )
 
     def _of_segment(self, verifier: Verifier, segment: OpenSegment) -> PhotoWords:
         rows = len(segment.seqs)
-        path = self._folder / f"{segment.name}-{hashlib.sha256(verifier.features_key.encode()).hexdigest()[:16]}.npy"
+        path = self._cache.path(segment, verifier.features_key)
         if rows >= CACHED_FROM:
             cached = read_cached(path, 2)
             if cached is not None and cached[0].shape == (rows + 1,):

@@ -84,7 +84,7 @@ def test_two_verifiers_are_kept(tmp_path: Path) -> None:
         words = gallery._words
         for items in range(1, 5):
             gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=items)))
-        assert [key.split()[1] for key in words._known] == ["3", "4"]
+        assert [key.split()[1] for key in words._cache._known] == ["3", "4"]
 
 
 def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(

@@ -1,4 +1,4 @@
-"""Why searches miss: one cause for each mated query that does not return its own item first, by measured rules.
+"""Causes of missed searches: one for each mated query that does not return its own item first, by measured rules.
 
 The rules are tried in this order, and the first that holds names the cause:
 

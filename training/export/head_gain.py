@@ -1,4 +1,4 @@
-"""What training a head on the features of a frozen backbone gains (`train --precompute`), by cross-validation.
+"""Gain of a head trained on the features of a frozen backbone (`train --precompute`), by cross-validation.
 
 Each head is trained on four fifths of the items, with the default settings of `train`. The photos of the other fifth
 then search the photos of all of them. Unlike in `train`, the features are those of the unaugmented photos at the input

@@ -1,4 +1,4 @@
-"""What training a head gains, measured on made features."""
+"""The gain of a head, on made features."""
 
 from __future__ import annotations
 
