@@ -46,6 +46,12 @@ class ServeSettings:
         "Largest p-value of the items beyond the threshold that answers list for review; 0 lists none.",
     )
     feedback: Path | None = setting(None, PAGE, "File that feedback is appended to.", shown="GALLERY.feedback.jsonl")
+    feedback_photos: Path | None = setting(
+        None,
+        PAGE,
+        "Folder to keep the photos of judged answers in, as they were sent, for `retrieval feedback export`.",
+        shown="none: no photo is kept",
+    )
     # set in Python only
     body_s: float = 15.0  # time limit for the arrival of a request body
     max_bytes: int = MAX_BYTES  # per image

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from threading import Lock
 
+from retrieval.images import Source
 from retrieval.result import SearchResult
 from serving.http.callers import Caller
 
+from .kept_photos import size_of
+
 KEPT_PER_KEY = 4096  # newest answers kept per key
+PHOTO_BYTES_PER_KEY = 64 * 2**20  # of the photos of its newest answers
 
 
 @dataclass
@@ -20,6 +25,12 @@ class RecentAnswer:
     request_id: str
     asked_by: str
     verdicts: dict[str, tuple[str, str]]  # verdict and item that is right, by name of the judging key
+    photos: tuple[Source, ...] = field(default=(), repr=False)  # of the query; none if they are not kept
+
+    @property
+    def photo_bytes(self) -> int:
+        """The memory that the photos take, in bytes."""
+        return sum(map(size_of, self.photos))
 
 
 class RecentAnswers:
@@ -29,16 +40,21 @@ class RecentAnswers:
         self._lock = Lock()
         self._of_key: dict[str, OrderedDict[str, RecentAnswer]] = {}
 
-    def add(self, caller: Caller, request_id: str, result: SearchResult) -> None:
-        """Keep an answer. It replaces one of the same key and id; beyond KEPT_PER_KEY the oldest is dropped."""
+    def add(self, caller: Caller, request_id: str, result: SearchResult, photos: Sequence[Source] = ()) -> None:
+        """Keep an answer and its photos. It replaces one of the same key and id.
+
+        Beyond KEPT_PER_KEY the oldest answer is dropped, beyond PHOTO_BYTES_PER_KEY the photos of the oldest answers.
+        """
         nearest = None if result.nearest is None else replace(result.nearest, metadata={})
         kept = replace(result, matches=(), ranked=(), review=(), nearest=nearest, explanation=None)
         with self._lock:
             answers = self._of_key.setdefault(caller.key, OrderedDict())
             answers.pop(request_id, None)
-            answers[request_id] = RecentAnswer(kept, request_id, caller.key, {})
+            answers[request_id] = RecentAnswer(kept, request_id, caller.key, {}, tuple(photos))
             if len(answers) > KEPT_PER_KEY:
                 answers.popitem(last=False)
+            if photos:
+                _drop_photos(answers)
 
     def find(self, caller: Caller, request_id: str) -> RecentAnswer | None:
         """Return an answer that the caller may judge, or None. Admins may judge the answers of every key."""
@@ -49,3 +65,14 @@ class RecentAnswers:
             return next(
                 (answer for answers in self._of_key.values() if (answer := answers.get(request_id)) is not None), None
             )
+
+
+def _drop_photos(answers: OrderedDict[str, RecentAnswer]) -> None:
+    """Drop the photos of the oldest answers beyond PHOTO_BYTES_PER_KEY."""
+    room = PHOTO_BYTES_PER_KEY
+    for answer in reversed(answers.values()):
+        if not answer.photos:
+            continue
+        room -= answer.photo_bytes
+        if room < 0:
+            answer.photos = ()

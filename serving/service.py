@@ -22,13 +22,12 @@ from index.protocol import GalleryProtocol
 from retrieval.bundle.served_point import threshold_status
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.compatibility import require_match
-from retrieval.errors import GalleryLocked, RetrievalError
+from retrieval.errors import GalleryLocked
 from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.drawn_distances import unmeasured_warning
-from retrieval.threshold.feedback import append_feedback, feedback_on
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from serving.http.callers import CALLER
 from serving.http.limits import Busy
@@ -39,14 +38,11 @@ from serving.ops.telemetry import Telemetry
 from .batching import BatchingEmbedder
 from .config import TIGHTEN, ServeSettings
 from .decision_diff import decision_diff
+from .errors import NoSuchThing
+from .feedback import FeedbackRecorder
 from .pool import SearchPool
-from .recent_answers import RecentAnswers
 
 GPU_BATCH = 16
-
-
-class NoSuchThing(RetrievalError):
-    """A photo, item or answer that does not exist."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +79,7 @@ class Service:
         bundle, gallery = retriever.bundle, retriever.gallery
         self._reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
         self._reloading, self._writing = Lock(), Lock()
-        self._answers = RecentAnswers()
+        self._feedback = FeedbackRecorder(self.settings)
 
     def start(self) -> None:
         """Run one warm-up search and become ready. The first client does not pay for lazy initialization."""
@@ -117,7 +113,7 @@ class Service:
         """
         review = 1.0 if any_review and self.settings.review else self.settings.review
         work = partial(self.retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
-        return await self._answered(work, request_id)
+        return await self._answered(work, request_id, [image])
 
     async def search_photos(
         self,
@@ -132,9 +128,11 @@ class Service:
         """Search with 2 to 8 photos of the same item in the pool, else as `search` does."""
         review = 1.0 if any_review and self.settings.review else self.settings.review
         work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
-        return await self._answered(work, request_id)
+        return await self._answered(work, request_id, images)
 
-    async def _answered(self, work: Callable[[], SearchResult], request_id: str) -> SearchResult:
+    async def _answered(
+        self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source]
+    ) -> SearchResult:
         """Run a search in the pool and record its result."""
         try:
             result, waited = await self.pool.run(work)
@@ -146,7 +144,7 @@ class Service:
             self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:
-            self._answers.add(CALLER.get(), request_id, result)
+            self._feedback.add(request_id, result, images)
         return result
 
     def feedback(self, request_id: str, verdict: str, item_id: str = "") -> None:
@@ -154,33 +152,7 @@ class Service:
 
         `item_id` names the item that is right, if the verdict is that another one is.
         """
-        if self.settings.feedback is None:
-            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        caller, retriever = CALLER.get(), self.retriever
-        answered = self._answers.find(caller, request_id)
-        if answered is None:
-            raise NoSuchThing(
-                "this request id is unknown, or its answer is no longer kept",
-                remedy="Judge an answer soon after the search, and with the key that asked for it",
-            )
-        if answered.result.bundle_id != retriever.bundle.bundle_id:
-            raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
-        if item_id and not retriever.gallery.item(item_id):
-            raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
-            return
-        entry = feedback_on(
-            answered.result,
-            verdict,
-            retriever.bundle,
-            gallery_items=retriever.gallery.items,
-            request_id=request_id,
-            key=caller.key,
-            asked_by=answered.asked_by,
-            right_item_id=item_id,
-        )
-        append_feedback(self.settings.feedback, entry)
-        answered.verdicts[caller.key] = verdict, item_id
+        self._feedback.record(self.retriever, request_id, verdict, item_id)
 
     def info(self) -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""

@@ -71,6 +71,8 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "calibrate BUNDLE FILE/x",
     "calibrate BUNDLE GALLERY --feedback PHOTOS",
     "calibrate BUNDLE GALLERY --queries FILE/x",
+    "feedback export FILE/x --photos PHOTOS -o x.csv",
+    "feedback export FILE --photos FILE/x -o x.csv",
     "keys list FILE/x",
     "keys list PHOTOS",
     "keys remove FILE/x shop",

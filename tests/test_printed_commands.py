@@ -97,6 +97,7 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("retrieval/cli/commands.py", "'serve'", "output", "'GALLERY'", "output"): "bundle",
     ("training/export/cli.py", "output"): "bundle",
     ("training/cli.py", "output"): "run",
+    ("retrieval/cli/feedback.py", "output"): "labelled",
     ("training/cli.py", "'train'", "RUN"): "NEW",
     ("serving/http/keys.py", "SEARCH"): "=search",
     ("serving/http/guard.py", "scope"): "=admin",

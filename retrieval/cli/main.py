@@ -36,6 +36,7 @@ SECTIONS = {
     "Ask": {
         "search": Entry("retrieval.cli.search", "search", "Find the catalogue item that a photo shows, if any."),
         "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and on a web page."),
+        "feedback": Entry("retrieval.cli.feedback", "feedback", "Write reviewed photos as a labelled table."),
     },
     "Judge": {
         "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),

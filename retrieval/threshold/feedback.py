@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +25,11 @@ VERDICTS = (RIGHT, WRONG, UNKNOWN)
 MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
 FARTHEST = 1e6  # upper limit of any distance
-LATER = frozenset({"time", "request_id", "key", "asked_by", "right_item_id"})  # fields missing in older files
+LATER = frozenset(  # fields missing in older files
+    {"time", "request_id", "key", "asked_by", "right_item_id", "gallery_version", "photos"}
+)
+MOST_PHOTOS = 8  # of a query
+PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a file
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class Feedback:
     key: str = ""  # name of the key that gave the verdict; empty on a server without keys
     asked_by: str = ""  # name of the key that searched
     right_item_id: str = ""  # item that is right, with the verdict "wrong"; empty if it was not named
+    gallery_version: int = 0  # that answered; 0 in older files
+    photos: tuple[str, ...] = ()  # names of the files with the photos of the query; none if they were not kept
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -66,6 +74,7 @@ def feedback_on(
     key: str = "",
     asked_by: str = "",
     right_item_id: str = "",
+    photos: Sequence[str] = (),
 ) -> Feedback:
     """Create a verdict on an answer, with the current time. Raise InvalidParameter if the answer decided nothing."""
     if result.decision == RANKED:
@@ -87,6 +96,8 @@ def feedback_on(
         key=key,
         asked_by=asked_by,
         right_item_id=right_item_id,
+        gallery_version=result.gallery_version,
+        photos=tuple(photos),
     )
 
 
@@ -154,7 +165,11 @@ def _checked(name: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FARTHEST:  # or NaN
             raise InvalidParameter(name, f"be a number of at most {FARTHEST:g}", value)
         return float(value)
-    if name == "gallery_items":
+    if name == "photos":
+        if not isinstance(value, list) or len(value) > MOST_PHOTOS or not all(map(_is_photo, value)):
+            raise InvalidParameter(name, f"be a list of at most {MOST_PHOTOS} names of photos", value)
+        return tuple(value)
+    if name in ("gallery_items", "gallery_version"):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InvalidParameter(name, "be a whole number from 0", value)
         return value
@@ -163,6 +178,10 @@ def _checked(name: str, value: object) -> object:
     if name == "decision" and value not in (MATCH, NO_MATCH):
         raise InvalidParameter(name, f"be {MATCH} or {NO_MATCH}", value)
     return value
+
+
+def _is_photo(name: object) -> bool:
+    return isinstance(name, str) and PHOTO.fullmatch(name) is not None
 
 
 def _refuse(constant: str) -> float:

@@ -11,7 +11,8 @@ from fastapi.responses import JSONResponse, Response
 from starlette.convertors import Convertor, register_url_convertor
 
 from retrieval.errors import InvalidParameter
-from serving.service import NoSuchThing, Service
+from serving.errors import NoSuchThing
+from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, answers, body_of, errors
 from .problems import problem

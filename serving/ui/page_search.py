@@ -12,8 +12,9 @@ from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter
 from retrieval.images import Source, crop, open_image
 from retrieval.result import RANKED, SearchResult
 from serving.api.problems import problem_response
+from serving.errors import NoSuchThing
 from serving.http.limits import Busy
-from serving.service import NoSuchThing, Service
+from serving.service import Service
 
 from .page_events import EVENT, SessionAnswer
 from .page_html import WAITING, answer_html, banner, shown_items

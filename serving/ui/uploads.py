@@ -24,8 +24,8 @@ from threading import Lock
 from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageUnreadable, InvalidParameter
 from retrieval.images import read_file
+from serving.errors import NoSuchThing
 from serving.http.limits import TRY_AGAIN, Busy
-from serving.service import NoSuchThing
 
 log = logging.getLogger("retrieval.serving")
 KEPT_S = 900.0  # lifetime of a photo after its last use, in seconds

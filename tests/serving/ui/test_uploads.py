@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from retrieval.errors import InvalidParameter
+from serving.errors import NoSuchThing
 from serving.http.limits import Busy
-from serving.service import NoSuchThing
 from serving.ui.uploads import LEAST, PREFIX, Uploads
 
 MB = 2**20

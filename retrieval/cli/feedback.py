@@ -1,0 +1,111 @@
+"""Command group `retrieval feedback`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from index.shell import command
+from retrieval.errors import InvalidParameter
+from retrieval.files import check_place, naming
+
+from .lines import show_lines
+from .next_step import show_next
+
+if TYPE_CHECKING:
+    from retrieval.catalogue.photos import Photo
+
+Folder = click.Path(path_type=Path)
+CSV, PARQUET = ".csv", ".parquet"
+
+
+@click.group()
+def feedback() -> None:
+    """Use what people say about answers.
+
+    \b
+    Example:
+      retrieval feedback export galleries/shop.feedback.jsonl --photos judged -o reviewed.csv
+    """
+
+
+@feedback.command("export")
+@click.argument("files", type=Folder, nargs=-1, required=True, metavar="FILE...")
+@click.option(
+    "--photos",
+    required=True,
+    type=Folder,
+    help="Folder in which the server kept the photos of judged answers (`retrieval serve --feedback-photos`).",
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=Folder,
+    help="Table to write: a .csv, with the photos in a folder of the same name, or a .parquet that contains them.",
+)
+@click.option(
+    "--trust-key",
+    multiple=True,
+    help="API key whose verdicts replace those of other keys on the same photo; '' for a server without keys.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the numbers and the contradictions as JSON.")
+def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequence[str], as_json: bool) -> None:
+    """Write reviewed photos as a labelled table.
+
+    FILE is a feedback file of `retrieval serve`, or several in the order in which they were written. Each photo whose
+    answer was judged gets the item that is right, or an empty item id if it shows no item of the catalogue. The last
+    verdict of each key on a photo counts. If these verdicts contradict each other, the photo is left out and listed.
+
+    `retrieval calibrate --queries` and `retrieval train --from` take the table as it is.
+
+    \b
+    Example:
+      retrieval feedback export galleries/shop.feedback.jsonl --photos judged -o reviewed.csv
+      retrieval calibrate bundles/shop galleries/shop --queries reviewed.csv --dry-run
+      retrieval train reviewed.csv --from runs/shop -o runs/shop-2
+    """
+    from retrieval.catalogue.write import write_catalogue
+    from retrieval.catalogue.write_embedded import write_embedded
+    from retrieval.threshold.feedback import read_feedback
+    from retrieval.threshold.reviewed_photos import reviewed_photos
+
+    if output.suffix.lower() not in (CSV, PARQUET):
+        raise InvalidParameter("--output", f"end in {CSV} or {PARQUET}", str(output))
+    if not photos.is_dir():
+        raise InvalidParameter("--photos", "be a folder", str(photos), remedy="Serve with --feedback-photos FOLDER")
+    check_place(output)
+    verdicts = [verdict for file in files for verdict in read_feedback(file)]
+    found = reviewed_photos(verdicts, photos, trusted=trust_key)
+    if output.suffix.lower() == PARQUET:
+        write_embedded(found.photos, output)
+    else:
+        write_catalogue(_copied(found.photos, output.with_suffix("")), output)
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    for why, count in found.left_out.items():
+        click.echo(f"Left out: {count} {why}.")
+    show_lines("photos left out because their verdicts contradict each other", [str(c) for c in found.contradictions])
+    click.echo(f"Wrote {output} with {found.describe()}")
+    show_next(command("calibrate", "BUNDLE", "GALLERY", "--queries", output, "--dry-run"))
+
+
+def _copied(photos: Sequence[Photo], folder: Path) -> list[Photo]:
+    """Copy photos to a folder and return them with their new paths."""
+    copies = []
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    for photo in photos:
+        copy = folder / photo.path.name
+        if copy.resolve() != photo.path.resolve():
+            with naming(copy):
+                shutil.copyfile(photo.path, copy)
+        copies.append(replace(photo, path=copy))
+    return copies

@@ -1,0 +1,9 @@
+"""Errors of a server."""
+
+from __future__ import annotations
+
+from retrieval.errors import RetrievalError
+
+
+class NoSuchThing(RetrievalError):
+    """A photo, item or answer that does not exist."""

@@ -1,0 +1,64 @@
+"""Feedback on answers: which answers may be judged, and what is recorded with a verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retrieval.images import Source
+from retrieval.result import SearchResult
+from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import append_feedback, feedback_on
+from serving.http.callers import CALLER
+
+from .config import ServeSettings
+from .errors import NoSuchThing
+from .kept_photos import KeptPhotos
+from .recent_answers import RecentAnswers
+
+
+class FeedbackRecorder:
+    """Keeps recent answers, and appends verdicts on them to the feedback file. Thread-safe."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self._file = settings.feedback
+        self._answers = RecentAnswers()
+        keeps = settings.feedback is not None and settings.feedback_photos is not None
+        self._photos = KeptPhotos(settings.feedback_photos) if keeps and settings.feedback_photos else None
+
+    def add(self, request_id: str, result: SearchResult, photos: Sequence[Source]) -> None:
+        """Keep the caller's answer, and its photos only if those of judged answers are kept."""
+        self._answers.add(CALLER.get(), request_id, result, photos if self._photos is not None else ())
+
+    def record(self, retriever: Retriever, request_id: str, verdict: str, item_id: str) -> None:
+        """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
+
+        `item_id` names the item that is right, if the verdict is that another one is.
+        """
+        if self._file is None:
+            raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
+        caller = CALLER.get()
+        answered = self._answers.find(caller, request_id)
+        if answered is None:
+            raise NoSuchThing(
+                "this request id is unknown, or its answer is no longer kept",
+                remedy="Judge an answer soon after the search, and with the key that asked for it",
+            )
+        if answered.result.bundle_id != retriever.bundle.bundle_id:
+            raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
+        if item_id and not retriever.gallery.item(item_id):
+            raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
+        if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
+            return
+        entry = feedback_on(
+            answered.result,
+            verdict,
+            retriever.bundle,
+            gallery_items=retriever.gallery.items,
+            request_id=request_id,
+            key=caller.key,
+            asked_by=answered.asked_by,
+            right_item_id=item_id,
+            photos=() if self._photos is None else self._photos.keep(answered.photos),
+        )
+        append_feedback(self._file, entry)
+        answered.verdicts[caller.key] = verdict, item_id
