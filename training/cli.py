@@ -75,10 +75,7 @@ def train(
         run = run_training(open_run(output).settings, output, resume=True)
     else:
         run = run_training(gather_settings(context, catalogue=catalogue, config=config, options=options), output)
-    best = run.progress["best"]
-    fnir = best["metrics"].get("validation FNIR")
-    result = "" if fnir is None else f" (FNIR {fnir:.3f} on the validation items)"
-    click.echo(f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}.")
+    click.echo(_describe_best(output, run.progress["best"]))
     click.echo(f"Next: {command('evaluate', output)}")
 
 
@@ -160,6 +157,22 @@ def named_backbone(name: str) -> str:
     chosen, why = choose_backbone()
     click.echo(f"Backbone: {chosen} ({why}).")
     return chosen
+
+
+def _describe_best(output: Path, best: Mapping[str, Any]) -> str:
+    """Return sentences about the checkpoint that a run keeps."""
+    found = [
+        f"{name} {best['metrics'][key]:.3f}"
+        for name, key in (("R@1", "validation R@1"), ("MAP@R", "validation MAP@R"), ("TPIR", "validation TPIR"))
+        if key in best["metrics"]
+    ]
+    result = f" ({', '.join(found)} on the validation items)" if found else ""
+    if best["epoch"]:
+        return f"Wrote {output} with the checkpoint of epoch {best['epoch']}{result}."
+    return (
+        f"Wrote {output} with the model before training{result}: no trained epoch is better on the validation items. "
+        "More items, a lower learning rate or another loss may help."
+    )
 
 
 def open_run(path: Path) -> Any:

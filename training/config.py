@@ -96,7 +96,10 @@ class Settings:
     )
     patience: int = setting(0, SCHEDULE, "Epochs without improvement after which training stops (0 = never stop).")
     select: str = setting(
-        "fnir", EVALUATION, "Which checkpoint to keep: lowest 'fnir', highest 'r@1', highest 'map@r', or 'last'."
+        "fnir",
+        EVALUATION,
+        "Which checkpoint to keep, by the validation items: highest 'balanced' (mean of R@1, MAP@R and TPIR over three "
+        "epochs), lowest 'fnir', highest 'r@1' or 'map@r', or the 'last'.",
     )
     freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
@@ -164,7 +167,7 @@ def _check(settings: Settings) -> None:
         ("pooling", ("average", "gem")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
         ("sampler", ("items", "groups", "hard", "random")),
-        ("select", ("fnir", "r@1", "map@r", "last")),
+        ("select", ("balanced", "fnir", "r@1", "map@r", "last")),
         ("device", ("auto", "cpu", "cuda")),
     ):
         if getattr(settings, name) not in allowed:

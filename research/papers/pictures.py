@@ -110,8 +110,9 @@ RESULT_PICTURES: Mapping[str, Callable[[Axes, Configuration, Rows, str], None]] 
 
 
 def log_of(job: Job) -> list[dict[str, Any]]:
-    """Return the logged values of each epoch of a run."""
-    return [json.loads(line) for line in (job.path / "metrics.jsonl").read_text().splitlines()]
+    """Return the logged values of each trained epoch of a run."""
+    lines = [json.loads(line) for line in (job.path / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["epoch"]]
 
 
 LOSS_AGAINST = "loss against MAP@R"

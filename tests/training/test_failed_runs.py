@@ -158,7 +158,7 @@ def test_a_run_that_was_killed_between_two_files_tells_of_every_epoch(
     monkeypatch.undo()
     resumed = train(tiny_settings(catalogue), tmp_path / "run", resume=True)
     lines = (resumed.path / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
+    assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert resumed.progress["epoch"] == 2
     assert equal(weights(run, LAST), weights(resumed, LAST))
 

@@ -6,6 +6,7 @@ catalogue pictures as the gallery, where there are any.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,13 @@ from retrieval.metrics.verified_scores import SearchSide, verified_scores
 from training.data.splits import EvaluationProtocol, query_and_gallery, side
 
 from .pair_counts import pair_counter
+
+VALIDATED = (
+    *("R@1", "R@5", "MAP@R", "R-precision", "FPIR", "TPIR", "FNIR", "FNIR any rank", "misidentification"),
+    *("mean TPIR", "OPIS", "epsilon-OPIS", "balanced"),
+)
+BALANCED = "balanced"  # metric: the mean of R@1, MAP@R and the mean TPIR
+RANGE, POINTS = (5, 4), 9  # the mean TPIR is over FPIR from target / 5 to 4 · target, at 9 points
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,30 @@ def identification_metrics(rates: IdentificationRates) -> dict[str, float]:
 def open_set_metrics(scores: SearchScores, target_fpir: float) -> dict[str, float]:
     """Return the rates at the threshold that meets the target on these queries themselves (an oracle)."""
     return identification_metrics(identification_rates(scores, threshold_at_fpir(scores, target_fpir)))
+
+
+def mean_tpir(scores: SearchScores, target_fpir: float) -> float:
+    """Return the mean TPIR over a range of FPIR around a target, from a fifth of it to four times as much.
+
+    The points are evenly spaced on a logarithmic scale. The mean varies less between samples than the TPIR at a point.
+    """
+    points = np.geomspace(target_fpir / RANGE[0], min(0.999, target_fpir * RANGE[1]), POINTS)
+    return float(np.mean([open_set_metrics(scores, float(point))["TPIR"] for point in points]))
+
+
+def validation_metrics(
+    split: EvaluationSplit, vectors: np.ndarray, labels: np.ndarray, *, target_fpir: float
+) -> dict[str, float]:
+    """Return the metrics that checkpoints are compared by.
+
+    `balanced` is the mean of R@1, MAP@R and the mean TPIR around the target. All are NaN for a model that diverged.
+    """
+    if not np.isfinite(vectors).all():
+        return dict.fromkeys(VALIDATED, math.nan)
+    scores = score_split(split, vectors, labels)
+    metrics = rank_metrics(split, vectors, labels) | open_set_metrics(scores, target_fpir)
+    metrics |= {"mean TPIR": mean_tpir(scores, target_fpir), **consistency_metrics(split, vectors, labels)}
+    return metrics | {BALANCED: (metrics["R@1"] + metrics["MAP@R"] + metrics["mean TPIR"]) / 3}
 
 
 def evaluation_splits(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo
@@ -19,7 +19,7 @@ from training.data.splits import (
     photos_in_protocol,
 )
 from training.evaluation.embedding import to_device
-from training.evaluation.evaluate import item_labels, make_evaluation_split, open_set_metrics, rank_metrics, score_split
+from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
@@ -28,15 +28,10 @@ from .loggers import Loggers
 from .memory import keep_freed_memory
 from .recipe import build_loss, initial_model, make_sampler
 from .run import BEST, LAST, Run
+from .selection import LAST_EPOCH, Selection, describe
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
-SELECT: Mapping[str, Callable[[Mapping[str, float]], list[float]]] = {  # smaller is better
-    "fnir": lambda metrics: [metrics["validation FNIR"], -metrics["validation R@1"]],
-    "r@1": lambda metrics: [-metrics["validation R@1"], metrics["validation FNIR"]],
-    "map@r": lambda metrics: [-metrics["validation MAP@R"], metrics["validation FNIR"]],
-    "last": lambda _: [0.0],
-}
 
 
 class Trainer:
@@ -72,6 +67,7 @@ class Trainer:
             model = run.new_model() if run.has(LAST) else initial_model(settings)[0]
         if settings.initial_norm and not run.has(LAST):
             self._scale_head(model, pixels)
+        self.selection = Selection(settings.select, settings.patience)
         self.source: Source = pixels
         if settings.precompute:
             model.to(self.process_group.device)
@@ -92,28 +88,39 @@ class Trainer:
 
     def run_epochs(self) -> Run:
         """Train the remaining epochs; each ends with validation and a checkpoint."""
-        progress, settings, batches = self._restore(), self.settings, self.sampler.batches
+        epoch, settings, batches = self._restore(), self.settings, self.sampler.batches
         names = settings.loggers if self.process_group.is_main else ""
-        with Loggers(names, self.run.path, settings.to_dict(), step=progress["epoch"] * batches) as loggers:
-            while progress["epoch"] < settings.epochs and not _out_of_patience(progress, settings.patience):
-                metrics = self._epoch(progress["epoch"])
-                loggers.log(metrics, (progress["epoch"] + 1) * batches)
-                progress["epoch"] += 1
-                self._keep_best(progress, metrics)
+        with Loggers(names, self.run.path, settings.to_dict(), step=epoch * batches) as loggers:
+            start = self._start(loggers) if not epoch else None
+            while epoch < settings.epochs and not self.selection.stops(epoch):
+                metrics = self._epoch(epoch)
+                epoch += 1
+                loggers.log(metrics, epoch * batches)
+                improved = self.selection.add(epoch, metrics)
                 if self.process_group.is_main:
-                    self.run.record({"epoch": progress["epoch"], **metrics})  # a resumed run drops it if need be
-                    self._checkpoint(progress)
+                    if improved or epoch == 1:
+                        best = self.learner.kept.state_dict() if improved or start is None else start
+                        self.run.save(BEST, best)
+                    self.run.record({"epoch": epoch, **metrics})  # a resumed run drops it if need be
+                    self._checkpoint(epoch)
                 self.process_group.barrier()
                 if self._on_epoch is not None:
-                    self._on_epoch(progress["epoch"], metrics)
+                    self._on_epoch(epoch, metrics)
         return self.run
 
-    def _keep_best(self, progress: dict[str, Any], metrics: Mapping[str, float]) -> None:
-        rank, best = SELECT[self.settings.select](metrics), progress["best"]
-        if best is None or self.settings.select == "last" or rank < list(best["rank"]):
-            progress["best"] = {"epoch": progress["epoch"], "rank": rank, "metrics": dict(metrics)}
-            if self.process_group.is_main:
-                self.run.save(BEST, self.learner.kept.state_dict())
+    def _start(self, loggers: Loggers) -> dict[str, Tensor] | None:
+        """Validate the model before training; return its weights, or None if it cannot be chosen."""
+        if self.settings.select == LAST_EPOCH or not self.validation:
+            return None
+        values = self.process_group.broadcast(self._validate())
+        metrics = _named(values)
+        self.selection.start(metrics)
+        loggers.log(metrics, 0)
+        if self.process_group.is_main:
+            tqdm.write(f"before training: {describe(values, self.settings.target_fpir)}")
+            self.run.forget_after(-1)  # of a run that was interrupted in its first epoch
+            self.run.record({"epoch": 0, **metrics})
+        return {name: value.detach().clone() for name, value in self.learner.kept.state_dict().items()}
 
     def _epoch(self, epoch: int) -> dict[str, float]:
         settings, learner, steps = self.settings, self.learner, self.sampler.batches
@@ -132,28 +139,23 @@ class Trainer:
         seconds = time.perf_counter() - started
         metrics = self.process_group.broadcast(self._validate())
         if self.process_group.is_main:
-            line = f"{title}: loss {total / steps:.4f}"
-            if metrics:
-                line += f", validation R@1 {metrics['R@1']:.3f}"
-                line += f", FNIR at FPIR {settings.target_fpir:g}: {metrics['FNIR']:.3f}"
-            tqdm.write(f"{line}, {seconds:.0f} s")
+            shown = f", {describe(metrics, settings.target_fpir)}" if metrics else ""
+            tqdm.write(f"{title}: loss {total / steps:.4f}{shown}, {seconds:.0f} s")
         return {
             "loss": total / steps,
             "seconds": seconds,
             "learning rate": learner.learning_rate,
-            **{f"validation {name}": value for name, value in metrics.items()},
+            **_named(metrics),
         }
 
     def _validate(self) -> dict[str, float]:
-        """Return rank and open-set metrics on the validation items; {} without validation items."""
+        """Return the metrics on the validation items; {} without validation items."""
         if not self.validation:
             return {}
         vectors = self.source.validation_vectors(self.learner.kept)
         split = make_evaluation_split("validation", self.validation, self.splits.validation, self.protocol)
         labels = item_labels(self.validation)
-        scores = score_split(split, vectors, labels)
-        ranks = rank_metrics(split, vectors, labels)
-        return ranks | open_set_metrics(scores, self.settings.target_fpir)
+        return validation_metrics(split, vectors, labels, target_fpir=self.settings.target_fpir)
 
     def _scale_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
         """Scale the embedding layer so that embeddings of training photos have the initial norm on average."""
@@ -169,27 +171,30 @@ class Trainer:
             for parameter in model.head.parameters():
                 parameter.mul_(self.settings.initial_norm / mean)
 
-    def _checkpoint(self, progress: dict[str, Any]) -> None:
+    def _checkpoint(self, epoch: int) -> None:
         tensors, facts = self.learner.state()
         if isinstance(self.sampler, HardItemSampler) and self.sampler.means is not None:
             tensors[MEANS] = torch.from_numpy(self.sampler.means)
+        progress = {"epoch": epoch, **self.selection.to_dict()}
         self.run.save(LAST, tensors, {**progress, **facts})
         self.run.write_progress(progress)
 
-    def _restore(self) -> dict[str, Any]:
-        """Restore the last checkpoint, if there is one; return the progress."""
+    def _restore(self) -> int:
+        """Restore the last checkpoint, if there is one; return the number of finished epochs."""
         if not self.run.has(LAST):
-            return {"epoch": 0, "best": None}
+            return 0
         tensors, facts = self.run.load(LAST)
         self.learner.load(tensors, facts)
+        self.selection = Selection.from_dict(self.settings.select, self.settings.patience, facts)
         if isinstance(self.sampler, HardItemSampler):
             means = tensors.get(MEANS)
             self.sampler.means = None if means is None else means.numpy().copy()
         if self.process_group.is_main:
             self.run.forget_after(facts["epoch"])
-        return {"epoch": facts["epoch"], "best": facts["best"]}
+        epochs: int = facts["epoch"]
+        return epochs
 
 
-def _out_of_patience(progress: Mapping[str, Any], patience: int) -> bool:
-    """Return whether the best checkpoint is `patience` epochs old."""
-    return bool(patience and progress["best"] and progress["epoch"] - progress["best"]["epoch"] >= patience)
+def _named(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return validation metrics with the names that records have."""
+    return {f"validation {name}": value for name, value in metrics.items()}

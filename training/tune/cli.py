@@ -48,7 +48,8 @@ class TuneCommand(SettingsCommand):
     "--objective",
     default="fnir",
     show_default=True,
-    help="What to optimise: fnir (at the target FPIR), opis, search_opis, r@1 or map@r; or two of them, as A,B.",
+    help="What to optimise: fnir (at the target FPIR), balanced (mean of R@1, MAP@R and TPIR), opis, search_opis, "
+    "r@1 or map@r; or two of them, as A,B.",
 )
 @click.option(
     "--share", type=float, help="Share of the training items to use.  [default: all of them, 0.1 for TCM's margins]"

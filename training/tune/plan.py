@@ -11,7 +11,7 @@ from retrieval.errors import InvalidParameter
 from training.config import Settings
 from training.data.folds import Fold, fold_splits, item_folds, share_of_items, training_items
 from training.data.splits import make_evaluation_protocol
-from training.evaluation.evaluate import make_evaluation_split
+from training.evaluation.evaluate import BALANCED, make_evaluation_split
 from training.loop.recipe import check_recipe
 
 from .search_space import Axis, parse_axis
@@ -24,6 +24,7 @@ OBJECTIVES: Mapping[str, tuple[str, Direction]] = {  # name of the metric, direc
     "search_opis": ("search OPIS", "minimize"),
     "r@1": ("R@1", "maximize"),
     "map@r": ("MAP@R", "maximize"),
+    "balanced": (BALANCED, "maximize"),
 }
 PRUNERS = ("median", "hyperband", "none")
 TCM_SHARE = 0.1  # of the training items, on which arXiv 2307.04047 tunes the margins of TCM

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -159,7 +160,7 @@ def test_a_loss_that_needs_balanced_batches_says_so_before_training(
 def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
     assert run.progress["epoch"] == 1
-    assert run.progress["best"]["metrics"]["loss"] == pytest.approx(run.progress["best"]["metrics"]["loss"])
+    assert math.isfinite(run.progress["best_trained"]["metrics"]["loss"])
 
 
 def test_what_a_loss_learns_has_its_own_rates(catalogue: Path, tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from training.evaluation.evaluate import BALANCED
+from training.loop.recipe import initial_model
+from training.loop.run import BEST, LAST
+from training.loop.selection import Selection
+from training.loop.train import train
+from training.loop.trainer import Trainer
+
+from ..conftest import tiny_settings
+
+
+def metrics(value: float) -> dict[str, float]:
+    return {f"validation {name}": value for name in (BALANCED, "R@1", "MAP@R")} | {"validation FNIR": 1 - value}
+
+
+def chosen(select: str, values: list[float], *, start: float | None = None) -> int:
+    selection = Selection(select, 0)
+    if start is not None:
+        selection.start(metrics(start))
+    for epoch, value in enumerate(values, 1):
+        selection.add(epoch, metrics(value))
+    assert selection.best is not None
+    return selection.best.epoch
+
+
+@pytest.mark.parametrize("select", ["fnir", "r@1", "map@r"])
+def test_an_objective_of_one_epoch_chooses_its_best_epoch(select: str) -> None:
+    assert chosen(select, [0.5, 0.9, 0.6, 0.7, 0.7, 0.7]) == 2
+
+
+def test_balanced_prefers_a_stretch_of_good_epochs_to_one() -> None:
+    assert chosen("balanced", [0.5, 0.9, 0.5, 0.75, 0.75, 0.75]) == 6
+    assert chosen("balanced", [0.5, 0.6, 0.7, 0.6, 0.5, 0.4]) == 4
+
+
+def test_the_last_epoch_is_kept_whatever_its_metrics() -> None:
+    assert chosen("last", [0.9, 0.1]) == 2
+
+
+@pytest.mark.parametrize("select", ["balanced", "fnir", "r@1", "map@r"])
+def test_the_model_before_training_is_kept_only_if_it_is_better(select: str) -> None:
+    assert chosen(select, [0.3, 0.4, 0.4], start=0.5) == 0
+    assert chosen(select, [0.5, 0.5, 0.5], start=0.5) > 0
+    assert chosen(select, [0.5, 0.6, 0.6], start=0.5) > 0
+
+
+def test_an_epoch_that_diverged_is_not_chosen() -> None:
+    assert chosen("balanced", [0.5, 0.6, float("nan"), float("nan")], start=0.1) == 2
+    assert chosen("r@1", [float("nan")], start=0.1) == 0
+
+
+def test_patience_counts_trained_epochs() -> None:
+    selection = Selection("r@1", 2)
+    selection.start(metrics(0.9))
+    stopped = []
+    for epoch, value in enumerate([0.1, 0.3, 0.2, 0.3], 1):
+        selection.add(epoch, metrics(value))
+        stopped.append(selection.stops(epoch))
+    assert stopped == [False, False, False, True]
+
+
+def test_it_continues_from_what_it_stored() -> None:
+    values = [0.5, 0.9, 0.5, 0.75, 0.75, 0.75]
+    whole, part = Selection("balanced", 3), Selection("balanced", 3)
+    for epoch, value in enumerate(values, 1):
+        whole.add(epoch, metrics(value))
+        part.add(epoch, metrics(value))
+        part = Selection.from_dict("balanced", 3, part.to_dict())
+    assert part == whole
+
+
+def test_it_continues_a_run_that_has_no_epoch_0() -> None:
+    stored = {"best": {"epoch": 1, "rank": [0.4, -0.6], "metrics": metrics(0.6)}}
+    selection = Selection.from_dict("fnir", 0, stored)
+    assert not selection.add(2, metrics(0.5))
+    assert selection.add(3, metrics(0.7))
+
+
+@pytest.mark.usefixtures("empty_pictures")
+def test_training_that_makes_it_worse_returns_what_came_in(
+    catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = Trainer._validate, []
+
+    def worse(self: Trainer) -> dict[str, float]:
+        calls.append(1)
+        return {name: value / len(calls) for name, value in real(self).items()}
+
+    monkeypatch.setattr(Trainer, "_validate", worse)
+    run = train(tiny_settings(catalogue, select="map@r"), tmp_path / "run")
+    assert run.progress["best"]["epoch"] == 0
+    assert run.progress["best_trained"]["epoch"] == 1
+    kept, last, came_in = run.load(BEST)[0], run.load(LAST)[0], initial_model(run.settings)[0].state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in came_in.items())
+    assert not torch.equal(kept["head.weight"], last["model.head.weight"])
