@@ -1,6 +1,6 @@
 """Draws as data, and the photos from elsewhere that probe draws search with.
 
-Shapes: n draws, m probes, d = embedding size, s photos that a draw depends on.
+Shapes: n draws, m probes, d = embedding size, s photos that a draw depends on, q photos of a query.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from .distance import Floats
 from .photo_groups import group_rows, mean_vectors
 from .sampling import hashed
 from .snapshot import Rows
+from .verified import Features, photos_of
 
 NOBODY = -1  # seq of a photo that does not exist
 
@@ -27,9 +28,22 @@ class Shortlists:
     """The shortlists of verified draws. A draw is valid as long as its shortlist does not change."""
 
     radius: Floats  # (n,) base distance of the last item of the shortlist, inf if all items are in it
-    least_votes: Floats  # (n,) least score of the shortlist's votes, 0 if every photo with a vote is in it
+    least_votes: Floats  # (n, q) least score of each photo's votes, 0 if every photo with a vote is on its shortlist
     photos: Rows  # (n, s) ascending seqs of the photos that were verified, nearest or left out, NOBODY first
-    inliers: Rows  # (n, s) inliers of these photos, -1 if not verified
+    inliers: Rows  # (n, s, q) inliers of these photos with each photo of the query, -1 if they were not compared
+
+    @classmethod
+    def none(cls) -> Shortlists:
+        """Return no shortlists."""
+        return cls(np.zeros(0), np.zeros((0, 1)), np.zeros((0, 0), np.int64), np.zeros((0, 0, 1), np.int64))
+
+    @classmethod
+    def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Shortlists:
+        """Return the shortlists from their fields; those of older galleries lack the axis of a query's photos."""
+        photos, least_votes, inliers = values["photos"], values["least_votes"], values["inliers"]
+        if least_votes.ndim == 1:
+            least_votes, inliers = least_votes[:, None], inliers[..., None]
+        return cls(values["radius"], least_votes, photos, inliers)
 
     def rows(self, rows: Rows) -> Shortlists:
         """Return some rows."""
@@ -71,7 +85,7 @@ class Draws:
     def of_arrays(cls, values: Mapping[str, NDArray[Any]]) -> Draws:
         """Return the draws from the output of `arrays`."""
         names = [field.name for field in fields(Shortlists)]
-        shortlists = Shortlists(*(values[name] for name in names)) if names[0] in values else None
+        shortlists = Shortlists.of_arrays(values) if names[0] in values else None
         rest = {name: value for name, value in values.items() if name not in names}
         return cls(**{**rest, "until": int(values["until"])}, shortlists=shortlists)  # type: ignore[arg-type]
 
@@ -83,7 +97,7 @@ class Probes:
     vectors: NDArray[np.float32]  # (m, d) of length 1
     ids: Sequence[str]
     items: Sequence[str]
-    features: Sequence[bytes] = ()  # of each photo, for a verified distance form
+    features: Sequence[Features] = ()  # of each probe, for a verified distance form
 
     def grouped(self, photos_per_query: int) -> Probes:
         """Return groups of `photos_per_query` photos of one item as probes; a photo is in at most one group."""
@@ -92,7 +106,11 @@ class Probes:
         items, ids = np.array(self.items, dtype=str), np.array(self.ids, dtype=str)
         groups = group_rows(items, hashed(np.arange(len(items))), photos_per_query)
         names = [" + ".join(names) for names in ids[groups].tolist()]
-        return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist())
+        features = [
+            tuple(photo for row in rows for photo in photos_of(self.features[row]))
+            for rows in (groups.tolist() if self.features else ())
+        ]
+        return Probes(mean_vectors(self.vectors[groups]), names, items[groups[:, 0]].tolist(), features)
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,7 @@ class Queries:
     vectors: NDArray[np.float32]  # (n, d) of length 1
     numbers: NDArray[np.int32]  # (n,) of the items to leave out, -1 if the gallery does not have the item
     positions: Rows  # (n,) of the photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
-    features: Sequence[bytes] = ()  # of each probe, for a verified distance form
+    features: Sequence[Features] = ()  # of each probe, for a verified distance form
 
 
 @dataclass(frozen=True)

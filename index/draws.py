@@ -24,12 +24,12 @@ from .copies import Copies, IsCopy
 from .distance import DistanceForm, Floats, squared_distance
 from .drawable import Photos
 from .drawn import NOBODY, Draws, Measured, Probes, Queries, Texts
-from .errors import InvalidParameter
 from .photo_groups import mean_vectors, rows_of, sample_groups
 from .sampling import every_item_once, hashed, lives, sample
 from .snapshot import Filter, Rows
+from .verified import check_query_features
 from .verified_draws import VerifiedDraws
-from .verified_search import VerifiedSearch, check_features
+from .verified_search import VerifiedSearch
 
 MOST_DRAWS = 3000  # draws of each source that a gallery keeps
 MOST_VERIFIED = 500  # the same for a verified distance form: 100 pairs per draw take about a minute on one core
@@ -76,9 +76,6 @@ class Drawer:
         if photos_per_query == 1:
             positions = firsts = sample(self.snapshot, excluded, most=most)
             vectors = self.snapshot.vectors(positions)
-        elif self.search is not None:
-            rule = "be 1 with a distance form that verifies photos"
-            raise InvalidParameter("photos_per_query", rule, photos_per_query)
         else:
             positions = sample_groups(self.snapshot, excluded, photos_per_query, most=most)
             firsts = positions[:, 0]
@@ -111,7 +108,7 @@ class Drawer:
         rows = np.array([places.get(name, -1) for name in ids.tolist()], dtype=np.int64)
         own_items = np.array(numbers, dtype=np.int32)[chosen]
         nobody = np.full(len(chosen), NOBODY, np.int64)
-        given = () if self.search is None else check_features(probes.features, len(labels))
+        given = () if self.search is None else check_query_features(probes.features, len(labels))
         features = [given[place] for place in chosen.tolist()] if given else ()
         found = self._measured(Queries(probes.vectors[chosen], own_items, nobody, features), known, rows)
         return self._draws(ids, labels[chosen], nobody, found, known, rows)

@@ -18,6 +18,7 @@ from .drawable import Drawable
 from .neighbours import Neighbour
 from .rebuild import Rebuilt
 from .snapshot import Within
+from .verified import Features
 
 
 class GalleryProtocol(Drawable, Protocol):
@@ -124,7 +125,7 @@ class GalleryProtocol(Drawable, Protocol):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d); see `Reader.search`."""
 
@@ -136,7 +137,7 @@ class GalleryProtocol(Drawable, Protocol):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version that was searched."""
 

@@ -27,8 +27,8 @@ from .neighbours import Neighbour, StoredPhoto
 from .snapshot import Filter, Snapshot, Within
 from .store import Store
 from .verification import check_files, check_on_own_connection, check_rows
-from .verified import VerifiedDistance
-from .verified_search import VerifiedSearch, check_features
+from .verified import Features, VerifiedDistance, check_query_features
+from .verified_search import VerifiedSearch
 from .versions import read_snapshot
 from .votes import VisualWords
 
@@ -135,7 +135,7 @@ class Reader(Listing):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
 
@@ -152,7 +152,8 @@ class Reader(Listing):
         within:
             Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
         features:
-            Local features of each query, required by a verified distance form and ignored by others.
+            Local features of each query, required by a verified distance form and ignored by others; a tuple of those
+            of each photo, if the query has several.
         """
         form = distance_form
         return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
@@ -165,7 +166,7 @@ class Reader(Listing):
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search and return the version; `within` may be a function of what is kept as its operating point, or None."""
         if k < 1:
@@ -175,7 +176,7 @@ class Reader(Listing):
             now, only = self._filtered(where) if where is not None else (self._current(), None)
             within = within(now.point) if callable(within) else within
             if isinstance(distance_form, VerifiedDistance):
-                queries = check_features(features, len(unit))
+                queries = check_query_features(features, len(unit))
                 nearest_photos = self._verified(now, distance_form).nearest(unit, queries, k, only=only)
             else:
                 densities = now.densities(distance_form, self._densities)

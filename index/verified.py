@@ -5,6 +5,10 @@ features of a query that have a counterpart in a photo under one geometric trans
 nearest items by the base distance, and the photos that share the most visual words with the query. Everything else
 counts as having no inliers and keeps its base distance.
 
+A query may have several photos of one item. Each of them has a shortlist of its own: the nearest items are those of the
+query, the votes those of the photo. The inliers of a gallery photo are the greatest over the photos of the query, so
+another photo of the item can only add evidence.
+
 Shapes: n queries, m photos, w visual words.
 """
 
@@ -18,6 +22,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .distance import DistanceForm, Floats
+from .errors import InvalidParameter
+
+Features = bytes | tuple[bytes, ...]  # of a query, a tuple if it has several photos
 
 
 class Verifier(Protocol):
@@ -84,3 +91,19 @@ class VerifiedDistance:
 def base_form(distance_form: DistanceForm) -> DistanceForm:
     """Return the base form of a verified distance form; any other form is its own base."""
     return distance_form.base if isinstance(distance_form, VerifiedDistance) else distance_form
+
+
+def photos_of(features: Features) -> tuple[bytes, ...]:
+    """Return the features of each photo of a query."""
+    return features if isinstance(features, tuple) else (features,)
+
+
+def check_query_features(features: Sequence[Features] | None, count: int) -> Sequence[Features]:
+    """Return the features of n queries; raise InvalidParameter if some are missing."""
+    if features is None or len(features) != count or not all(map(photos_of, features)):
+        raise InvalidParameter(
+            "features",
+            f"have one entry per vector ({count}), because this distance form verifies photos",
+            None if features is None else len(features),
+        )
+    return features

@@ -1,19 +1,19 @@
 """Draws with a verified distance form, and which of them a change of photos may affect.
 
 The own item and the duplicates of a query are left out before its shortlist is made. The distance to the own item is
-that of a search in which only the query's own photo is left out: photos of the own item are verified if they are on the
-shortlist of that search.
+that of a search in which only the query's own photos are left out: photos of the own item are verified if they are on
+the shortlist of that search.
 
 A draw is repeated if a photo that it depends on was removed, if an added photo belongs to the item of such a photo or
 to the own item, or if an added photo enters the shortlist by its base distance or its votes. A draw keeps the inliers
 of the photos that it has verified, so that each pair of photos is compared once.
-Shapes: n draws.
+Shapes: n draws, s photos that a draw depends on, q photos of a query, v verified photos.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -24,7 +24,8 @@ from .distance import Floats
 from .drawn import NOBODY, Draws, Measured, Queries, Shortlists
 from .sampling import lives
 from .snapshot import Filter, Rows
-from .verified_search import Query, Shortlist, VerifiedSearch, most_votes
+from .verified import photos_of
+from .verified_search import NOT_COMPARED, Query, Shortlist, VerifiedSearch, most_votes
 from .votes import InvertedLists, PhotoWords, Words
 
 Near = Sequence[tuple[int, float]]  # position and distance of the nearest items, in order
@@ -40,9 +41,9 @@ class Drawn:
     own: float  # distance to the own item
     own_nearest: int
     radius: float  # as in `Shortlists`
-    least_vote: float
-    seqs: Rows  # photos that the draw depends on, ascending
-    inliers: Rows  # of these photos, -1 if they were not verified
+    least_votes: Floats  # (q,)
+    seqs: Rows  # (s,) photos that the draw depends on, ascending
+    inliers: Rows  # (s, q) of these photos with each photo of the query
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,18 @@ class VerifiedDraws:
         words = [self._words(queries, row) for row in range(len(rows))]
         again = self._again(queries, words, known, rows)
         new = iter(self._drawn(queries, words, np.flatnonzero(again), known, rows))
-        return _joined(
-            [next(new) if made else _known(known, row) for made, row in zip(again, rows.tolist(), strict=True)]
-        )
+        draws = [next(new) if made else _known(known, row) for made, row in zip(again, rows.tolist(), strict=True)]
+        return _joined(draws, photos=len(words[0]) if words else 1)
 
-    def _words(self, queries: Queries, row: int) -> Words:
-        position = int(queries.positions[row])
-        return self.search.words(queries.features[row]) if position == NOBODY else self.search.stored_words(position)
+    def _words(self, queries: Queries, row: int) -> tuple[Words, ...]:
+        positions = _own_positions(queries, row)
+        if positions:
+            return tuple(map(self.search.stored_words, positions))
+        return tuple(map(self.search.words, photos_of(queries.features[row])))
 
-    def _again(self, queries: Queries, words: Sequence[Words], known: Draws, rows: Rows) -> NDArray[np.bool_]:
+    def _again(
+        self, queries: Queries, words: Sequence[tuple[Words, ...]], known: Draws, rows: Rows
+    ) -> NDArray[np.bool_]:
         """Return a mask (n,) of the draws to repeat."""
         snapshot, form, again = self.search.snapshot, self.search.form, rows < 0
         if known.shortlists is None or again.all():
@@ -90,40 +94,45 @@ class VerifiedDraws:
         added = [self.search.stored_words(position) for position in new.tolist()]
         votes = InvertedLists.of(PhotoWords.of(added), form.verifier.weights)
         for row, ((_, distance),) in zip(waiting.tolist(), nearest, strict=True):
-            score = votes.scores(words[row], form.verifier.weights).max()
-            again[row] = distance <= lists.radius[row] or score > lists.least_votes[row]
+            scores = np.array([votes.scores(some, form.verifier.weights).max() for some in words[row]])
+            again[row] = distance <= lists.radius[row] or (scores > lists.least_votes[row]).any()
         return again
 
-    def _drawn(self, queries: Queries, words: Sequence[Words], chosen: Rows, known: Draws, rows: Rows) -> list[Drawn]:
+    def _drawn(
+        self, queries: Queries, words: Sequence[tuple[Words, ...]], chosen: Rows, known: Draws, rows: Rows
+    ) -> list[Drawn]:
         """Return new draws of the chosen queries; photos that the known draws have verified are not verified again."""
         own = self.search.form.densities(queries.vectors[chosen]).tolist()
         others = self._others(queries, chosen)
 
         def drawn(place: int) -> Drawn:
             row = int(chosen[place])
-            position, number = int(queries.positions[row]), int(queries.numbers[row])
+            positions, number = _own_positions(queries, row), int(queries.numbers[row])
             near, same = others[place]
             left_out = frozenset([number, *self.search.snapshot.items[same].tolist()])
             features = self._features(queries, row)
             counted = self._counted(known, int(rows[row]))
-            query = Query(queries.vectors[row], own[place], features, words[row], position, left_out, counted)
+            query = Query(queries.vectors[row], own[place], features, words[row], positions, left_out, counted)
             return self._draw(query, number, near, same)
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             return list(pool.map(drawn, range(len(chosen))))
 
-    def _counted(self, known: Draws, row: int) -> dict[int, int]:
-        """Return the inliers of the photos that a known draw has verified, by position; of no photo for row -1."""
+    def _counted(self, known: Draws, row: int) -> dict[tuple[int, int], int]:
+        """Return the inliers that a known draw has counted, as in `Query.known`; none for row -1."""
         if row < 0 or known.shortlists is None:
             return {}
         seqs, inliers = known.shortlists.photos[row], known.shortlists.inliers[row]
-        there = (inliers >= 0) & lives(self.search.snapshot, seqs)
-        positions = np.searchsorted(self.search.snapshot.seqs, seqs[there])
-        return dict(zip(positions.tolist(), inliers[there].tolist(), strict=True))
+        places, numbers = np.nonzero((inliers != NOT_COMPARED) & lives(self.search.snapshot, seqs)[:, None])
+        positions = np.searchsorted(self.search.snapshot.seqs, seqs[places])
+        pairs = zip(numbers.tolist(), positions.tolist(), strict=True)
+        return dict(zip(pairs, inliers[places, numbers].tolist(), strict=True))
 
-    def _features(self, queries: Queries, row: int) -> bytes:
-        position = queries.positions[row : row + 1]
-        return queries.features[row] if position[0] == NOBODY else self.search.snapshot.features(position)[0]
+    def _features(self, queries: Queries, row: int) -> tuple[bytes, ...]:
+        positions = _own_positions(queries, row)
+        if positions:
+            return tuple(self.search.snapshot.features(np.array(positions)))
+        return photos_of(queries.features[row])
 
     def _others(self, queries: Queries, chosen: Rows) -> list[tuple[Near, list[int]]]:
         """Return the nearest other items of each chosen query, and the positions of its duplicates.
@@ -139,7 +148,7 @@ class VerifiedDraws:
             for place, best in zip(waiting.tolist(), answers, strict=True):
                 row = int(chosen[place])
                 others = [near for near in best if snapshot.items[near[0]] != queries.numbers[row]]
-                same = [p for p, _ in others if self.is_same(queries.positions[row : row + 1], p)]
+                same = [p for p, _ in others if self.is_same(queries.positions[row], p)]
                 rest = [near for near in others if near[0] not in same]
                 found[place] = rest[:items], same
                 if len(rest) < items and len(best) == count:
@@ -151,7 +160,7 @@ class VerifiedDraws:
         seqs, found = self.search.snapshot.seqs, self.search.shortlist(query, near)
         best = self.search.by_item(found, near, 1)
         own, own_position, counted = self._own(query, number, near, found)
-        counted |= dict(zip(found.verified.tolist(), found.inliers.tolist(), strict=True))
+        counted |= dict(zip(found.verified.tolist(), found.inliers.T.tolist(), strict=True))
         nearest = [position for position, _ in best]
         closest = [position for position in (own_position,) if position != NOBODY]
         depends = np.array(sorted({*counted, *nearest, *same, *closest}), dtype=np.int64)
@@ -162,38 +171,51 @@ class VerifiedDraws:
             own,
             int(seqs[own_position]) if closest else NOBODY,
             found.radius,
-            found.least_vote,
+            found.least_votes,
             seqs[depends],
-            np.array([counted.get(position, -1) for position in depends.tolist()], dtype=np.int64),
+            _inliers_of(depends, counted, photos=len(query.features)),
         )
 
-    def _own(self, query: Query, number: int, near: Near, found: Shortlist) -> tuple[float, int, dict[int, int]]:
+    def _own(self, query: Query, number: int, near: Near, found: Shortlist) -> tuple[float, int, dict[int, list[int]]]:
         """Return distance and position of the nearest photo of the own item, and the inliers of its verified photos."""
         search = self.search
         positions = np.sort(search.photos_of(np.array([number], dtype=np.int32)))
-        positions = positions[positions != query.own]
+        positions = positions[~np.isin(positions, query.own)]
         if not len(positions):
             return np.inf, NOBODY, {}
-        distances, scores = search.distances(query, positions), search.scores(query.words)[positions]
+        distances = search.distances(query, positions)
         first = int(np.lexsort((positions, distances))[0])
         last = (near[-1][1], near[-1][0]) if len(near) == search.items else (np.inf, NOBODY)
-        verified = positions[:0]
+        nearest = positions[:0]
         if (distances[first], positions[first]) < last:
-            verified = search.nearest_photos(positions, distances, np.array([number]))
-        voting = np.concatenate([found.voted, positions[scores > 0]])
-        voted, _ = most_votes(voting, np.concatenate([found.scores, scores[scores > 0]]), search.form.verifier.voted)
-        verified = np.union1d(verified, np.intersect1d(voted, positions))
-        inliers = search.inliers(query, verified)
+            nearest = search.nearest_photos(positions, distances, np.array([number]))
+        chosen = []
+        for words, (others, votes) in zip(query.words, found.votes, strict=True):
+            scores = search.scores(words)[positions]
+            voting, all_votes = np.append(others, positions[scores > 0]), np.append(votes, scores[scores > 0])
+            voted, _ = most_votes(voting, all_votes, search.form.verifier.voted)
+            chosen.append(np.union1d(nearest, np.intersect1d(voted, positions)))
+        verified, inliers = search.inliers(query, chosen)
         fused = search.fused(positions, distances, verified, inliers)
         best = int(np.lexsort((positions, fused))[0])
-        counted = dict(zip(verified.tolist(), inliers.tolist(), strict=True))
+        counted = dict(zip(verified.tolist(), inliers.T.tolist(), strict=True))
         return float(fused[best]), int(positions[best]), counted
+
+
+def _own_positions(queries: Queries, row: int) -> tuple[int, ...]:
+    """Return the positions of a query's photos in the gallery, none for a probe."""
+    return tuple(position for position in np.atleast_1d(queries.positions[row]).tolist() if position != NOBODY)
+
+
+def _inliers_of(positions: Rows, counted: Mapping[int, Sequence[int]], *, photos: int) -> Rows:
+    """Return the inliers (s, q) of the photos at some positions."""
+    nothing = [NOT_COMPARED] * photos
+    return np.array([counted.get(position, nothing) for position in positions.tolist()], np.int64).reshape(-1, photos)
 
 
 def _known(known: Draws, row: int) -> Drawn:
     """Return a known draw unchanged."""
-    nothing = np.zeros((0, 0), np.int64)
-    lists = known.shortlists or Shortlists(np.zeros(0), np.zeros(0), nothing, nothing)
+    lists = known.shortlists or Shortlists.none()
     photos = lists.photos[row]
     return Drawn(
         float(known.distances[row]),
@@ -202,14 +224,14 @@ def _known(known: Draws, row: int) -> Drawn:
         float(known.own[row]),
         int(known.own_nearest[row]),
         float(lists.radius[row]),
-        float(lists.least_votes[row]),
+        lists.least_votes[row],
         photos[photos != NOBODY],
         lists.inliers[row][photos != NOBODY],
     )
 
 
-def _joined(draws: Sequence[Drawn]) -> Measured:
-    """Return the draws as arrays."""
+def _joined(draws: Sequence[Drawn], *, photos: int) -> Measured:
+    """Return the draws of queries of some photos as arrays."""
 
     def floats(values: Sequence[float]) -> Floats:
         return np.array(values, dtype=np.float64)
@@ -218,7 +240,8 @@ def _joined(draws: Sequence[Drawn]) -> Measured:
         return np.array(values, dtype=np.int64)
 
     width = max((len(draw.seqs) for draw in draws), default=0)
-    seqs, inliers = np.full((2, len(draws), width), NOBODY, np.int64)
+    seqs = np.full((len(draws), width), NOBODY, np.int64)
+    inliers = np.full((len(draws), width, photos), NOT_COMPARED, np.int64)
     for row, draw in enumerate(draws):
         seqs[row, width - len(draw.seqs) :] = draw.seqs
         inliers[row, width - len(draw.seqs) :] = draw.inliers
@@ -228,5 +251,10 @@ def _joined(draws: Sequence[Drawn]) -> Measured:
         whole([draw.duplicate for draw in draws]),
         floats([draw.own for draw in draws]),
         whole([draw.own_nearest for draw in draws]),
-        Shortlists(floats([draw.radius for draw in draws]), floats([draw.least_vote for draw in draws]), seqs, inliers),
+        Shortlists(
+            floats([draw.radius for draw in draws]),
+            np.array([draw.least_votes for draw in draws], dtype=np.float64).reshape(-1, photos),
+            seqs,
+            inliers,
+        ),
     )

@@ -3,8 +3,8 @@
 The shortlist holds the nearest photos of the nearest items by the base distance, and the photos with the most votes.
 It does not depend on how many items are asked for. The distance of a photo of the shortlist is lowered by its inliers,
 any other photo keeps its base distance, and an item is as near as its nearest photo. Features are read for the query
-and its shortlist only.
-Shapes: n queries, d = embedding size, m photos.
+and its shortlist only. Each photo of a query is compared with its own shortlist (`verified`).
+Shapes: n queries, d = embedding size, m photos, q photos of a query, v verified photos.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .distance import Floats, squared_distance
-from .errors import InvalidParameter
 from .snapshot import Filter, Rows, Snapshot
-from .verified import VerifiedDistance
+from .verified import Features, VerifiedDistance, photos_of
 from .votes import InvertedLists, Words, distinct
+
+NOT_COMPARED = -1  # in place of the inliers of two photos that were not compared
+Votes = tuple[Rows, Floats]  # positions of the photos with the most votes, and their scores
 
 
 @dataclass(frozen=True)
 class Query:
-    """A photo to search with."""
+    """The photos of one search."""
 
     vector: NDArray[np.float32]  # (d,) of length one
     density: float
-    features: bytes
-    words: Words  # distinct, ascending
-    own: int = -1  # position of the photo in the gallery, -1 if it is not there
+    features: tuple[bytes, ...]  # (q) of each photo
+    words: tuple[Words, ...]  # (q) of each photo, distinct and ascending
+    own: tuple[int, ...] = ()  # positions of the photos, if they are in the gallery
     left_out: frozenset[int] = frozenset()  # numbers of the items that are not searched
-    known: Mapping[int, int] = field(default_factory=dict)  # inliers of photos verified before, by position
+    known: Mapping[tuple[int, int], int] = field(default_factory=dict)  # inliers by number of the photo, and position
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,11 @@ class Shortlist:
 
     positions: Rows  # (m,) photos that were compared, ascending
     distances: Floats  # (m,) of these photos: verified for the shortlist, base for the others
-    verified: Rows  # positions of the shortlist, ascending
-    inliers: Rows  # of the shortlist
-    voted: Rows  # positions of the photos with the most votes
-    scores: Floats  # of these photos
+    verified: Rows  # (v,) positions of the shortlist, ascending
+    inliers: Rows  # (q, v) of the shortlist with each photo of the query, NOT_COMPARED if it is on another's only
+    votes: Sequence[Votes]  # (q)
     radius: float  # base distance of the last item of the shortlist, inf if all items are in it
-    least_vote: float  # least score of the shortlist's votes, 0 if every photo with a vote is in it
+    least_votes: Floats  # (q,) least score of the shortlist's votes, 0 if every photo with a vote is in it
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class VerifiedSearch:
     def nearest(
         self,
         vectors: NDArray[np.float32],
-        features: Sequence[bytes],
+        features: Sequence[Features],
         k: int,
         *,
         only: Filter | None = None,
@@ -75,7 +76,8 @@ class VerifiedSearch:
         own = self.form.densities(vectors).tolist()
         answers = []
         for vector, density, some, best in zip(vectors, own, features, near, strict=True):
-            query = Query(vector, density, some, self.words(some))
+            photos = photos_of(some)
+            query = Query(vector, density, photos, tuple(map(self.words, photos)))
             answers.append(self.by_item(self.shortlist(query, best, only=only), best, k))
         return answers
 
@@ -95,19 +97,20 @@ class VerifiedSearch:
 
     def shortlist(self, query: Query, near: Sequence[tuple[int, float]], *, only: Filter | None = None) -> Shortlist:
         """Return the verified shortlist of a query from position and distance of its nearest items, in order."""
-        voted, scores = self.votes(query, self.scores(query.words), only)
-        least_vote = float(scores.min(initial=np.inf)) if len(voted) == self.form.verifier.voted else 0.0
+        votes = [self.votes(query, self.scores(words), only) for words in query.words]
         first = self.snapshot.items[[position for position, _ in near[: self.items]]]
+        voted = np.concatenate([positions for positions, _ in votes])
         positions = self.photos_of(np.union1d(first, self.snapshot.items[voted]))
-        positions = np.sort(positions[positions != query.own])
+        positions = np.sort(positions[~np.isin(positions, query.own)])
         if only is not None:
             positions = positions[only.mask[positions]]
         distances = self.distances(query, positions)
-        verified = np.union1d(self.nearest_photos(positions, distances, first), voted)
-        radius = near[self.items - 1][1] if len(near) >= self.items else np.inf
-        inliers = self.inliers(query, verified)
+        nearest = self.nearest_photos(positions, distances, first)
+        verified, inliers = self.inliers(query, [np.union1d(nearest, voted) for voted, _ in votes])
         fused = self.fused(positions, distances, verified, inliers)
-        return Shortlist(positions, fused, verified, inliers, voted, scores, radius, least_vote)
+        radius = near[self.items - 1][1] if len(near) >= self.items else np.inf
+        least = [scores.min(initial=np.inf) if len(scores) == self.form.verifier.voted else 0 for _, scores in votes]
+        return Shortlist(positions, fused, verified, inliers, votes, radius, np.array(least, dtype=np.float64))
 
     def by_item(self, found: Shortlist, near: Sequence[tuple[int, float]], k: int) -> list[tuple[int, float]]:
         """Return position and distance of the k nearest items of a shortlist and of `near`, by their nearest photo."""
@@ -123,13 +126,13 @@ class VerifiedSearch:
         weights = self.form.verifier.weights
         return np.concatenate([np.zeros(0), *(part.scores(words, weights) for part in self.lists)])
 
-    def votes(self, query: Query, scores: Floats, only: Filter | None = None) -> tuple[Rows, Floats]:
-        """Return the positions of the photos with the most votes, and their scores."""
+    def votes(self, query: Query, scores: Floats, only: Filter | None = None) -> Votes:
+        """Return the photos with the most votes, given the scores of all photos for one photo of a query."""
         passing = self.snapshot.live if only is None else only.mask
         positions = np.flatnonzero((scores > 0) & passing)
         if query.left_out:
             positions = positions[~np.isin(self.snapshot.items[positions], list(query.left_out))]
-        positions = positions[positions != query.own]
+        positions = positions[~np.isin(positions, query.own)]
         return most_votes(positions, scores[positions], self.form.verifier.voted)
 
     def distances(self, query: Query, positions: Rows) -> Floats:
@@ -137,21 +140,32 @@ class VerifiedSearch:
         squared = squared_distance(query.vector[None], self.snapshot.vectors(positions))
         return self.form.transform(squared, np.full(len(positions), query.density), self.densities[0][positions])
 
-    def inliers(self, query: Query, verified: Rows) -> Rows:
-        """Return the inliers of the photos at some positions; known ones are not counted again."""
-        new = [position for position in verified.tolist() if position not in query.known]
-        counted = dict(query.known)
+    def inliers(self, query: Query, chosen: Sequence[Rows]) -> tuple[Rows, Rows]:
+        """Return the positions (v,) chosen for any photo of a query, and the inliers (q, v) of those chosen for it."""
+        verified = np.unique(np.concatenate(chosen))
+        counts = np.full((len(chosen), len(verified)), NOT_COMPARED, np.int64)
+        for number, positions in enumerate(chosen):
+            counts[number, np.searchsorted(verified, positions)] = self._compared(query, number, positions)
+        return verified, counts
+
+    def _compared(self, query: Query, number: int, positions: Rows) -> Rows:
+        """Return the inliers of one photo of a query at some positions; known ones are not counted again."""
+        places = positions.tolist()
+        counted = {place: query.known[number, place] for place in places if (number, place) in query.known}
+        new = [place for place in places if place not in counted]
         if new:
             features = self.snapshot.features(np.array(new, dtype=np.int64))
-            counted |= dict(zip(new, self.form.verifier.inliers(query.features, features).tolist(), strict=True))
-        return np.array([counted[position] for position in verified.tolist()], dtype=np.int64)
+            counts = self.form.verifier.inliers(query.features[number], features)
+            counted |= dict(zip(new, counts.tolist(), strict=True))
+        return np.array([counted[place] for place in places], dtype=np.int64)
 
     def fused(self, positions: Rows, distances: Floats, verified: Rows, inliers: Rows) -> Floats:
-        """Return the distances (m,) of the photos at some positions, lowered for the verified ones."""
+        """Return the distances (m,) of the photos at some positions, lowered by the greatest inliers of each column."""
         if not len(verified):
             return distances
         places, lowered = np.searchsorted(positions, verified), distances.copy()
-        lowered[places] = np.minimum(self.form.verifier.fused(distances[places], inliers), distances[places])
+        fused = self.form.verifier.fused(distances[places], inliers.max(axis=0))
+        lowered[places] = np.minimum(fused, distances[places])
         return lowered
 
     def nearest_photos(self, positions: Rows, distances: Floats, items: NDArray[np.int32]) -> Rows:
@@ -191,14 +205,3 @@ def most_votes(positions: Rows, scores: Floats, count: int) -> tuple[Rows, Float
         positions, scores = positions[some], scores[some]
     order = np.lexsort((positions, -scores))[:count]
     return positions[order], scores[order]
-
-
-def check_features(features: Sequence[bytes] | None, count: int) -> Sequence[bytes]:
-    """Return the features of n queries; raise InvalidParameter if they are missing."""
-    if features is None or len(features) != count:
-        raise InvalidParameter(
-            "features",
-            f"have one entry per vector ({count}), because this distance form verifies photos",
-            None if features is None else len(features),
-        )
-    return features

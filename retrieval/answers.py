@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +43,16 @@ class Answers:
     review: float  # largest p-value of the items for review
 
     def answer(
-        self, made: Embeddings, neighbours: Sequence[Neighbour], served: Served, *, features: bytes | None = None
+        self,
+        made: Embeddings,
+        neighbours: Sequence[Neighbour],
+        served: Served,
+        *,
+        features: Mapping[int, bytes] | None = None,
     ) -> SearchResult:
         """Return the result for one query with vector (1, d), given its neighbours in a gallery version.
 
-        `features` are those of the query, if the bundle verifies matches.
+        `features` are those of the query's photos by their number, if the bundle verifies matches.
         """
         certainty, point = float(made.certainties[0]), served.point
         sure = certainty >= point.min_certainty

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +32,7 @@ class VerifiedPhoto:
     item_id: str
     photo_id: str
     inliers: int  # number of places; 0 if there are too few to count
+    query_photo: int  # number of the query's photo, from 1: the one that agrees most
     query: Places
     photo: Places
 
@@ -58,11 +59,12 @@ def explanation_of(
 
 
 def verified_photos(
-    bundle: Bundle, gallery: GalleryProtocol, features: bytes | None, neighbours: Sequence[Neighbour]
+    bundle: Bundle, gallery: GalleryProtocol, features: Mapping[int, bytes] | None, neighbours: Sequence[Neighbour]
 ) -> list[dict[str, Any]] | None:
-    """Return the places where a query with these features agrees with the photos of its nearest items.
+    """Return the places where a query agrees with the photos of its nearest items.
 
-    Photos that were removed meanwhile are left out. None if the bundle does not verify matches.
+    `features` are those of the query's photos by their number. Gallery photos that were removed meanwhile are left
+    out. None if the bundle does not verify matches.
     """
     if bundle.verifier is None or features is None:
         return None
@@ -70,9 +72,11 @@ def verified_photos(
     for neighbour in neighbours[:MOST_VERIFIED]:
         stored = gallery.features_of(neighbour.photo_id)
         if stored is not None:
-            points = bundle.verifier.matches(features, stored)
+            matches = {number: bundle.verifier.matches(photo, stored) for number, photo in features.items()}
+            best = max(matches, key=lambda number: (len(matches[number]), -number))
+            points = matches[best]
             places = _places(points.query), _places(points.photo)
-            found.append(VerifiedPhoto(neighbour.item_id, neighbour.photo_id, len(points), *places).to_dict())
+            found.append(VerifiedPhoto(neighbour.item_id, neighbour.photo_id, len(points), best, *places).to_dict())
     return found
 
 

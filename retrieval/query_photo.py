@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,3 +59,14 @@ class QueryPhoto:
     def appearance(self) -> Appearance:
         """The statistics of the pixels."""
         return Appearance.of(self.pixels)
+
+
+def different_photos(vectors: NDArray[np.float32], photos: Sequence[QueryPhoto]) -> list[int]:
+    """Return the rows of photos with different vectors (n, d), ascending.
+
+    Of photos with the same vector, the one with the smallest features is chosen, so that their order has no effect.
+    """
+    chosen: dict[bytes, int] = {}
+    for row in sorted(range(len(photos)), key=lambda row: photos[row].features or b""):
+        chosen.setdefault(vectors[row].tobytes(), row)
+    return sorted(chosen.values())

@@ -16,13 +16,12 @@ from index.location import open_gallery
 from index.neighbours import Neighbour
 from index.photo_groups import mean_vectors
 from index.protocol import GalleryProtocol
-from index.verified import VerifiedDistance
+from index.verified import Features, VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.forecast import FpirForecast, fpir_forecast
-from retrieval.threshold.several_photos import check_several
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
@@ -30,7 +29,7 @@ from .compatibility import require_match
 from .errors import GalleryError, ImageRefused
 from .gallery_points import GalleryPoints, measured_photos
 from .images import Source
-from .query_photo import QueryPhoto
+from .query_photo import QueryPhoto, different_photos
 from .result import REVIEW_P, SearchResult
 from .served import Served
 from .timed_verifier import TimedVerifier
@@ -157,15 +156,11 @@ class Retriever:
         embedded = time.perf_counter()
         served, found = self._neighbours(made.vectors, top_k, where, features=[photo.features or b"" for photo in read])
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
-        if self._timer is not None:
-            described, verified = sum(photo.seconds for photo in read), self._timer.take()
-            stages |= {"decode": stages["decode"] - described, "describe": described}
-            stages |= {"search": stages["search"] - verified, "verify": verified}
-        shares = {name: round(1e3 * seconds / len(read), 3) for name, seconds in stages.items()}
+        shares = self._timings_ms(stages, read, queries=len(read))
         each = (Embeddings(made.vectors[[row]], made.certainties[[row]]) for row in range(len(found)))
         answers = Answers(self.bundle, self.gallery, where, explain, review)
         results = (
-            answers.answer(query, neighbours, served, features=photo.features)
+            answers.answer(query, neighbours, served, features={1: photo.features or b""})
             for query, photo, neighbours in zip(each, read, found, strict=True)
         )
         return [
@@ -186,7 +181,8 @@ class Retriever:
     ) -> SearchResult:
         """Search with 2 to 8 different photos of the same item and return one result.
 
-        The query is the mean of the photos' vectors. Its threshold is the one that `retrieval calibrate
+        The query is the mean of the photos' vectors. If the bundle verifies matches, each photo is compared with the
+        gallery, and the greatest number of inliers counts. The threshold is the one that `retrieval calibrate
         --photos-per-query` set for this number of photos. Without one, the threshold of fewer photos is used: the
         status is then "extrapolated", the FPIR was not measured, and there are no p-values. Photos with the same
         vector count once. The other arguments are those of `search`.
@@ -196,23 +192,36 @@ class Retriever:
         ImageRefused
             If a photo cannot be used.
         InvalidParameter
-            If an argument is invalid, or the bundle verifies matches.
+            If an argument is invalid.
         """
         self._check_open()
         check_photos(images)
-        check_several(self.bundle)
         check_arguments(images, top_k=top_k, where=where, review=review)
         started = time.perf_counter()
-        pixels = np.stack([QueryPhoto.of_several(self.embedder, *each).pixels for each in enumerate(images, 1)])
+        read = [QueryPhoto.of_several(self.embedder, *each) for each in enumerate(images, 1)]
         decoded = time.perf_counter()
-        made = self.embedder.embed_pixels(pixels)
+        made = self.embedder.embed_pixels(np.stack([photo.pixels for photo in read]))
         embedded = time.perf_counter()
-        different = np.unique(made.vectors, axis=0)
-        query = Embeddings(mean_vectors(different[None]), made.certainties.mean(keepdims=True))
-        served, (neighbours,) = self._neighbours(query.vectors, top_k, where, photos=len(different))
+        different = different_photos(made.vectors, read)
+        query = Embeddings(mean_vectors(made.vectors[None, different]), made.certainties.mean(keepdims=True))
+        described = {row + 1: read[row].features or b"" for row in different}
+        served, (neighbours,) = self._neighbours(
+            query.vectors, top_k, where, photos=len(different), features=[tuple(described.values())]
+        )
         stages = {"decode": decoded - started, "embed": embedded - decoded, "search": time.perf_counter() - embedded}
-        answer = Answers(self.bundle, self.gallery, where, explain, review).answer(query, neighbours, served)
-        return replace(answer, timings_ms={name: round(1e3 * seconds, 3) for name, seconds in stages.items()})
+        answers = Answers(self.bundle, self.gallery, where, explain, review)
+        answer = answers.answer(query, neighbours, served, features=described)
+        return replace(answer, timings_ms=self._timings_ms(stages, read))
+
+    def _timings_ms(
+        self, stages: dict[str, float], read: Sequence[QueryPhoto], *, queries: int = 1
+    ) -> dict[str, float]:
+        """Return the times of the stages per query in ms, with those of the verification on their own."""
+        if self._timer is not None:
+            described, verified = sum(photo.seconds for photo in read), self._timer.take()
+            stages = {**stages, "decode": stages["decode"] - described, "describe": described}
+            stages |= {"search": stages["search"] - verified, "verify": verified}
+        return {name: round(1e3 * seconds / queries, 3) for name, seconds in stages.items()}
 
     def _check_open(self) -> None:
         if self._closed:
@@ -225,7 +234,7 @@ class Retriever:
         where: str | None,
         *,
         photos: int = 1,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> tuple[Served, list[list[Neighbour]]]:
         """Search with the vectors (n, d) of queries of some photos; return their operating point and the items."""
         points: list[dict[int, OperatingPoint]] = []

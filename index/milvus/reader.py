@@ -19,7 +19,7 @@ from index.errors import GalleryError, InvalidParameter
 from index.filters import parse_where, to_milvus
 from index.neighbours import Neighbour
 from index.snapshot import Within
-from index.verified import VerifiedDistance
+from index.verified import Features, VerifiedDistance
 
 from .collection import Collection
 from .contents import Contents
@@ -136,7 +136,7 @@ class MilvusReader:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: float | None = None,
-        features: Sequence[bytes] | None = None,
+        features: Sequence[Features] | None = None,
     ) -> list[list[Neighbour]]:
         """Return the k nearest items for each of the vectors (n, d), by their nearest photo; see `Reader.search`."""
         return self.search_version(
@@ -151,7 +151,7 @@ class MilvusReader:
         where: str | None = None,
         distance_form: DistanceForm = PLAIN,
         within: Within = None,
-        features: Sequence[bytes] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
+        features: Sequence[Features] | None = None,  # noqa: ARG002 (a gallery on Milvus keeps none to compare with)
     ) -> tuple[int, list[list[Neighbour]]]:
         """Search as `search` does, and also return the version; raise GalleryError for a verified distance form."""
         if isinstance(distance_form, VerifiedDistance):

@@ -43,6 +43,7 @@ class VerifiedPhoto:
     inliers: int  # number of places; 0 if there are too few to count
     query: tuple[tuple[float, ...], ...]
     photo: tuple[tuple[float, ...], ...]
+    query_photo: int = 1  # number of the query's photo, from 1; of several, the one that agrees most
 
 
 @dataclass(frozen=True)

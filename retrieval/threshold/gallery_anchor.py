@@ -24,7 +24,6 @@ from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .labelled_queries import QUERIES, by_source, pack_queries, read_queries
 from .query_shift import Shift, gallery_shift
-from .several_photos import check_several
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -108,8 +107,6 @@ class GalleryAnchor:
 
         Queries have `photos_per_query` photos each.
         """
-        if photos_per_query > 1:
-            check_several(self.bundle)
         queries = read_queries(gallery, self.bundle.features_key) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted

@@ -11,6 +11,7 @@ import numpy as np
 from index.arrays import load_arrays
 from index.drawable import Drawable
 from index.draws import Probes
+from index.verified import photos_of
 from retrieval.bundle.photo_features import pack_features, unpack_features
 
 from .drawn_distances import LABELLED, UNKNOWN
@@ -44,7 +45,8 @@ def pack_queries(probes: Probes, features_key: str) -> bytes:
     file = io.BytesIO()
     arrays: dict[str, Any] = {"ids": np.array(probes.ids, dtype=str), "items": np.array(probes.items, dtype=str)}
     if features_key:
-        packed = pack_features(dict(zip(probes.ids, probes.features, strict=True)))
+        alone = [photos_of(features)[0] for features in probes.features]  # queries of one photo
+        packed = pack_features(dict(zip(probes.ids, alone, strict=True)))
         arrays |= {FEATURES: np.frombuffer(packed, dtype=np.uint8), FEATURES_KEY: np.array(features_key)}
     np.savez(file, vectors=probes.vectors, **arrays)
     return file.getvalue()

@@ -1,7 +1,8 @@
 """Operating points of queries of several photos.
 
-A query of several photos of the same item is searched with the mean of their vectors. It comes closer to the items of a
-gallery than a single photo does, so it needs a threshold of its own, set by draws of as many photos.
+A query of several photos of the same item is searched with the mean of their vectors. With a verified distance form,
+each photo is verified, and the greatest number of inliers counts. Such a query comes closer to the items of a gallery
+than a single photo does, so it needs a threshold of its own, set by draws of as many photos.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from typing import TYPE_CHECKING
 from index.contents import POINT
 from index.drawable import Drawable
 from index.draws import Probes
-from index.verified import VerifiedDistance
 from retrieval.arguments import MOST_QUERY_PHOTOS
-from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import stored_points
 from retrieval.errors import InvalidParameter
 
@@ -22,17 +21,6 @@ from .drawn_distances import GalleryRates
 
 if TYPE_CHECKING:
     from .gallery_anchor import Anchored, GalleryAnchor
-
-
-def check_several(bundle: Bundle) -> None:
-    """Raise InvalidParameter if a bundle verifies matches: queries of several photos cannot be verified."""
-    if isinstance(bundle.distance_form, VerifiedDistance):
-        raise InvalidParameter(
-            "images",
-            "be one photo per query with a bundle that verifies matches by local features",
-            bundle.path.name,
-            remedy="Search with each photo, or export a bundle with --verify off",
-        )
 
 
 def check_counts(counts: Collection[int]) -> tuple[int, ...]:

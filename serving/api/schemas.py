@@ -92,7 +92,10 @@ class VerifiedOut(BaseModel):
     item_id: str
     photo_id: str
     inliers: int = Field(description="Number of places; 0 if there are too few to count.")
-    query: list[tuple[float, float]] = Field(description="Places in the photo that was sent.")
+    query_photo: int = Field(
+        default=1, description="Number of the photo that was sent, from 1; of several, the one that agrees most."
+    )
+    query: list[tuple[float, float]] = Field(description="Places in this photo.")
     photo: list[tuple[float, float]] = Field(description="The same places in the gallery photo.")
 
 

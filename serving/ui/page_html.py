@@ -15,7 +15,7 @@ from retrieval.retriever import Retriever
 
 from .page_links import thumbnail_url
 from .several_html import several_html
-from .verified_html import AskedPhoto, verified_html
+from .verified_html import AskedPhotos, verified_html
 
 REVIEWED = 6  # largest number of candidates for review that are shown
 NO_MATCH = "No confident match"
@@ -93,7 +93,7 @@ def shown_items(result: SearchResult) -> tuple[Match, ...]:
     return result.review[:REVIEWED] or (result.nearest,)
 
 
-def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
+def answer_html(result: SearchResult, asked: AskedPhotos | None = None) -> str:
     """Return the answer to a query: the match, or the closest items without a claim about the catalogue."""
     shown = shown_items(result)
     if not shown:
@@ -106,7 +106,7 @@ def answer_html(result: SearchResult, asked: AskedPhoto | None = None) -> str:
         return f'<div class="r-cards">{picked}</div>'
 
     count = len(result.matches)
-    several = "" if asked is None else several_html(result, asked.photos)
+    several = "" if asked is None else several_html(result, len(asked.tokens))
     if result.threshold is None:
         return banner("none", "The closest items", NO_THRESHOLD) + several + cards(0, len(shown))
     if not count:

@@ -19,7 +19,7 @@ from serving.service import Service
 from .page_events import EVENT, SessionAnswer
 from .page_html import WAITING, answer_html, banner, shown_items
 from .uploads import Uploads
-from .verified_html import AskedPhoto
+from .verified_html import AskedPhotos
 
 TOP_K = 12
 WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched region, in percent
@@ -62,13 +62,12 @@ class PageSearch:
                 return replace(found, html=refusal + found.html)
             title = "These photos cannot be searched" if several else "This photo cannot be searched"
             return Found(banner("refused", title, str(error)))
-        html = answer_html(result, AskedPhoto(token, tuple(box), photos=1 + len(added)))
-        takes_more = self._service.retriever.bundle.verifier is None  # which compares one photo with another
+        html = answer_html(result, AskedPhotos([token, *added], tuple(box)))
         if result.nearest is None or result.decision == RANKED:
-            return Found(html, takes_more=takes_more)
+            return Found(html, takes_more=True)
         items = tuple(match.item_id for match in shown_items(result))
         answer = SessionAnswer(event.request_id, items, items[0] if result.matches else "")
-        return Found(html, answer, takes_more)
+        return Found(html, answer, takes_more=True)
 
     async def _result(self, token: str, box: Sequence[float], added: Sequence[str]) -> SearchResult:
         event, service = EVENT.get(), self._service
@@ -76,11 +75,11 @@ class PageSearch:
         photo: Source = image
         if tuple(box) != WHOLE_PHOTO:
             photo, _ = await service.pool.run(partial(_part_of, image, box))
+        explain = service.retriever.bundle.verifier is not None  # to draw the places that agree
         if others:
             return await service.search_photos(
-                [photo, *others], top_k=TOP_K, any_review=True, request_id=event.request_id
+                [photo, *others], top_k=TOP_K, any_review=True, explain=explain, request_id=event.request_id
             )
-        explain = service.retriever.bundle.verifier is not None  # to draw the places that agree
         return await service.search(photo, top_k=TOP_K, any_review=True, explain=explain, request_id=event.request_id)
 
 

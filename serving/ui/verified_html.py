@@ -15,30 +15,30 @@ WHOLE = (0.0, 100.0, 0.0, 100.0)  # left, right, top, bottom of the searched par
 
 
 @dataclass(frozen=True)
-class AskedPhoto:
-    """The visitor's photo, the part of it that was searched, and the number of photos of the query."""
+class AskedPhotos:
+    """The photos of a visitor's query, and the part of the first one that was searched."""
 
-    token: str
+    tokens: Sequence[str]
     part: Sequence[float] = WHOLE
-    photos: int = 1
 
-    def places(self, places: Sequence[Place]) -> list[Place]:
-        """Return places of the part as places of the whole photo."""
-        left, right, top, bottom = (side / 100 for side in self.part)
+    def places(self, places: Sequence[Place], number: int) -> list[Place]:
+        """Return places of the searched part of a photo, numbered from 1, as places of the whole photo."""
+        left, right, top, bottom = (side / 100 for side in (self.part if number == 1 else WHOLE))
         return [(left + x * (right - left), top + y * (bottom - top)) for x, y in places]
 
 
-def verified_html(result: SearchResult, asked: AskedPhoto, title: str) -> str:
+def verified_html(result: SearchResult, asked: AskedPhotos, title: str) -> str:
     """Return both pictures with the places that agree; "" unless the first match was verified by its details."""
     verified = (result.explanation or {}).get("verified") or []
     first = result.matches[0] if result.matches else None
     found = next((photo for photo in verified if first is not None and photo["photo_id"] == first.photo_id), None)
     if found is None or not found["inliers"]:
         return ""
-    count, name = found["inliers"], html.escape(title)
-    words = f"{count} details of your photo are at the same places in the picture of {name}."
+    count, number, name = found["inliers"], found["query_photo"], html.escape(title)
+    photo = "Your photo" if len(asked.tokens) == 1 else f"Your photo {number}"
+    words = f"{count} details of {photo[:1].lower()}{photo[1:]} are at the same places in the picture of {name}."
     pictures = (
-        (photo_url(asked.token), "Your photo", asked.places(found["query"])),
+        (photo_url(asked.tokens[number - 1]), photo, asked.places(found["query"], number)),
         (thumbnail_url(found["photo_id"]), title, found["photo"]),
     )
     shown = "".join(

@@ -16,7 +16,8 @@ from index.draws import NOBODY, Drawer, Draws, Probes
 from index.errors import GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws, update_draws
-from index.verified import VerifiedDistance
+from index.photo_groups import mean_vectors
+from index.verified import Features, VerifiedDistance
 
 from .fake_verifier import FakeVerifier, fill, pack, some_features, verified_gallery
 from .test_verified_search import Lifted
@@ -77,21 +78,57 @@ def test_a_draw_is_a_search_of_a_gallery_without_its_item(
         assert 10 < finite < 37
 
 
+@pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(3, 1, 8, 0.5)])
+def test_a_draw_of_several_photos_is_a_search_of_a_gallery_without_its_item(
+    tmp_path: Path, verifier: FakeVerifier
+) -> None:
+    form = VerifiedDistance(Lifted(), verifier)
+    with verified_gallery(tmp_path / "g") as gallery:
+        probes = probes_of(24, 8, 6).grouped(3)
+        assert [len(some) for some in probes.features] == [3] * 6
+        made = drawer(gallery, form).own(None, excluded=NONE, most=12, photos_per_query=2)
+        asked = drawer(gallery, form).probes(None, probes, numbers=numbers(gallery, probes))
+        photos = {photo.photo_id: photo for some in gallery.walk(100, features=True) for photo in some}
+        of_seq = {int(seq): gallery.snapshot().photo(place)[0] for place, seq in enumerate(gallery.snapshot().seqs)}
+        verified = 0
+        for draws in (made, asked):
+            for row, name in enumerate(draws.ids.tolist()):
+                if draws is made:
+                    group = [photos[of_seq[seq]] for seq in draws.seqs[row].tolist()]
+                    vector = mean_vectors(np.array([[photo.vector for photo in group]]))
+                    features: Features = tuple(photo.features or b"" for photo in group)
+                    own_photos = " and ".join(f"not name = '{photo.photo_id}'" for photo in group)
+                else:
+                    place = list(probes.ids).index(name)
+                    vector, features = probes.vectors[[place]], probes.features[place]
+                    own_photos = "not name = 'none'"
+                options: dict[str, Any] = {"distance_form": form, "features": [features]}
+                ((best,),) = gallery.search(vector, 1, where=f"not item = '{draws.items[row]}'", **options)
+                assert (best.item_id, best.distance) == (draws.nearest_items[row], draws.distances[row])
+                (hits,) = gallery.search(vector, 1000, where=own_photos, **options)
+                found = {hit.item_id: hit.distance for hit in hits}
+                assert found.get(str(draws.items[row]), np.inf) == draws.own[row]
+                (plain,) = gallery.search(vector, 1, where=f"not item = '{draws.items[row]}'", distance_form=form.base)
+                verified += best.distance < plain[0].distance
+        assert verified > 0
+
+
 @pytest.mark.parametrize("kind", [FLAT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FP16, IVF))])
 @pytest.mark.parametrize(
-    "verifier",
+    ("verifier", "photos"),
     [
-        FakeVerifier(),
-        FakeVerifier(1, 1, 0),
-        FakeVerifier(3, 1, 8, 0.5),
-        pytest.param(FakeVerifier(60, 3, 2), marks=pytest.mark.slow),
+        (FakeVerifier(), 1),
+        (FakeVerifier(1, 1, 0), 1),
+        (FakeVerifier(3, 1, 8, 0.5), 1),
+        (FakeVerifier(3, 1, 2, 0.5), 2),
+        pytest.param(FakeVerifier(60, 3, 2), 1, marks=pytest.mark.slow),
     ],
-    ids=["usual", "one", "votes", "all"],
+    ids=["usual", "one", "votes", "two photos", "all"],
 )
-def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVerifier) -> None:
+def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVerifier, photos: int) -> None:
     form = VerifiedDistance(Lifted(), verifier)
     generator = np.random.default_rng(3)
-    probes, saved = probes_of(16, 8, 45), 0
+    probes, saved = probes_of(16 * photos, 8, 45 // photos).grouped(photos), 0
     with verified_gallery(tmp_path / "g", 90, 30) as gallery:
         gallery.rebuild(kind=kind, probe=Probe(np.inf, form), min_recall=0.9, threads=1)
         own, others = Draws.none(), Draws.none()
@@ -124,10 +161,10 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVeri
             excluded = np.array(sorted(gallery._store.item_numbers(["i4"]).values()), dtype=np.int32)
             now, placed = drawer(gallery, form), numbers(gallery, probes)
             verifier.compared = 0
-            own = now.own(own, excluded=excluded, most=20)
+            own = now.own(own, excluded=excluded, most=20, photos_per_query=photos)
             others = now.probes(others, probes, numbers=placed)
             updated, verifier.compared = verifier.compared, 0
-            same(own, now.own(None, excluded=excluded, most=20))
+            same(own, now.own(None, excluded=excluded, most=20, photos_per_query=photos))
             same(others, now.probes(None, probes, numbers=placed))
             saved += updated < verifier.compared
             same(Draws.of_arrays(own.arrays()), own)
@@ -236,11 +273,13 @@ def test_items_with_the_same_file_are_left_out(tmp_path: Path) -> None:
         assert again.nearest_items[again.ids.tolist().index("a0")] == "b"
 
 
-def test_a_query_of_several_photos_cannot_be_verified(tmp_path: Path) -> None:
-    form = VerifiedDistance(PLAIN, FakeVerifier())
-    refused = pytest.raises(InvalidParameter, match="photos_per_query must be 1")
-    with verified_gallery(tmp_path / "g") as gallery, refused:
-        drawer(gallery, form).own(None, excluded=NONE, photos_per_query=2)
+def test_draws_of_older_galleries_are_read(tmp_path: Path) -> None:
+    """Their shortlists have no axis for the photos of a query."""
+    with verified_gallery(tmp_path / "g") as gallery:
+        made = drawer(gallery, VerifiedDistance(PLAIN, FakeVerifier())).own(None, excluded=NONE)
+    arrays = made.arrays()
+    older = {**arrays, "least_votes": arrays["least_votes"][:, 0], "inliers": arrays["inliers"][..., 0]}
+    same(Draws.of_arrays(older), made)
 
 
 def test_fewer_draws_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from index.distance import PLAIN, DistanceForm, plain_distance
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.location import open_or_create
-from index.verified import VerifiedDistance, base_form
+from index.verified import Features, VerifiedDistance, base_form
 
 from .fake_verifier import WORDS, FakeVerifier, fill, pack, points_of, some_features, verified_gallery
 from .vectors import DIM, unit
@@ -34,7 +34,7 @@ class Lifted:
 
 
 def slow(
-    gallery: Gallery, form: VerifiedDistance, vector: np.ndarray, features: bytes, k: int, brand: str = "ab"
+    gallery: Gallery, form: VerifiedDistance, vector: np.ndarray, features: Features, k: int, brand: str = "ab"
 ) -> list[tuple[str, str, float]]:
     """Return item, photo and distance of the nearest items, by the definition."""
     verifier, weights = form.verifier, form.verifier.weights.astype(np.float64)
@@ -44,18 +44,18 @@ def slow(
     base = form.transform(plain_distance(vector[None], stored) ** 2, np.repeat(own, len(stored)), around)
     order = np.argsort(base, kind="stable").tolist()
     nearest = list(dict.fromkeys(photos[i].item_id for i in order))[: verifier.items]
-    chosen = {i for item in nearest for i in [i for i in order if photos[i].item_id == item][: verifier.photos]}
-    asked, scores = set((points_of(features) % WORDS).tolist()), []
-    for photo in photos:
-        words = set((points_of(photo.features or b"") % WORDS).tolist())
-        norm = np.sqrt(sum(weights[word] for word in words))
-        scores.append(sum(weights[word] for word in words & asked) / norm if norm else 0.0)
-    best = sorted((i for i in range(len(photos)) if scores[i] > 0), key=lambda i: -round(scores[i], 9))
-    chosen |= set(best[: verifier.voted])
+    near = {i for item in nearest for i in [i for i in order if photos[i].item_id == item][: verifier.photos]}
     distances = base.copy()
-    for i in chosen:
-        inliers = verifier.inliers(features, [photos[i].features or b""])
-        distances[i] = verifier.fused(base[i : i + 1], inliers)[0]
+    for asked in features if isinstance(features, tuple) else (features,):
+        asked_words, scores = set((points_of(asked) % WORDS).tolist()), []
+        for photo in photos:
+            words = set((points_of(photo.features or b"") % WORDS).tolist())
+            norm = np.sqrt(sum(weights[word] for word in words))
+            scores.append(sum(weights[word] for word in words & asked_words) / norm if norm else 0.0)
+        best = sorted((i for i in range(len(photos)) if scores[i] > 0), key=lambda i: -round(scores[i], 9))
+        for i in near | set(best[: verifier.voted]):
+            inliers = verifier.inliers(asked, [photos[i].features or b""])
+            distances[i] = min(distances[i], verifier.fused(base[i : i + 1], inliers)[0])
     found: dict[str, tuple[str, str, float]] = {}
     for i in np.argsort(distances, kind="stable").tolist():
         found.setdefault(photos[i].item_id, (photos[i].item_id, photos[i].photo_id, float(distances[i])))
@@ -84,6 +84,44 @@ def test_as_the_slow_version(tmp_path: Path, base: DistanceForm, verifier: FakeV
             (one,) = searched(gallery, form, 6, 1, k, where=f"brand = '{brand}'")
             wanted = slow(gallery, form, unit(1, 6)[0], some_features(1, 6)[0], k, brand)
             assert [hit[:2] for hit in one] == [hit[:2] for hit in wanted]
+
+
+@pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(2, 1, 9, 0.5)])
+def test_a_query_of_several_photos_as_the_slow_version(tmp_path: Path, verifier: FakeVerifier) -> None:
+    """Each photo has its own votes, in any order, and a photo that is given twice changes nothing."""
+    form = VerifiedDistance(Lifted(), verifier)
+    vectors, pool = unit(12, 5), some_features(36, 5)
+    features: list[Features] = [tuple(pool[start : start + 1 + start % 3]) for start in range(12)]
+    with verified_gallery(tmp_path / "g") as gallery:
+        found = [
+            [(hit.item_id, hit.photo_id, hit.distance) for hit in best]
+            for best in gallery.search(vectors, 5, distance_form=form, features=features)
+        ]
+        for best, vector, some in zip(found, vectors, features, strict=True):
+            expected = slow(gallery, form, vector, some, 5)
+            assert [hit[:2] for hit in best] == [hit[:2] for hit in expected]
+            np.testing.assert_allclose([hit[2] for hit in best], [hit[2] for hit in expected], rtol=1e-12)
+        turned = [(*photos[::-1], photos[0]) for photos in features]
+        again = gallery.search(vectors, 5, distance_form=form, features=turned)
+        assert [[(hit.item_id, hit.photo_id, hit.distance) for hit in best] for best in again] == found
+        with pytest.raises(InvalidParameter, match="features must have one entry per vector"):
+            gallery.search(vectors[:1], 5, distance_form=form, features=[()])
+
+
+def test_another_photo_only_adds_evidence(tmp_path: Path) -> None:
+    form = VerifiedDistance(PLAIN, FakeVerifier())
+    vectors, one, more = unit(20, 5), some_features(20, 5), some_features(20, 6)
+    with verified_gallery(tmp_path / "g") as gallery:
+        alone, together = (
+            gallery.search(vectors, 40, distance_form=form, features=features)
+            for features in (one, list(zip(one, more, strict=True)))
+        )
+    lower = 0
+    for before, after in zip(alone, together, strict=True):
+        distances = {hit.item_id: hit.distance for hit in after}
+        assert all(distances[hit.item_id] <= hit.distance for hit in before)
+        lower += sum(distances[hit.item_id] < hit.distance for hit in before)
+    assert lower > 5
 
 
 @pytest.mark.parametrize("kind", ["flat", "fp16", "ivf"])

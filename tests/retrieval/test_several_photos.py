@@ -15,7 +15,6 @@ from index.distance import plain_distance
 from index.gallery import Gallery
 from index.kept_draws import KeptDraws, draws_name
 from index.photo_groups import mean_vectors
-from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
@@ -141,17 +140,6 @@ def test_queries_that_make_no_sense_are_refused(bundle: Bundle, shop: Path) -> N
             retriever.search_photos(images, top_k=0)
     with Gallery.open(shop) as gallery, pytest.raises(InvalidParameter, match="photos_per_query must be"):
         propose(bundle, gallery, photos_per_query=[9])
-
-
-def test_bundles_that_verify_matches_refuse_several_photos(bundle: Bundle, shop: Path) -> None:
-    verified = VerifiedDistance(bundle.base_form, None)  # type: ignore[arg-type]
-    with Retriever.open(bundle.path, shop) as retriever:
-        retriever.bundle.distance_form = verified
-        with pytest.raises(InvalidParameter, match="one photo per query"):
-            retriever.search_photos(photos_of(3, 8, 9))
-    bundle.distance_form = verified
-    with Gallery.open(shop) as gallery, pytest.raises(InvalidParameter, match="one photo per query"):
-        GalleryAnchor(bundle).draws(gallery, photos_per_query=2)
 
 
 def test_a_change_of_photos_updates_the_draws_of_every_number(bundle: Bundle, shop: Path, tmp_path: Path) -> None:

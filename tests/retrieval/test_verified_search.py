@@ -18,6 +18,7 @@ from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
+from retrieval.query_photo import QueryPhoto, different_photos
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
@@ -67,6 +68,54 @@ def test_timings_name_the_stages_of_verification(retriever: Retriever) -> None:
     assert timings.keys() == {"decode", "embed", "search", "describe", "verify"}
     assert all(value >= 0 for value in timings.values())
     assert timings["verify"] > 0
+
+
+def test_several_photos_are_verified_each(retriever: Retriever) -> None:
+    """The item comes as near as its best photo brings it, in any order; the explanation names that photo."""
+    blank = encode(Image.new("RGB", (SIDE, SIDE), (200, 200, 200)))
+    images = [blank, encode(draw_cover(3, 5)), encode(draw_cover(3, 6))]
+    result = retriever.search_photos(images, explain=True)
+    assert result.matches[0].item_id == "cover-03"
+    assert (result.photos, result.threshold_photos, result.threshold_status) == (3, 1, "extrapolated")
+    assert result.timings_ms.keys() == {"decode", "embed", "search", "describe", "verify"}
+    assert retriever.search_photos(images[::-1]) == replace(result, explanation=None)
+    assert result.explanation is not None
+    (first, *_), alone = result.explanation["verified"], []
+    for image in images[1:]:
+        explanation = retriever.search(image, explain=True).explanation
+        assert explanation is not None
+        alone.append({**explanation["verified"][0], "query_photo": images.index(image) + 1})
+    assert first in alone
+    assert first["inliers"] == max(photo["inliers"] for photo in alone)
+    assert retriever.search_photos([images[1], images[1]]) == retriever.search(images[1])
+
+
+def test_photos_of_one_vector_count_once_with_the_same_features_in_any_order() -> None:
+    vectors = np.array([[1, 0], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
+    photos = [QueryPhoto(np.zeros((1, 1, 3), np.uint8), features) for features in (b"c", b"b", b"a", b"a")]
+    assert different_photos(vectors, photos) == [1, 2]
+    turned = different_photos(vectors[::-1], photos[::-1])
+    assert [photos[3 - row].features for row in turned] == [b"a", b"b"]
+
+
+def test_a_gallery_gets_a_threshold_for_several_photos(shop: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shop / "bundle")
+    copytree(shop / "gallery", tmp_path / "gallery")
+    labelled = read_catalogue(write_covers(tmp_path / "labelled", items=ITEMS, photos=range(7, 9)))
+    with Gallery.open(tmp_path / "gallery") as gallery:
+        proposal = propose(bundle, gallery, photos=labelled, photos_per_query=[2])
+        proposal.write(gallery)
+        drawn = proposal.several[2].draws.sources
+        assert drawn[OWN].seqs.shape == (24, 2)
+        asked = drawn["labelled"]
+        assert len(asked) == 24
+        assert float((asked.own < asked.distances).mean()) > 0.9
+    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
+        found = retriever.search_photos([encode(draw_cover(3, 5)), encode(draw_cover(3, 6))])
+        unknown = retriever.search_photos([encode(draw_cover(203, 5)), encode(draw_cover(203, 6))])
+    assert (found.threshold_status, found.threshold_photos, found.matches[0].item_id) == ("estimated", 2, "cover-03")
+    assert found.matches[0].p_value is not None
+    assert unknown.decision == "no_match"
 
 
 def test_a_batch_has_the_answers_of_single_searches(retriever: Retriever) -> None:
