@@ -34,6 +34,7 @@ demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
 sync             a table of 100,000 photos compared with its gallery, and changes of it
 indexing         `retrieval index` compared with a bare loop
+bulk_search      `retrieval search` with many photos compared with indexing them
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
 
 `tables` prints and stores tables; page_screenshot takes the screenshot for the README.

@@ -34,6 +34,25 @@ def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
     return photos
 
 
+def all_photos(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
+    """Return the photos anywhere below a folder in path order, without items; names that start with a dot are ignored.
+
+    Raise DataError if the folder cannot be read. Links to folders are not followed.
+    """
+
+    def failed(error: OSError) -> None:
+        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+    photos: list[Photo] = []
+    for place, folders, files in os.walk(folder, onerror=failed):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            if not name.startswith(".") and Path(name).suffix.lower() in suffixes:
+                path = Path(place, name)
+                photos.append(Photo(path.relative_to(folder).as_posix(), path, ""))
+    return sorted(photos, key=lambda photo: photo.photo_id)
+
+
 def describe_folders(photos: Sequence[Photo]) -> str:
     """Describe the item folders: "one folder per item", "folders two levels deep"."""
     if all(photo.photo_id == photo.item_id for photo in photos):

@@ -20,6 +20,32 @@ ROLES = frozenset(("", "gallery", "query"))
 REPEATING = 100_000  # number of distinct texts cached for reuse
 
 
+@dataclass(frozen=True)
+class Labels:
+    """The column of a table that holds the items."""
+
+    columns: tuple[str, ...] = LABELS  # the first of these that the table has
+    may_be_empty: bool = False
+    may_be_missing: bool = False
+
+    def column(self, names: Sequence[str]) -> str | None:
+        """Return the column among the names of a table, None if there is none."""
+        return next((name for name in self.columns if name in names), None)
+
+    def missing(self, names: Sequence[str]) -> bool:
+        """Return whether a table lacks the column `path`, or a label that it needs."""
+        return "path" not in names or not (self.may_be_missing or self.column(names))
+
+    def __str__(self) -> str:
+        """Name the columns: "`item_id` or `label`"."""
+        return " or ".join(f"`{name}`" for name in self.columns)
+
+
+CATALOGUE = Labels()
+QUERIES = Labels(may_be_empty=True)  # a photo without an item shows an unknown one
+UNLABELLED = Labels(may_be_empty=True, may_be_missing=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Photo:
     """One image of one item; `metadata` holds the other columns of the catalogue."""
@@ -70,18 +96,19 @@ class UploadedPhoto(Photo):
 class PhotoMaker:
     """Construct photos from the rows of one file, sharing repeated values because catalogues have millions of rows."""
 
-    def __init__(self, catalogue: Path, columns: Sequence[str], label: str, unknown_items: bool = False) -> None:
+    def __init__(self, catalogue: Path, columns: Sequence[str], labels: Labels = CATALOGUE) -> None:
+        label = labels.column(columns)
         self._catalogue = catalogue
-        self._unknown_items = unknown_items  # whether the label may be empty
+        self._labels = labels
         self._folder = catalogue.parent
         self._label_name = label
         self._width = len(columns)
         place = {name: number for number, name in enumerate(columns)}
         none = self._width  # padding for rows without the optional columns
-        self._path, self._label = place["path"], place[label]
+        self._path, self._label = place["path"], none if label is None else place[label]
         self._photo_id, self._bbox, self._span = (place.get(name, none) for name in ("photo_id", "bbox", SPAN))
         self._optional = [place.get(name, none) for name in OPTIONAL]
-        known = {"path", "photo_id", "bbox", SPAN, label, *OPTIONAL}
+        known = {"path", "photo_id", "bbox", SPAN, *OPTIONAL, *([] if label is None else [label])}
         self._others = [(name, number) for name, number in place.items() if name and name not in known]
         self._texts: dict[str, str] = {}
         self._one_path: tuple[str, Path] = ("", self._folder)
@@ -92,7 +119,7 @@ class PhotoMaker:
         cells = [*row[: self._width], *[None] * (max(0, self._width - len(row)) + 1)]
         name, item = cells[self._path], cells[self._label]
         item = "" if item is None else item
-        if not name or (item == "" and not self._unknown_items):
+        if not name or (item == "" and not self._labels.may_be_empty):
             raise DataError(
                 f"{self._catalogue}, line {line}: path or {self._label_name} is empty",
                 remedy="Fill it in, or remove the line",

@@ -17,16 +17,16 @@ from retrieval.formats import SUFFIXES
 from retrieval.images import crop, open_image
 from retrieval.memory import no_collection
 
-from .folders import describe_folders, read_folder
+from .folders import all_photos, describe_folders, read_folder
 from .kinds import set_kinds
-from .photos import LABELS, Photo, PhotoMaker
+from .photos import CATALOGUE, Labels, Photo, PhotoMaker
 from .remote import is_url, read_remote_folder, remote
 from .shards import read_shard
-from .tables import columns_missing, no_columns, read_header
+from .tables import no_columns, read_header
 
 __all__ = ["CatalogueReport", "Photo", "check_catalogue", "describe_catalogue", "read_catalogue"]
 
-CSV = (".csv", ".tsv")
+CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def read_catalogue(
     *,
     columns: Mapping[str, str] | None = None,
     known: Mapping[str, str] | None = None,
-    unknown_items: bool = False,
+    labels: Labels = CATALOGUE,
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
@@ -63,10 +63,12 @@ def read_catalogue(
     `item_id` or `label`. It may have `photo_id`, `group`, `source`, `partition`, `role` (gallery or query), `bbox`
     ("left upper right lower") and any other columns, which become metadata. A CSV may use commas, semicolons, tabs or
     vertical bars as separators (`tables`). Its numbers, booleans and dates are recognized (`kinds`), unless `columns`
-    says what a column holds (text, number, boolean or date) or it is `known` from a gallery. With `unknown_items`, the
-    item of a line may be empty: the photo then has the item_id "".
+    says what a column holds (text, number, boolean or date) or it is `known` from a gallery.
+
+    `labels` may name another column for the items, and allow photos without one: they have the item_id "". Where a
+    table may lack the column, the photos of a folder may lie anywhere in it, and have no items.
     """
-    photos = read_remote_folder(str(path), SUFFIXES) if is_url(path) else _read_local(Path(path), unknown_items)
+    photos = read_remote_folder(str(path), SUFFIXES, labels) if is_url(path) else _read_local(Path(path), labels)
     if not photos:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
@@ -77,22 +79,27 @@ def read_catalogue(
     return photos
 
 
-def _read_local(path: Path, unknown_items: bool) -> list[Photo]:
-    if path.suffix.lower() == ".tar" or (path.is_dir() and any(path.glob("*.tar"))):
-        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path])
+def is_table(path: str | Path) -> bool:
+    """Return whether a path or an address names a table or a tar shard, by its suffix."""
+    name = str(path).partition("?")[0] if is_url(path) else str(path)
+    return Path(name).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, TAR)
+
+
+def _read_local(path: Path, labels: Labels) -> list[Photo]:
+    if path.suffix.lower() == TAR or (path.is_dir() and any(path.glob("*.tar"))):
+        photos = _read_shards(sorted(path.glob("*.tar")) if path.is_dir() else [path], labels)
     elif path.is_dir():
         files = _parquet_files(path)
-        photos = [photo for file in files for photo in _read_parquet(file, path, unknown_items)] or read_folder(
-            path, SUFFIXES
-        )
+        folder = all_photos if labels.may_be_missing else read_folder
+        photos = [photo for file in files for photo in _read_parquet(file, path, labels)] or folder(path, SUFFIXES)
     elif not path.exists():
         raise DataError(f"{path} does not exist", remedy="Name a folder, a table or tar shards of photos")
     elif path.suffix.lower() in CSV:
-        photos = _read_csv(path, unknown_items)
-    elif path.suffix.lower() in (".parquet", ".pq"):
-        photos = _read_parquet(path, path.parent, unknown_items)
-    elif path.suffix.lower() in (".jsonl", ".ndjson"):
-        photos = _read_json_lines(path, unknown_items)
+        photos = _read_csv(path, labels)
+    elif path.suffix.lower() in PARQUET:
+        photos = _read_parquet(path, path.parent, labels)
+    elif path.suffix.lower() in JSON_LINES:
+        photos = _read_json_lines(path, labels)
     else:
         raise DataError(f"{path} is not a folder, CSV, parquet, JSON-lines or tar file", remedy="Name one of these")
     return photos
@@ -143,12 +150,12 @@ def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> Catalo
     )
 
 
-def _read_csv(path: Path, unknown_items: bool) -> list[Photo]:
-    table = read_header(path)
-    return _photos(path, table.columns, table.rows(), unknown_items)
+def _read_csv(path: Path, labels: Labels) -> list[Photo]:
+    table = read_header(path, labels)
+    return _photos(path, table.columns, table.rows(), labels)
 
 
-def _read_parquet(path: Path, root: Path, unknown_items: bool) -> list[Photo]:
+def _read_parquet(path: Path, root: Path, labels: Labels) -> list[Photo]:
     """Return the photos of a parquet file, with the folders below `root` in the ids of photos inside of the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -160,18 +167,18 @@ def _read_parquet(path: Path, root: Path, unknown_items: bool) -> list[Photo]:
             if has_images(file.schema_arrow):
                 names, rows = embedded_rows(file, path)
                 above = path.parent.relative_to(root)
-                photos = [embedded(photo) for photo in _photos(path, names, rows, unknown_items)]
+                photos = [embedded(photo) for photo in _photos(path, names, rows, labels)]
                 return [replace(photo, photo_id=(above / photo.photo_id).as_posix()) for photo in photos]
             columns = file.schema_arrow.names
             blocks = (
                 zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
             )
-            return _photos(path, columns, (row for block in blocks for row in block), unknown_items)
+            return _photos(path, columns, (row for block in blocks for row in block), labels)
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path} is not a parquet file: {error}") from error
 
 
-def _read_json_lines(path: Path, unknown_items: bool) -> list[Photo]:
+def _read_json_lines(path: Path, labels: Labels) -> list[Photo]:
     columns: dict[str, int] = {}
     rows: list[list[Any]] = []
     number = 0
@@ -187,15 +194,15 @@ def _read_json_lines(path: Path, unknown_items: bool) -> list[Photo]:
                     rows.append(_in_columns(row, columns))
     except ValueError as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error
-    return _photos(path, list(columns), rows, unknown_items)
+    return _photos(path, list(columns), rows, labels)
 
 
-def _read_shards(paths: Sequence[Path]) -> list[Photo]:
+def _read_shards(paths: Sequence[Path], labels: Labels) -> list[Photo]:
     photos = []
     for path in paths:
         columns: dict[str, int] = {}
         rows = [_in_columns(row, columns) for row in read_shard(path, SUFFIXES)]
-        photos += _photos(path, list(columns), rows) if rows else []
+        photos += _photos(path, list(columns), rows, labels) if rows else []
     return photos
 
 
@@ -207,11 +214,11 @@ def _in_columns(row: Mapping[str, Any], columns: dict[str, int]) -> list[Any]:
 
 
 def _photos(
-    path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]], unknown_items: bool = False
+    path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]], labels: Labels = CATALOGUE
 ) -> list[Photo]:
-    if columns_missing(columns):
-        raise no_columns(path, columns)
-    maker = PhotoMaker(path, columns, next(name for name in LABELS if name in columns), unknown_items)
+    if labels.missing(columns):
+        raise no_columns(path, columns, labels)
+    maker = PhotoMaker(path, columns, labels)
     place = list(columns).index("path")
     with no_collection():
         return [_placed(maker.photo(number, row), row[place]) for number, row in enumerate(rows, start=2)]

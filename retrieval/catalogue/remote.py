@@ -20,7 +20,7 @@ from pyarrow import fs
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.images import MAX_BYTES
 
-from .photos import Photo
+from .photos import CATALOGUE, Labels, Photo
 from .web import fetch, shown
 
 AZURE = ("abfs", "abfss")
@@ -35,6 +35,11 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and bool(separator) and scheme.lower() in (*WEB, *STORES)
 
 
+def is_web(place: object) -> bool:
+    """Return whether a text is an address on the web, rather than on a store."""
+    return is_url(place) and str(place).lower().startswith(WEB)
+
+
 @dataclass(frozen=True, slots=True)
 class RemotePhoto(Photo):
     """A photo at an address."""
@@ -44,7 +49,7 @@ class RemotePhoto(Photo):
 
     def read(self) -> bytes:
         """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
-        if self.url.lower().startswith(WEB):
+        if is_web(self.url):
             return fetch(self.url, limit=MAX_BYTES + 1)
         try:
             system, path = _store(self.url)
@@ -64,8 +69,11 @@ def remote(photo: Photo, url: str) -> RemotePhoto:
     return RemotePhoto(**values, url=url)
 
 
-def read_remote_folder(url: str, suffixes: frozenset[str]) -> list[Photo]:
-    """Return the photos below a folder of a store, as `folders.read_folder` does of a local one."""
+def read_remote_folder(url: str, suffixes: frozenset[str], labels: Labels = CATALOGUE) -> list[Photo]:
+    """Return the photos below a folder of a store, as `folders.read_folder` does of a local one.
+
+    If `labels` may be missing, the photos may lie anywhere in the folder, and have no items.
+    """
     try:
         system, root = _store(url)
         found = system.get_file_info(fs.FileSelector(root, recursive=True))
@@ -74,14 +82,14 @@ def read_remote_folder(url: str, suffixes: frozenset[str]) -> list[Photo]:
     files = sorted((file for file in found if Path(file.path).suffix.lower() in suffixes), key=lambda file: file.path)
     names = [file.path.removeprefix(root).lstrip("/") for file in files if file.is_file]
     flat = ["/" not in name for name in names]
-    if any(flat) and not all(flat):
+    if any(flat) and not all(flat) and not labels.may_be_missing:
         raise DataError(
             f"{shown(url)} holds photos beside folders of photos: what is an item is unclear",
             remedy="Move these photos into a folder of their own",
         )
     photos: list[Photo] = []
     for name, file in zip(names, (file for file in files if file.is_file), strict=True):
-        item = name.rpartition("/")[0] or name
+        item = "" if labels.may_be_missing else name.rpartition("/")[0] or name
         version = f"{file.size} {file.mtime_ns}"
         address = f"{url.rstrip('/')}/{name}"
         photos.append(RemotePhoto(name, Path(name), item, item.rpartition("/")[0], url=address, version=version))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from retrieval.errors import DataError
 
-from .photos import LABELS, OPTIONAL
+from .photos import CATALOGUE, LABELS, OPTIONAL, Labels
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
 KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
@@ -40,8 +40,8 @@ class Table:
         return f"a CSV with {SEPARATORS[self.separator]}"
 
 
-def read_header(path: Path) -> Table:
-    """Return the header of a CSV file, with the separator that yields columns `path` and `item_id` or `label`.
+def read_header(path: Path, labels: Labels = CATALOGUE) -> Table:
+    """Return the header of a CSV file, with the separator that yields the columns `path` and that of the labels.
 
     Known column names are case-insensitive; others are kept unchanged. Raise DataError, quoting the start of the file,
     if no separator fits.
@@ -49,23 +49,20 @@ def read_header(path: Path) -> Table:
     headers = {separator: _first_line(path, separator, skip_spaces=True) for separator in SEPARATORS}
     for separator, header in headers.items():
         columns = tuple(_name(cell) for cell in header)
-        if not columns_missing(columns):
+        if not labels.missing(columns):
             _refuse_repeated(path, columns)
             cells = [*header, *_first_line(path, separator, skip_spaces=False)]
             return Table(path, separator, columns, spaced=any(cell != cell.strip() for cell in cells))
     separator, header = max(headers.items(), key=lambda entry: len(entry[1]))
-    raise no_columns(path, header, between=f", separated by {SEPARATORS[separator]}" if len(header) > 1 else "")
+    between = f", separated by {SEPARATORS[separator]}" if len(header) > 1 else ""
+    raise no_columns(path, header, labels, between=between)
 
 
-def columns_missing(columns: Sequence[str]) -> bool:
-    """Return whether a catalogue's columns lack the path or the label."""
-    return "path" not in columns or not set(LABELS) & set(columns)
-
-
-def no_columns(path: Path, columns: Sequence[str], *, between: str = "") -> DataError:
+def no_columns(path: Path, columns: Sequence[str], labels: Labels, *, between: str = "") -> DataError:
     """Return the error for a catalogue whose columns lack the path or the label."""
     names = ", ".join(repr(name) for name in columns) or "none"
-    return DataError(f"{path} has the columns {names}{between}", remedy="It needs `path`, and `item_id` or `label`")
+    needed = "`path`" if labels.may_be_missing else f"`path`, and {labels}"
+    return DataError(f"{path} has the columns {names}{between}", remedy=f"It needs {needed}")
 
 
 def _first_line(path: Path, separator: str, *, skip_spaces: bool) -> list[str]:

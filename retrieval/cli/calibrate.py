@@ -95,6 +95,7 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     """
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
+    from retrieval.catalogue.photos import QUERIES
     from retrieval.catalogue.read import read_catalogue
     from retrieval.compatibility import require_match
     from retrieval.threshold.feedback import read_feedback
@@ -102,7 +103,7 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     from retrieval.threshold.verdicts import weigh
 
     opened = Bundle.open(bundle)
-    photos = None if queries is None else read_catalogue(queries, unknown_items=True)
+    photos = None if queries is None else read_catalogue(queries, labels=QUERIES)
     verdicts = () if feedback is None else read_feedback(feedback)
     if feedback is not None and not as_json:
         show_tally(len(verdicts), weigh(opened, verdicts, trusted=trust_key))

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from index.shell import command
+from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
 from retrieval.catalogue.readiness import PHOTOS_EACH, TRAINS_FROM, can_train
 from retrieval.errors import DataError, ImageRefused
@@ -78,7 +79,7 @@ def quickstart(
     """
     catalogue = read_catalogue(photos)
     if queries is not None:
-        read_catalogue(queries, unknown_items=True)  # a mistake in it is found before anything is written
+        read_catalogue(queries, labels=QUERIES)  # a mistake in it is found before anything is written
     if serve:
         check_port(port)
     click.echo(f"{photos}: {describe_catalogue(photos, catalogue)}.")

@@ -13,7 +13,8 @@ from retrieval.bundle.operating_point import EXTRAPOLATED
 from retrieval.errors import InvalidParameter
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
-from .options import Place
+from .bulk import Bulk, bulk_options, search_many
+from .options import CataloguePlace, Place
 
 Folder = click.Path(path_type=Path)
 
@@ -21,7 +22,7 @@ Folder = click.Path(path_type=Path)
 @click.command()
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
-@click.argument("images", metavar="IMAGE...", type=Folder, nargs=-1, required=True)
+@click.argument("images", metavar="IMAGE...", type=CataloguePlace(), nargs=-1, required=True)
 @click.option("--combine", is_flag=True, help="Combine 2 to 8 photos of one item into one query.")
 @click.option("--top-k", type=int, default=10, show_default=True, help="Maximum number of items.")
 @click.option("--where", help="Filter over metadata, such as \"brand = 'x' and price < 10\".")
@@ -37,19 +38,25 @@ Folder = click.Path(path_type=Path)
     is_flag=True,
     help="Also print how many details agree with the nearest items; with --json, add the explanation.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@bulk_options
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, the counts and rates.")
 def search(
     bundle: Path,
     gallery: Path | str,
-    images: tuple[Path, ...],
+    images: tuple[Path | str, ...],
     combine: bool,
     top_k: int,
     where: str | None,
     review: float,
     explain: bool,
+    bulk: Bulk,
     as_json: bool,
 ) -> None:
     """Search for the catalogue item that a photo shows. With --combine, several photos of one item form one query.
+
+    To search with each of many photos, name folders, tables (CSV, parquet, JSON lines), tar shards, addresses, or -
+    for paths or JSON objects on the standard input. The answers are printed as JSON lines, or written to --output. A
+    photo that cannot be used gets a line with the reason.
 
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
     comes as close. Items for review lie beyond the threshold; they are not matches.
@@ -60,11 +67,21 @@ def search(
     Example:
       retrieval search bundles/shop galleries/shop query.jpg --explain
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
+      retrieval search bundles/shop galleries/shop photos/ -o answers.jsonl
+      retrieval search bundles/shop galleries/shop queries.csv --truth item_id --report worst.html -o answers.parquet
     """
     from retrieval.retriever import Retriever
 
+    if bulk.is_asked(images):
+        if combine:
+            rule = "be left out with folders, tables, addresses, --output, --truth and --report"
+            raise InvalidParameter("--combine", rule, combine)
+        settings = bulk.settings(top_k=top_k, where=where, review=review, explain=explain)
+        search_many(bundle, gallery, images, settings, output=bulk.output, report=bulk.report, as_json=as_json)
+        return
     if len(images) > 1 and not combine:
-        raise InvalidParameter("IMAGE", "be one photo", len(images), remedy="Pass --combine if all show the same item")
+        remedy = "Pass --combine if all show the same item, or --output FILE to search with each"
+        raise InvalidParameter("IMAGE", "be one photo", len(images), remedy=remedy)
     with Retriever.open(bundle, gallery) as retriever:
         if combine:
             result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)

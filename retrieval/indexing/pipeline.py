@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.catalogue.remote import RemotePhoto
 from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
+from retrieval.ordered import in_order
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.several_photos import measure_again
@@ -270,20 +270,7 @@ def _embedded(
     """Return finished batches, made on this machine, or on a Ray cluster without an embedder."""
     if embedder is None:
         return ray_batches(bundle, photos, known, batch_size=batch_size)
-    return _overlapped(embedder, photos, known, batch_size, threads or os.cpu_count() or 1)
-
-
-def _overlapped(
-    embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], batch_size: int, threads: int
-) -> Iterator[Batch]:
-    """Yield finished batches in order. A kill loses at most the `threads` + 2 batches in flight."""
+    threads = threads or os.cpu_count() or 1
     if any(isinstance(photo, RemotePhoto) for photo in photos):
         threads += 1  # one waits for photos while the others embed
-    with ThreadPoolExecutor(threads) as pool:
-        waiting: list[Future[Batch]] = []
-        for start in range(0, len(photos), batch_size):
-            waiting.append(pool.submit(embed_batch, embedder, photos[start : start + batch_size], known))
-            if len(waiting) > threads + 1:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
+    return in_order(lambda batch: embed_batch(embedder, batch, known), photos, size=batch_size, threads=threads)

@@ -40,8 +40,8 @@ def bound_p_value(means: Floats, target: float) -> float:
     return min(hoeffding, math.e * binomial_below(math.ceil(count * observed - 1e-9), count, target))
 
 
-def binomial_bound(hits: float, count: float) -> float:
-    """Return the upper 95 % Clopper-Pearson bound on a rate, from `hits` in `count` trials.
+def binomial_bound(hits: float, count: float, *, confidence: float = CONFIDENCE) -> float:
+    """Return the upper Clopper-Pearson bound on a rate, from `hits` in `count` trials.
 
     Both may be fractions, such as effective numbers of trials that are not independent.
     """
@@ -50,7 +50,7 @@ def binomial_bound(hits: float, count: float) -> float:
     low, high = hits / count, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if binomial_below(hits, count, middle) <= 1 - CONFIDENCE else (middle, high)
+        low, high = (low, middle) if binomial_below(hits, count, middle) <= 1 - confidence else (middle, high)
     return high
 
 

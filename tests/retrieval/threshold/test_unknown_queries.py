@@ -15,6 +15,7 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import FITTED, Bundle
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
@@ -45,7 +46,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def photos_of(bundle: Bundle) -> list[Photo]:
-    return read_catalogue(bundle.path.with_name("labelled.csv"), unknown_items=True)
+    return read_catalogue(bundle.path.with_name("labelled.csv"), labels=QUERIES)
 
 
 def run(bundle: Bundle, *options: str) -> str:
@@ -61,10 +62,10 @@ def test_an_empty_item_id_marks_an_unknown_item_only_where_asked(made: Bundle, t
         read_catalogue(made.path.with_name("labelled.csv"))
     lines = tmp_path / "labelled.jsonl"
     lines.write_text('{"path": "a.png", "item_id": "a"}\n{"path": "b.png"}\n{"path": "c.png", "item_id": null}\n')
-    assert [photo.item_id for photo in read_catalogue(lines, unknown_items=True)] == ["a", "", ""]
+    assert [photo.item_id for photo in read_catalogue(lines, labels=QUERIES)] == ["a", "", ""]
     lines.write_text('{"path": "", "item_id": "a"}\n')
     with pytest.raises(DataError, match="path or item_id is empty"):
-        read_catalogue(lines, unknown_items=True)
+        read_catalogue(lines, labels=QUERIES)
 
 
 def test_queries_are_divided_into_known_and_unknown_items() -> None:

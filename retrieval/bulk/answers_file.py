@@ -1,0 +1,158 @@
+"""Files of answers, which a killed search continues: JSON lines, or parquet made from them at the end.
+
+The first line of a JSON-lines file has the options of the search under `head`; each of the others is the answer to one
+photo. Lines are appended batch by batch, and a line that was cut off by a kill is removed when the search continues.
+While a search writes a parquet file, its answers are in NAME.partial, which is such a JSON-lines file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from retrieval.errors import DataError, InvalidParameter
+from retrieval.files import naming
+
+from .parquet import head_of_parquet, lines_of_parquet, write_parquet
+
+FORMAT = "retrieval-answers-1"
+HEAD = "head"
+LINES, PARQUET = (".jsonl", ".ndjson"), (".parquet", ".pq")
+ANOTHER = "Choose a new name"
+
+Line = dict[str, Any]
+
+
+def check_output(path: Path) -> None:
+    """Raise InvalidParameter unless the file has a suffix of a format of answers."""
+    if path.suffix.lower() not in (*LINES, *PARQUET):
+        raise InvalidParameter("output", "end in .jsonl or .parquet", str(path))
+
+
+@contextmanager
+def open_answers(path: Path, options: Mapping[str, Any]) -> Iterator[AnswersFile]:
+    """Open or create a file of answers; on success, a parquet file is written at the end.
+
+    Raises DataError if the file is not one of answers, was written with other options, or is being written.
+    """
+    check_output(path)
+    head = {HEAD: {"format": FORMAT, **options}}
+    if path.suffix.lower() in LINES:
+        with _locked(path, head) as answers:
+            yield answers
+            answers.sync()
+        return
+    partial = path.with_name(f"{path.name}.partial")
+    if path.exists():
+        _check_head(path, {HEAD: head_of_parquet(path)}, head)
+    with _locked(partial, head) as answers:
+        if path.exists() and not answers.done:
+            answers.append(list(lines_of_parquet(path)))
+        yield answers
+        write_parquet(path, head[HEAD], answers.lines())
+        partial.unlink()
+
+
+class AnswersFile:
+    """A locked JSON-lines file of answers."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path = path
+        self._file = file
+        self.done = {str(line["photo_id"]) for line in self.lines()}  # photos that have an answer
+
+    def append(self, lines: Sequence[Line]) -> None:
+        """Append answers in one write."""
+        with naming(self.path):
+            self._file.seek(0, os.SEEK_END)
+            self._file.write(b"".join(_encoded(line) for line in lines))
+        self.done.update(str(line["photo_id"]) for line in lines)
+
+    def lines(self) -> Iterator[Line]:
+        """Yield the answers so far."""
+        with self.path.open("rb") as file:
+            next(file)
+            for number, text in enumerate(file, 2):
+                yield _decoded(self.path, number, text)
+
+    def sync(self) -> None:
+        """Wait until the file is on the disk."""
+        with naming(self.path):
+            os.fsync(self._file.fileno())
+
+
+@contextmanager
+def _locked(path: Path, head: Line) -> Iterator[AnswersFile]:
+    with naming(path):
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
+        except BlockingIOError:
+            is_removed = True
+        if is_removed:
+            raise DataError(f"another process is writing {path}", remedy="Wait until it has finished")
+        _start(path, file, head)
+        yield AnswersFile(path, file)
+
+
+def _start(path: Path, file: IO[bytes], head: Line) -> None:
+    """Write the head of a new file, or check it and cut off a line without an end."""
+    first = _encoded(head)
+    start = file.readline()
+    end = file.tell()
+    for line in file:
+        end += len(line) if line.endswith(b"\n") else 0
+    cut_off = first.startswith(start) and start != first
+    stored = {} if cut_off else _decoded(path, 1, start)
+    if cut_off or (end == len(start) and _is_head(stored)):  # no answers, so the options may change
+        file.seek(0)
+        with naming(path):
+            file.truncate()
+            file.write(first)
+        return
+    _check_head(path, stored, head)
+    file.truncate(end)
+
+
+def _check_head(path: Path, stored: Line, head: Line) -> None:
+    """Raise DataError unless a file has answers that were found with the same options."""
+    if not _is_head(stored):
+        raise DataError(f"{path} is not a file of answers", remedy=ANOTHER)
+    before = stored[HEAD]
+    for name, value in head[HEAD].items():
+        if before.get(name) != value:
+            raise DataError(
+                f"{path} has answers with the {name.replace('_', ' ')} {_shown(before.get(name))}, "
+                f"and this search has {_shown(value)}",
+                remedy=f"{ANOTHER}, or search with the same options to continue",
+            )
+
+
+def _is_head(line: Line) -> bool:
+    head = line.get(HEAD)
+    return isinstance(head, dict) and head.get("format") == FORMAT
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else repr(value)
+
+
+def _encoded(line: Line) -> bytes:
+    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+
+
+def _decoded(path: Path, number: int, text: bytes) -> Line:
+    try:
+        line = json.loads(text)
+        if number == 1 or "photo_id" in line:
+            return dict(line)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{path}, line {number} is not an answer: {error}", remedy=ANOTHER) from error
+    raise DataError(f"{path}, line {number} is not an answer", remedy=ANOTHER)

@@ -1,0 +1,99 @@
+"""The error rates of a search with many photos, and its worst answers with pictures, as one HTML page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Mapping, Sequence
+
+from index.protocol import GalleryProtocol
+from retrieval.catalogue.photos import Photo
+from retrieval.errors import ImageRefused
+from retrieval.html import document, picture
+from retrieval.images import crop, open_image, thumbnail
+from retrieval.result import RANKED
+from retrieval.threshold.gallery_report.style import STYLE
+
+from .answers_file import Line
+from .outcome import Outcome
+from .rates import is_misidentified, is_nearest
+
+TITLE = "Answers to photos of known items"
+SHOWN = 24  # cards per section
+
+
+def answers_page(
+    outcome: Outcome, photos: Sequence[Photo], gallery: GalleryProtocol, *, target_fpir: float | None
+) -> str:
+    """Render the rates and the worst answers to the photos of a search as one HTML page."""
+    rates = outcome.rates
+    told = [outcome.summary() + ".", *([] if rates is None else rates.lines(target_fpir))]
+    by_id = {photo.photo_id: photo for photo in photos}
+    parts = [f"<h1>{TITLE}</h1>", *(f"<p>{html.escape(line)}</p>" for line in told)]
+    for title, lines, text in worst_cases(outcome.known):
+        cards = [_card(line, text(line), by_id, gallery) for line in lines[:SHOWN]]
+        more = f", {SHOWN} of {len(lines):,}" if len(lines) > SHOWN else f": {len(lines)}"
+        parts.append(f"<h2>{title}{more}</h2><div class='cards'>{''.join(cards) or 'none'}</div>")
+    return document(TITLE, style=STYLE, body=f"<main>{''.join(parts)}</main>")
+
+
+Section = tuple[str, list[Line], Callable[[Line], str]]
+
+
+def worst_cases(lines: Sequence[Line]) -> list[Section]:
+    """Return the sections of the page: a title, the answers from the worst on, and the text about one of them."""
+    used = [line for line in lines if not line["copy"]]
+    mated = [line for line in used if line["in_gallery"]]
+    wrong = [line for line in mated if is_misidentified(line)]
+    if any(line["decision"] == RANKED for line in used):
+        behind = [line for line in mated if not is_nearest(line)]
+        return [("Photos whose nearest item is another one", sorted(behind, key=_distance), _nearest)]
+    unknown = [line for line in used if not line["in_gallery"] and line["matches"]]
+    missed = [line for line in mated if not line["matches"]]
+    return [
+        ("Unknown items that return a match", sorted(unknown, key=_distance), _matched),
+        ("Photos that match another item first", sorted(wrong, key=_distance), _matched),
+        ("Photos of the gallery's items without a match", sorted(missed, key=_distance, reverse=True), _nearest),
+    ]
+
+
+def _distance(line: Line) -> float:
+    return float(line["nearest"]["distance"]) if line["nearest"] else float("inf")
+
+
+def _matched(line: Line) -> str:
+    shows = f"shows {line['truth']}" if line["truth"] else "shows an unknown item"
+    return f"{line['photo_id']} {shows}; the answer is {_told(line['matches'][0])}."
+
+
+def _nearest(line: Line) -> str:
+    nearest = f"the nearest item is {_told(line['nearest'])}" if line["nearest"] else "no photo was compared"
+    return f"{line['photo_id']} shows {line['truth']}; {nearest}."
+
+
+def _told(match: Mapping[str, object]) -> str:
+    p_value = match["p_value"]
+    words = "" if p_value is None else f" (p-value {p_value:.3f})"
+    return f"{match['item_id']}, {match['distance']:.3f} away{words}"
+
+
+def _card(line: Line, text: str, photos: Mapping[str, Photo], gallery: GalleryProtocol) -> str:
+    """Return a card with the query, the photo that was found and one of the right item."""
+    found = line["matches"][0] if line["matches"] else line["nearest"]
+    shown = {"query": _query(photos.get(line["photo_id"]))}
+    if found:
+        shown |= {f"found: {found['item_id']}": gallery.thumbnail(found["photo_id"])}
+    if line["in_gallery"] and not (found and found["item_id"] == line["truth"]):
+        own = gallery.item(line["truth"])
+        shown |= {f"its item: {line['truth']}": gallery.thumbnail(own[0][0]) if own else None}
+    pictures = "".join(picture(jpeg, alt=alt) for alt, jpeg in shown.items() if jpeg)
+    return f"<div class='card'><div>{pictures}</div>{html.escape(text)}</div>"
+
+
+def _query(photo: Photo | None) -> bytes | None:
+    """Return the thumbnail of a photo of the search, None if it is gone."""
+    if photo is None:
+        return None
+    try:
+        return thumbnail(crop(open_image(photo.read()), photo.bbox))
+    except ImageRefused:
+        return None

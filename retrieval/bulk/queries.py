@@ -1,0 +1,85 @@
+"""Photos to search with: from folders, tables, single files, addresses and the standard input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo, PhotoMaker
+from retrieval.catalogue.read import is_table, read_catalogue
+from retrieval.catalogue.remote import is_url, is_web, remote
+from retrieval.catalogue.tables import no_columns
+from retrieval.errors import DataError, InvalidParameter
+
+STDIN = "-"
+STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
+
+
+def is_bulk(place: Path | str) -> bool:
+    """Return whether a place is an address or may have many photos, rather than being one photo of this machine."""
+    if is_url(place) or str(place) == STDIN:
+        return True
+    return Path(place).is_dir() or is_table(place)
+
+
+def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iterable[str]) -> list[Photo]:
+    """Return the photos of places: folders, tables, photos, addresses, or "-" for the lines of the standard input.
+
+    A line is a path, or a JSON object as in a JSON-lines catalogue. With `truth`, a table needs this column, and the
+    item of a photo in a folder is named by its sub-folder; without it, items are ignored.
+
+    A photo_id is that of the table, or the path relative to the folder, or the path as it was given. Raise DataError
+    if two photos have the same.
+    """
+    labels = UNLABELLED if truth is None else replace(QUERIES, columns=(truth,))
+    photos: list[Photo] = []
+    for place in places:
+        photos += _from_lines(lines, labels) if str(place) == STDIN else _photos(place, labels)
+    seen: set[str] = set()
+    for photo in photos:
+        if photo.photo_id in seen:
+            raise DataError(
+                f"two photos have the id {photo.photo_id}", remedy="Search in two runs, or name the photos in a table"
+            )
+        seen.add(photo.photo_id)
+    return photos
+
+
+def _photos(place: Path | str, labels: Labels) -> list[Photo]:
+    if is_bulk(place) and not (is_web(place) and not is_table(place)):
+        photos = read_catalogue(place, labels=labels)
+        if not is_table(place) and labels.columns[0] not in LABELS and any(photo.span is None for photo in photos):
+            rule = f"be {LABELS[0]} for a folder of photos, whose sub-folders are the items"
+            raise InvalidParameter("truth", rule, labels.columns[0])
+        return photos
+    if not labels.may_be_missing:
+        raise DataError(f"the item that {place} shows is unknown", remedy="Name it in a table, or leave out --truth")
+    photo = Photo(str(place), Path(place), "")
+    return [remote(photo, str(place)) if is_url(place) else photo]
+
+
+def _from_lines(lines: Iterable[str], labels: Labels) -> list[Photo]:
+    """Return the photos of lines, each a path, an address, or a JSON object."""
+    rows = [_row(line.rstrip("\r\n"), number) for number, line in enumerate(lines, 1) if line.strip()]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    if not rows:
+        raise DataError("the standard input names no photos", remedy="Write one path or JSON object per line")
+    if labels.missing(columns):
+        raise no_columns(STDIN_FILE, columns, labels)
+    maker = PhotoMaker(STDIN_FILE, columns, labels)
+    photos = [maker.photo(number, [row.get(name) for name in columns]) for number, row in enumerate(rows, 1)]
+    return [
+        remote(photo, row["path"]) if is_url(row["path"]) else photo for photo, row in zip(photos, rows, strict=True)
+    ]
+
+
+def _row(text: str, number: int) -> dict[str, Any]:
+    if not text.lstrip().startswith("{"):
+        return {"path": text}
+    try:
+        return dict(json.loads(text))
+    except ValueError as error:
+        raise DataError(f"line {number} of the standard input is not a JSON object: {error}") from error
