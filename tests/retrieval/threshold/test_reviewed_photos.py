@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
@@ -130,7 +131,7 @@ def test_the_table_is_a_catalogue_with_unknown_items(file: Path, kept: Path, tmp
     assert "1 photos left out because their verdicts contradict each other" in told
     assert f"Left out: 1 {NO_LABEL}." in told
     output = output.rename(tmp_path / f"moved{suffix}") if suffix == ".parquet" else output
-    photos = read_catalogue(output, unknown_items=True)
+    photos = read_catalogue(output, labels=QUERIES)
     assert contents(photos) == {"cup": CONTENTS[0], "": CONTENTS[1]}
     facts = photos[0].metadata
     assert (photos[0].source, facts["verdict"], facts["bundle_id"], facts["gallery_version"]) == (
