@@ -21,7 +21,6 @@ from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
 from retrieval.bundle.served_point import threshold_status
 from retrieval.catalogue.photos import UploadedPhoto
-from retrieval.compatibility import require_match
 from retrieval.errors import GalleryLocked
 from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -38,7 +37,7 @@ from serving.ops.telemetry import Telemetry
 from .batching import BatchingEmbedder
 from .config import TIGHTEN, ServeSettings
 from .decision_diff import decision_diff
-from .errors import NoSuchThing
+from .errors import GalleryMismatch, NoSuchThing
 from .feedback import FeedbackRecorder
 from .pool import SearchPool
 
@@ -218,7 +217,11 @@ class Service:
         with self.writer() as gallery:
             if gallery.embedding_id != retriever.bundle.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
-            require_match(retriever.bundle, gallery, to_add=True)
+            if gallery.features_key != retriever.bundle.features_key:
+                raise GalleryMismatch(
+                    "the gallery keeps local features of its photos, which the served bundle does not compute",
+                    remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
+                )
             replaced = gallery.photo(photo_id) is not None
             write_batch(gallery, batch, actor=CALLER.get().actor)
             return replaced, gallery.version

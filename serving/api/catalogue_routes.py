@@ -84,7 +84,7 @@ def photo_routes(service: Service) -> APIRouter:
     @router.put(
         "/photos/{photo_id:any}",
         response_model=Stored,
-        responses=errors(*LIMITED, *IMAGE, 503),
+        responses=errors(*LIMITED, *IMAGE, 409, 503),
         openapi_extra=body_of("PhotoRequest", "image"),
     )
     async def put_photo(

@@ -40,7 +40,8 @@ ERRORS: dict[int, tuple[str, str, str, str]] = {  # description, then an example
     404: ("It does not exist", "/problems/no-such-thing", "no such item", ""),
     408: ("The body took too long", "about:blank", "the body did not arrive in time", ""),
     409: (
-        "The new bundle or gallery was refused, or the removal of too many photos",
+        "The new bundle or gallery was refused, or the removal of too many photos, or a photo for a gallery that keeps "
+        "local features which the served bundle does not compute",
         "about:blank",
         "the reload was refused",
         "The current bundle and gallery stay in service; the server's log says why.",

@@ -16,6 +16,7 @@ STATUS = {
     "ImageTooLarge": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "ImageUnsupported": HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "NoSuchThing": HTTPStatus.NOT_FOUND,
+    "GalleryMismatch": HTTPStatus.CONFLICT,
     "PruneRefused": HTTPStatus.CONFLICT,
     # temporary conditions
     "Busy": HTTPStatus.SERVICE_UNAVAILABLE,

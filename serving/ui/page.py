@@ -90,8 +90,6 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
 
         async def search(token: str | None, *box: float, another: str | None = None) -> tuple[Any, ...]:
             event = EVENT.get()
-            if token is None:
-                uploads.forget(event.client, event.session)
             found = await searches.run(token, box, another)
             session_answers.record(event, found.answer)
             can_judge = found.answer is not None and service.settings.feedback is not None
@@ -102,8 +100,12 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
 
         async def search_whole(token: str | None) -> tuple[Any, ...]:
             event = EVENT.get()
-            uploads.forget(event.client, event.session, keep=token or "")
-            return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO)
+            if token is not None:
+                uploads.begin(token, event.client, event.session)
+            elif (following := uploads.clear(event.client, event.session)) is not None:
+                unchanged = [gradio.skip() for _ in (*outputs, *sides)]  # the photo has an event of its own
+                return (*unchanged, following)
+            return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO, gradio.skip())
 
         async def search_added(another: str | None, token: str | None, *box: float) -> tuple[Any, ...]:
             return await search(token, *box, another=another)
@@ -118,7 +120,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
         query = [photo, *sides]
         outputs = [answer, *verdicts.outputs, *more.outputs, head]
         progress = {"show_progress": "minimal", "show_progress_on": [answer]}
-        photo.change(search_whole, photo, [*outputs, *sides], api_name="search_whole", **progress, **UNQUEUED)
+        photo.change(search_whole, photo, [*outputs, *sides, photo], api_name="search_whole", **progress, **UNQUEUED)
         part.click(search, query, outputs, api_name="search_part", **progress, **UNQUEUED)
         more.another.input(
             search_added, [more.another, *query], outputs, api_name="search_added", **progress, **UNQUEUED

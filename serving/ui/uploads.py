@@ -157,10 +157,23 @@ class Uploads:
             if token in self._added(client, session):
                 self._drop(token)
 
-    def forget(self, client: str, session: str, *, keep: str = "") -> None:
-        """Delete the photos of a session, but for one."""
+    def begin(self, token: str, client: str, session: str) -> None:
+        """Delete the photos of a session if its query begins with an example; a photo of its own has done so."""
         with self._guard:
-            self._drop_session(client, session, keep=keep)
+            held = self._held.get(token)
+            if held is not None and held.client is None:
+                self._drop_session(client, session)
+
+    def clear(self, client: str, session: str) -> str | None:
+        """Delete the photo of a session's query; the first of those that were added takes its place and is returned."""
+        with self._guard:
+            added = self._added(client, session)
+            for token in {*self._of_session(client, session)} - {*added}:
+                self._drop(token)
+            if not added:
+                return None
+            self._held[added[0]].added = False
+            return added[0]
 
     def read(self, token: str, client: str) -> bytes:
         """Return the bytes of a photo; raise NoSuchThing if none is stored for this client."""

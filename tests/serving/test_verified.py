@@ -110,15 +110,14 @@ def test_a_reload_compares_the_verified_answers(shop: Path) -> None:
         assert client.post("/v1/admin/reload", files=files).json()["swapped"] is True
 
 
-def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(
-    shop: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(shop: Path) -> None:
     opens = Opens(shop)
     opens.name = "plain"
     with client_of(opens) as client:
         refused = client.put("/v1/photos/new?item_id=new", content=encode(draw_cover(300, 0)), headers=JPEG)
-        assert refused.status_code == 500
-        assert "keeps local features" in caplog.text
+        assert (refused.status_code, refused.json()["type"]) == (409, "/problems/gallery-mismatch")
+        assert "keeps local features" in refused.json()["title"]
+        assert "Serve the bundle" in refused.json()["detail"]
         assert client.get("/v1/photos/new").status_code == 404
 
 

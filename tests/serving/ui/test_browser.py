@@ -427,9 +427,12 @@ def test_a_photo_of_the_camera_is_added(page: Page) -> None:
     another.get_by_label("capture photo").click()
     expect(page.locator("#answer .r-several")).to_contain_text("One answer for your 2 photos together.")
     expect(page.locator(".r-previews img")).to_have_count(1)
-    page.locator(CLEAR).first.click()  # the first photo, and the others with it
-    expect(page.locator("#answer .r-empty")).to_be_visible()
+    page.locator(CLEAR).first.click()  # the other photo takes the place of the first
+    expect(page.locator("#answer .r-several")).to_be_hidden()
     expect(page.locator(".r-previews")).to_be_hidden()
+    expect(page.locator("#answer h2")).to_be_visible()
+    page.locator(CLEAR).first.click()
+    expect(page.locator("#answer .r-empty")).to_be_visible()
 
 
 @pytest.fixture(scope="module")

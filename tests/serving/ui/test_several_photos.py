@@ -163,6 +163,22 @@ def test_another_first_photo_begins_another_query(page: httpx.Client, events: di
     assert "for your 2 photos" in send(page, events["search_added"], added, example, session="again").text
 
 
+def test_clearing_the_first_photo_keeps_the_others(page: httpx.Client, events: dict[str, int]) -> None:
+    first = start(page, events, "clear")
+    second, third = (upload(page, encode(draw(3, number))) for number in (6, 7))
+    for added in (second, third):
+        send(page, events["search_added"], added, first, session="clear")
+    *others, shown = run(page, events["search_whole"], None, session="clear").json()["data"]
+    assert shown["path"] == second
+    assert not any(isinstance(other, str) for other in others)  # no answer: the photo's own event follows
+    assert page.get(f"/gradio_api/file={first}").status_code == 404
+    answer = run(page, events["search_whole"], {"path": second}, session="clear").json()["data"]
+    assert "for your 2 photos together" in answer[0]
+    assert "path" not in answer[-1]
+    assert run(page, events["search_whole"], None, session="clear").json()["data"][-1]["path"] == third
+    assert "Upload, paste" in run(page, events["search_whole"], None, session="clear").text
+
+
 def result(photos: int, threshold_photos: int, status: str, **values: Any) -> SearchResult:
     match = Match("mug", "p", 0.2)
     made = SearchResult((match,), "match", "", 0.5, 0.2, 1.0, match, "b", 1, threshold_status=status)

@@ -117,10 +117,25 @@ def test_the_photo_before_goes_when_a_session_uses_another(uploads: Uploads) -> 
     uploads.claim(other, "a", "two")
     uploads.claim(second, "a", "one")
     assert files(uploads) == {second, other}
-    uploads.forget("b", "one")
+    assert uploads.clear("b", "one") is None
     assert files(uploads) == {second, other}
-    uploads.forget("a", "one")
+    assert uploads.clear("a", "one") is None
     assert files(uploads) == {other}
+
+
+def test_the_first_added_photo_follows_one_that_is_cleared(uploads: Uploads) -> None:
+    first, second, third = (uploads.store("a", b"photo") for _ in range(3))
+    uploads.claim(first, "a", "one")
+    for token in (second, third):
+        uploads.claim_added(token, "a", "one")
+    assert uploads.clear("a", "one") == second
+    assert (uploads.added("a", "one"), files(uploads)) == ([third], {second, third})
+    uploads.claim(second, "a", "one")  # as the query's photo, so nothing is replaced
+    uploads.begin(second, "a", "one")
+    assert uploads.added("a", "one") == [third]
+    example = uploads.store(None, b"example")
+    uploads.begin(example, "a", "one")
+    assert files(uploads) == {example}
 
 
 def test_what_was_not_used_for_long_goes(uploads: Uploads, clock: Clock) -> None:
