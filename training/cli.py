@@ -25,7 +25,7 @@ class TrainCommand(SettingsCommand):
     """`retrieval train`, with its options in groups."""
 
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = training_groups(
-        {DATA: ["config"], OUTPUT: ["output", "resume"]}
+        {DATA: ["config", "start"], OUTPUT: ["output", "resume"]}
     )
 
 
@@ -46,6 +46,13 @@ class EvaluateCommand(GroupedCommand):
     type=click.Path(path_type=Path),
     help="TOML file with settings. Options on the command line override it.",
 )
+@click.option(
+    "--from",
+    "start",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Begin with the weights and settings of this run, and train on its photos together with those of CATALOGUE.",
+)
 @click.option("--resume", is_flag=True, help="Continue an interrupted run with the settings it was started with.")
 @training_options
 @click.pass_context
@@ -55,6 +62,7 @@ def train(
     catalogue: str | None,
     output: Path,
     config: Path | None,
+    start: Path | None,
     resume: bool,
     **options: Any,
 ) -> None:
@@ -64,17 +72,26 @@ def train(
     `path` and `item_id` (or `label`). `retrieval data check` shows what training will find in it. Pass arguments of
     the loss and of the regularizer as --loss.NAME VALUE and --regularizer.NAME VALUE.
 
+    With --from, CATALOGUE has new photos, such as those of `retrieval feedback export`; photos of unknown items are
+    left out. Items that the earlier run held out stay held out, and new items are divided by the same rule.
+
     \b
     Example:
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop \\
           --loss smooth_ap --loss.temperature 0.01 --regularizer tcm
+      retrieval train reviewed.csv --from runs/shop --epochs 2 -o runs/shop-2
     """
     from training.loop.train import train as run_training
 
     if resume:
         run = run_training(open_run(output).settings, output, resume=True)
     else:
-        run = run_training(gather_settings(context, catalogue=catalogue, config=config, options=options), output)
+        earlier = None if start is None else open_run(start)
+        base = {} if earlier is None else earlier.settings.to_dict()
+        settings = gather_settings(context, catalogue=catalogue, config=config, options=options, base=base)
+        run = run_training(settings, output, start=earlier)
+        if earlier is not None:
+            click.echo(run.told_start)
     click.echo(_describe_best(output, run.progress["best"]))
     click.echo(f"Next: {command('evaluate', output)}")
 
@@ -132,11 +149,24 @@ def evaluate(run: Path, as_json: bool, target_fpir: float | None, metrics: str) 
 
 
 def gather_settings(
-    context: click.Context, *, catalogue: str | None, config: Path | None, options: Mapping[str, Any]
+    context: click.Context,
+    *,
+    catalogue: str | None,
+    config: Path | None,
+    options: Mapping[str, Any],
+    base: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Return the settings of a TOML file, overridden by options and by arguments of the losses."""
-    values = _toml(config) if config else {}
-    values |= {name: value for name, value in options.items() if value is not None}
+    """Return the settings of a TOML file, overridden by options and by arguments of the losses.
+
+    Settings that are not given are those of `base`. The arguments of a loss are kept only with the same loss.
+    """
+    given = _toml(config) if config else {}
+    given |= {name: value for name, value in options.items() if value is not None}
+    values = dict(base or {})
+    for kind in ("loss", "regularizer"):
+        if given.get(kind, values.get(kind)) != values.get(kind):
+            values[f"{kind}_arguments"] = {}
+    values |= given
     for name, value in context.meta["nested"].items():
         values[name] = {**values.get(name, {}), **value}
     if catalogue:

@@ -35,6 +35,12 @@ class Fitted:
         """Hash item ids and the content hashes of photos."""
         return cls(_hashes(item_ids), _hashes(contents))
 
+    def union(self, other: Fitted | None) -> Fitted:
+        """Return what either of two models was fitted on."""
+        if other is None:
+            return self
+        return Fitted(np.union1d(self.items, other.items), np.union1d(self.photos, other.photos))
+
     def __len__(self) -> int:
         """Return the number of items and photos."""
         return len(self.items) + len(self.photos)

@@ -56,10 +56,10 @@ def make_splits(photos: Sequence[Photo], *, seed: int) -> Splits:
         train, calibration, test = given["train"], given["calibration"], given["test"]
     else:
         items = set(group_of)
-        test = _take(items, group_of, TEST_SHARE * len(items), generator)
-        calibration = _take(items - test, group_of, CALIBRATION_SHARE * len(items), generator)
+        test = take_groups(items, group_of, TEST_SHARE * len(items), generator)
+        calibration = take_groups(items - test, group_of, CALIBRATION_SHARE * len(items), generator)
         train = items - test - calibration
-    validation = _take(train, group_of, VALIDATION_SHARE * len(train), generator)
+    validation = take_groups(train, group_of, VALIDATION_SHARE * len(train), generator)
     parts = [train - validation, validation, calibration, test]
     if len(parts[0]) < 2 or len(validation) < 2:
         raise _too_few(train, group_of, given=given is not None)
@@ -102,7 +102,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
     return parts
 
 
-def _take(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
+def take_groups(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
     """Return whole groups in random order, as long as they bring the number of items closer to `count`."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):

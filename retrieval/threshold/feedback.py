@@ -59,6 +59,11 @@ class Feedback:
             raise InvalidParameter("verdict", f"be {WRONG} where another item is named", self.verdict)
 
     @property
+    def answered_item(self) -> str:
+        """The item of a match, "" for a no-match."""
+        return "" if self.decision == NO_MATCH else self.item_id
+
+    @property
     def of_unknown_item(self) -> bool:
         """Whether the verdict says that the photo shows no item of the catalogue."""
         return self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH)

@@ -1,7 +1,7 @@
 """Labels of users' photos, from feedback on their answers.
 
 A verdict says which item a photo shows ("right", or "wrong" with the right item), that it shows none of the catalogue
-("unknown", or "right" about a no-match), or only that it does not show the item of the answer ("wrong" alone).
+("unknown", or "right" about a no-match), or only that the answer is "wrong".
 
 The rule for several verdicts on one photo (a file with the same content): the last verdict of each key counts. Those of
 trusted keys replace those of other keys. The photo gets a label only if all verdicts that count agree on it.
@@ -18,7 +18,7 @@ from typing import Any
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError
 
-from .feedback import RIGHT, WRONG, Feedback
+from .feedback import RIGHT, Feedback
 from .verdicts import named
 
 SOURCE = "feedback"  # in the column `source`
@@ -98,7 +98,7 @@ def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Coll
     for name, of_keys in by_photo.items():
         counted = _counted(of_keys.values(), trusted)
         labels = {label for label in map(label_of, counted) if label is not None}
-        denied = {verdict.item_id for verdict in counted if verdict.verdict == WRONG}
+        denied = {verdict.answered_item for verdict in counted if label_of(verdict) is None}
         if len(labels) > 1 or labels & denied:
             contradictions.append(Contradiction(name, tuple(map(_told, counted))))
         elif not labels:
@@ -136,8 +136,8 @@ def _counted(verdicts: Iterable[Feedback], trusted: Collection[str]) -> list[Fee
 def _told(verdict: Feedback) -> str:
     """Return a verdict in words."""
     label = label_of(verdict)
-    item = f"not {verdict.item_id}" if label is None else label or "unknown item"
-    return f"{named(verdict.key)} says {item}"
+    said = verdict.answered_item if label is None else label
+    return f"{named(verdict.key)} says {'not ' if label is None else ''}{said or 'an unknown item'}"
 
 
 def _photo(path: Path, item_id: str, counted: Sequence[Feedback]) -> Photo:

@@ -19,7 +19,6 @@ from retrieval.bundle.bundle import (
     check_new,
     write_bundle,
 )
-from retrieval.bundle.fitted import Fitted, content_hash
 from retrieval.bundle.golden import pack_golden
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.errors import InvalidParameter, RunError
@@ -33,6 +32,7 @@ from retrieval.threshold.targets import Target
 from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
+from training.loop.fitted import fitted_on
 from training.loop.run import Run
 
 from .calibration_items import CalibrationItems
@@ -228,19 +228,12 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         evidence=evidence,
         files={
             CALIBRATION: items.pack(),
-            FITTED: _fitted(run).pack(),
+            FITTED: fitted_on(run).pack(),
             GOLDEN: pack_golden(model.embedder),
             REPORT: render_report(report).encode(),
             **features,
         },
     )
-
-
-def _fitted(run: Run) -> Fitted:
-    """Return what the run was fitted on: the training items, and the content of every photo of them."""
-    items = set(run.splits.fit)
-    photos = [photo for photo in run.photos() if photo.item_id in items]
-    return Fitted.of(items, (content_hash(photo.read(), photo.bbox) for photo in photos))
 
 
 def _validated_cut(exporter: ModelExporter, model: ExportedModel) -> _Cut:

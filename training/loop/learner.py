@@ -200,6 +200,12 @@ class Learner:
         scale = self._scaler.get_scale() if self._scaler.is_enabled() else 1.0
         return tensors, {"step": self.step, "scale": scale}
 
+    def begin_with(self, tensors: Mapping[str, Tensor]) -> None:
+        """Begin with the loss, and the projector if there is one, of another run."""
+        self.loss.load_state_dict(under(tensors, "loss."))
+        if self._projector is not None and "projector.weight" in tensors:
+            self._projector.load_state_dict(under(tensors, "projector."))
+
     def load(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.model.load_state_dict(under(tensors, "model."))

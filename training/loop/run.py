@@ -7,6 +7,8 @@ run/
   checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
   progress.json     number of finished epochs, best epoch, its metrics
   metrics.jsonl     one line per epoch
+  warm_start.json   of a run that continues another: that run and the catalogues of both
+  fitted.npz        of such a run: hashes of the items and photos that earlier runs were fitted on
   tensorboard/      the same for TensorBoard
 """
 
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from index.shell import command
+from retrieval.bundle.fitted import Fitted
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import RunError
 from retrieval.files import naming, write_file
 from retrieval.images import Preprocessing
 from training.backbones import rebuild_backbone
 from training.config import Settings
+from training.data.continued import read_catalogues
 from training.data.splits import EvaluationProtocol, Splits
 from training.model import EmbeddingModel
 
-BEST, LAST = "best", "last"
+BEST, LAST, START = "best", "last", "start"
+FITTED = "fitted.npz"
 
 
 class Traces:
@@ -65,8 +70,13 @@ class Run:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, **documents: Mapping[str, Any] | None) -> Run:
-        """Create a run directory with its JSON documents; raise RunError for an existing run."""
+    def create(
+        cls, path: Path, *, prepare: Callable[[Run], object] | None = None, **documents: Mapping[str, Any] | None
+    ) -> Run:
+        """Create a run directory with its JSON documents; raise RunError for an existing run.
+
+        `prepare` writes what a run needs besides, before the directory counts as a run.
+        """
         run = cls(path)
         if (path / "settings.json").exists():
             new = "" if run.has(LAST) else ", or remove it: no epoch of it is finished"
@@ -79,10 +89,15 @@ class Run:
             for name, values in documents.items():
                 if name != "settings":
                     run._write_json(name, values)
+            if prepare is not None:
+                prepare(run)
             run._write_json("settings", documents["settings"])  # last: its presence makes the directory a run
         except OSError as error:
             traces.remove()
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
+        except Exception:
+            traces.remove()
+            raise
         return run
 
     @classmethod
@@ -121,13 +136,41 @@ class Run:
         return self._read_json("progress") if (self.path / "progress.json").exists() else {}
 
     def photos(self) -> list[Photo]:
-        """Read the run's catalogue."""
+        """Read the run's catalogue, and those of the runs that it continues."""
+        if len(self.catalogues) > 1:
+            return read_catalogues(self.catalogues, self.protocol)
         return read_catalogue(self.settings.catalogue)
+
+    @property
+    def catalogues(self) -> list[str]:
+        """The catalogues of the run and of those that it continues, the earliest first."""
+        if not (self.path / "warm_start.json").exists():
+            return [self.settings.catalogue]
+        return list(self._read_json("warm_start")["catalogues"])
+
+    @property
+    def told_start(self) -> str:
+        """A sentence about the run that this one continues, and the new items."""
+        noted = self._read_json("warm_start")
+        new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
+        return f"Continued {noted['run']} with new items: {new}."
+
+    @property
+    def fitted_before(self) -> Fitted | None:
+        """What earlier runs were fitted on, None for a run that continues no other."""
+        file = self.path / FITTED
+        return Fitted.unpack(file.read_bytes()) if file.exists() else None
+
+    @property
+    def backbone_config(self) -> dict[str, Any] | None:
+        """Configuration that rebuilds the backbone, None for the small one."""
+        config: dict[str, Any] | None = self._read_json("backbone")["config"]
+        return config
 
     def new_model(self) -> EmbeddingModel:
         """Return the run's network with random weights."""
         settings = self.settings
-        backbone = rebuild_backbone(self._read_json("backbone")["config"])
+        backbone = rebuild_backbone(self.backbone_config)
         return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
 
     def best_model(self) -> EmbeddingModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from .distributed import ProcessEnded, ProcessGroup, launch, launched
 from .recipe import check_recipe, initial_model, make_sampler
 from .run import LAST, Run, Traces
 from .trainer import EpochCallback, Trainer
+from .warm_start import Continuation
 
 
 def train(
@@ -32,6 +34,7 @@ def train(
     path: Path,
     *,
     resume: bool = False,
+    start: Run | None = None,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
     unguarded: bool = False,
@@ -46,6 +49,8 @@ def train(
     ----------
     resume:
         Continue the run with its own settings.
+    start:
+        Begin with the weights of this run, and train on its photos together with those of `settings.catalogue`.
     splits:
         Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
         "last".
@@ -73,7 +78,9 @@ def train(
     traces = Traces(path)
     photos, model = None, None
     if not resume:
-        photos, model = begin_run(settings, path, splits=splits, process_group=process_group, unguarded=unguarded)
+        photos, model = begin_run(
+            settings, path, start=start, splits=splits, process_group=process_group, unguarded=unguarded
+        )
     try:
         if several:
             launch(_train_in_process, (path,), processes=settings.devices)
@@ -93,6 +100,7 @@ def begin_run(
     settings: Settings,
     path: Path,
     *,
+    start: Run | None = None,
     splits: Splits | None = None,
     process_group: ProcessGroup | None = None,
     unguarded: bool = False,
@@ -102,18 +110,25 @@ def begin_run(
     Returns the photos and the initial model.
     """
     process_group = process_group or ProcessGroup.join(settings.device)
-    photos = read_catalogue(settings.catalogue)
-    splits = splits or make_splits(photos, seed=settings.split_seed)
-    protocol = make_evaluation_protocol(
-        photos, gallery_source=settings.gallery_source, query_source=settings.query_source
-    )
+    continued = None if start is None else Continuation.of(start, settings, splits=splits)
+    if continued is None:
+        photos = read_catalogue(settings.catalogue)
+        splits = splits or make_splits(photos, seed=settings.split_seed)
+        protocol = make_evaluation_protocol(
+            photos, gallery_source=settings.gallery_source, query_source=settings.query_source
+        )
+    else:
+        photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
     check_recipe(settings, splits)
     fit = photos_in_protocol(photos, splits.fit, protocol)
     make_sampler(settings, fit)
-    model, config = initial_model(settings)
-    preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+    if continued is None:
+        model, config = initial_model(settings)
+        preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+    else:
+        model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
     if not unguarded:
         validation_items = set(splits.validation)
         to_open = [*fit, *(photo for photo in photos if photo.item_id in validation_items)]
@@ -124,7 +139,11 @@ def begin_run(
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
         "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
     }
-    process_group.run_on_main(lambda: Run.create(path, **documents))
+    prepare = None
+    if continued is not None:
+        documents["warm_start"] = continued.document()
+        prepare = partial(continued.write, settings=settings, device=process_group.device)
+    process_group.run_on_main(lambda: Run.create(path, prepare=prepare, **documents))
     return photos, model
 
 

@@ -26,9 +26,10 @@ from .distributed import ProcessGroup
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
-from .recipe import build_loss, initial_model, make_sampler
-from .run import BEST, LAST, Run
+from .recipe import build_loss, make_sampler
+from .run import BEST, LAST, START, Run
 from .selection import LAST_EPOCH, Selection, describe
+from .warm_start import first_model
 
 EpochCallback = Callable[[int, Mapping[str, float]], None]
 MEANS = "sampler.means"  # mean embeddings of the items, in a checkpoint
@@ -64,8 +65,8 @@ class Trainer:
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
         if model is None:
-            model = run.new_model() if run.has(LAST) else initial_model(settings)[0]
-        if settings.initial_norm and not run.has(LAST):
+            model = first_model(run)
+        if settings.initial_norm and not (run.has(LAST) or run.has(START)):
             self._scale_head(model, pixels)
         self.selection = Selection(settings.select, settings.patience)
         self.source: Source = pixels
@@ -182,6 +183,8 @@ class Trainer:
     def _restore(self) -> int:
         """Restore the last checkpoint, if there is one; return the number of finished epochs."""
         if not self.run.has(LAST):
+            if self.run.has(START):
+                self.learner.begin_with(self.run.load(START)[0])
             return 0
         tensors, facts = self.run.load(LAST)
         self.learner.load(tensors, facts)

@@ -52,6 +52,7 @@ def labels(kept: Path, feedback: Sequence[Feedback], **options: Sequence[str]) -
         (said("unknown", decision="no_match"), ""),
         (said("wrong", right="mug"), "mug"),
         (said("wrong", decision="no_match", right="mug"), "mug"),
+        (said("wrong", decision="no_match", right="cup"), "cup"),  # the nearest item, beyond the threshold
     ],
 )
 def test_a_verdict_says_which_item_the_photo_shows(kept: Path, verdict: Feedback, item: str) -> None:
@@ -72,6 +73,15 @@ def test_contradictory_verdicts_label_nothing(kept: Path, second: Feedback) -> N
     assert contradiction.photo == A
     assert "key 'web' says cup" in str(contradiction)
     assert found.photos[0].metadata["reviews"] == 2
+
+
+def test_wrong_alone_contradicts_only_what_was_answered(kept: Path) -> None:
+    match, no_match = said("wrong", key="app"), said("wrong", key="app", decision="no_match")
+    assert labels(kept, [no_match, said("wrong", right="cup", decision="no_match")]) == {A: "cup"}
+    assert labels(kept, [match, said("unknown")]) == {A: ""}
+    for other, alone in ((said("right"), match), (said("unknown"), no_match)):
+        with pytest.raises(DataError, match="1 photos with contradictory verdicts"):
+            reviewed_photos([other, alone], kept)
 
 
 def test_trusted_keys_replace_the_others(kept: Path) -> None:

@@ -1,0 +1,187 @@
+"""Warm start: which weights, rows, splits and photos a run takes over from an earlier one, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+
+from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.cli.main import group
+from retrieval.errors import InvalidParameter, RunError
+from training.config import Settings
+from training.data.reader import PhotoReader
+from training.evaluation.embedding import embed_photos
+from training.loop.class_tables import carry_classes
+from training.loop.fitted import fitted_on
+from training.loop.run import BEST, LAST, START, Run
+from training.loop.train import begin_run, train
+from training.loop.trainer import Trainer
+from training.losses.registry import Regularized
+from training.losses.sampled import SampledClasses
+from training.losses.tcm import ThresholdConsistentMargin
+from training.losses.vmf_nca import VonMisesFisherNCA
+
+from ...world import draw
+from ..conftest import tiny_settings
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+PROXIES = {"loss": "proxy_anchor", "epochs": 1}
+
+
+@pytest.fixture(scope="module")
+def earlier(catalogue: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train(tiny_settings(catalogue, **PROXIES), tmp_path_factory.mktemp("earlier") / "run")
+
+
+@pytest.fixture(scope="module")
+def more(earlier: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a CSV of four new items, more photos of a trained and of a test item, and a photo of an unknown item."""
+    folder = tmp_path_factory.mktemp("more")
+    rows = [(item, f"item-{item}") for item in range(30, 34) for _ in range(4)]
+    rows += [(int(item[-2:]), item) for item in (earlier.splits.fit[0], earlier.splits.test[0])]
+    rows += [(99, "")]
+    with (folder / "more.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["path", "item_id", "source"])
+        for number, (item, name) in enumerate(rows):
+            draw(item, 20 + number).save(folder / f"{number}.png")
+            writer.writerow([f"{number}.png", name, "feedback"])
+    return folder / "more.csv"
+
+
+@pytest.fixture(scope="module")
+def later(earlier: Run, more: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("later") / "run"
+    options = ["--epochs", "1", "--from", str(earlier.path)]
+    done = CliRunner().invoke(group, ["train", str(more), *options, "-o", str(path)], catch_exceptions=False)
+    assert f"Continued {earlier.path}" in done.output
+    return Run.open(path)
+
+
+def begun(earlier: Run, more: Path, path: Path, **changes: object) -> Run:
+    """Return a run before its first step."""
+    settings = Settings.from_dict({**earlier.settings.to_dict(), "catalogue": str(more), **changes})
+    begin_run(settings, path, start=earlier)
+    return Run.open(path)
+
+
+def test_it_begins_with_the_weights_and_the_rows_of_known_items(earlier: Run, later: Run) -> None:
+    start, last = later.load(START)[0], earlier.load(LAST)[0]
+    for name, value in earlier.load(BEST)[0].items():
+        assert torch.equal(start[f"model.{name}"], value)
+    old, new = list(earlier.splits.fit), list(later.splits.fit)
+    assert set(old) < set(new)
+    rows = start["loss.proxies"]
+    assert torch.equal(rows[[new.index(item) for item in old]], last["loss.proxies"])
+    photos = [photo for photo in later.photos() if photo.item_id == next(item for item in new if item not in old)]
+    vectors = embed_photos(earlier.best_model(), PhotoReader(photos, later.preprocessing), 4, later.preprocessing)
+    mean = F.normalize(torch.from_numpy(vectors.mean(axis=0)), dim=0)
+    row = rows[new.index(photos[0].item_id)]
+    torch.testing.assert_close(F.normalize(row, dim=0), mean)
+    assert float(row.norm()) == pytest.approx(float(last["loss.proxies"].norm(dim=1).mean()), rel=1e-5)
+    assert not torch.equal(later.load(LAST)[0]["loss.proxies"], rows)  # and then it learns
+
+
+def test_held_out_items_stay_held_out_and_users_photos_take_part(earlier: Run, later: Run, more: Path) -> None:
+    assert later.protocol == earlier.protocol
+    assert later.catalogues == [earlier.settings.catalogue, str(more)]
+    for part, items in earlier.splits.to_dict().items():
+        assert set(items) <= set(later.splits.to_dict()[part])
+    photos = later.photos()
+    assert all(photo.item_id for photo in photos)
+    new = [photo for photo in photos if photo.path.parent == more.parent]
+    assert len(new) == 18
+    assert {photo.source for photo in new} == {earlier.protocol.query_source}
+    noted = json.loads((later.path / "warm_start.json").read_text())
+    assert sum(noted["new_items"].values()) == 4
+
+
+def test_the_settings_are_those_of_the_run_unless_given(earlier: Run, later: Run) -> None:
+    before, now = earlier.settings.to_dict(), later.settings.to_dict()
+    assert {name for name in now if now[name] != before[name]} == {"catalogue"}
+
+
+def test_what_was_ever_fitted_on_stays_known(earlier: Run, later: Run, more: Path, tmp_path: Path) -> None:
+    """Also what a later catalogue no longer has: an item that was trained on is never evidence."""
+    gone = earlier.splits.fit[-1]
+    rows = [line for line in Path(earlier.settings.catalogue).read_text().splitlines() if gone not in line]
+    small = Path(earlier.settings.catalogue).with_name("without.csv")
+    small.write_text("\n".join(rows))
+    third = begun(later, small, tmp_path / "third")
+    fitted = fitted_on(third)
+    assert all(fitted.contains(item, None) for item in (*earlier.splits.fit, *later.splits.fit))
+    assert not any(fitted.contains(item, None) for item in (*earlier.splits.test, *earlier.splits.calibration))
+    photo = next(photo for photo in earlier.photos() if photo.item_id == gone)
+    assert fitted.contains("renamed", content_hash(photo.read(), photo.bbox))
+
+
+def test_the_union_of_two_lists(tmp_path: Path) -> None:
+    one, other = Fitted.of(["a", "b"], ["x"]), Fitted.of(["b", "c"], [])
+    both = one.union(other)
+    assert all(both.contains(item, None) for item in "abc")
+    assert both.contains("new", "x")
+    assert one.union(None) is one
+    assert Fitted.unpack(both.pack()).items.tolist() == both.items.tolist()
+
+
+def test_a_run_that_dies_in_its_first_epoch_begins_again_the_same(
+    earlier: Run, later: Run, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(self: Trainer, epoch: int) -> dict[str, float]:
+        raise KeyboardInterrupt
+
+    settings = later.settings
+    monkeypatch.setattr(Trainer, "_epoch", dies)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, tmp_path / "run", start=earlier)
+    monkeypatch.undo()
+    resumed = train(settings, tmp_path / "run", resume=True)
+    expected = later.load(LAST)[0]
+    assert all(torch.equal(value, expected[name]) for name, value in resumed.load(LAST)[0].items())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("backbone", "efficientnet-lite0"), ("size", 48), ("dim", 8), ("pooling", "gem")]
+)
+def test_another_network_is_refused(earlier: Run, more: Path, tmp_path: Path, name: str, value: object) -> None:
+    with pytest.raises(InvalidParameter, match=rf"{name} must be .* that of the run to start from.*--{name}"):
+        begun(earlier, more, tmp_path / "run", **{name: value})
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_no_run_is_refused(more: Path, tmp_path: Path) -> None:
+    words = ["train", str(more), "--from", str(tmp_path), "-o", str(tmp_path / "run")]
+    assert isinstance(CliRunner().invoke(group, words).exception, RunError)
+
+
+def test_another_loss_begins_at_the_mean_embeddings(earlier: Run, more: Path, tmp_path: Path) -> None:
+    run = begun(earlier, more, tmp_path / "run", loss="proxy_nca")
+    rows = run.load(START)[0]["loss.proxies"]
+    fit = [photo for photo in run.photos() if photo.item_id == run.splits.fit[0]]
+    vectors = embed_photos(earlier.best_model(), PhotoReader(fit, run.preprocessing), len(fit), run.preprocessing)
+    mean = torch.from_numpy(vectors.mean(axis=0))
+    torch.testing.assert_close(F.normalize(rows[0], dim=0), F.normalize(mean, dim=0))
+
+
+def test_rows_of_other_tables_begin_at_the_mean() -> None:
+    """Also where only one of the two runs had a regularizer and sampled its proxies."""
+    torch.manual_seed(0)
+    old = VonMisesFisherNCA(2, 4)
+    inner = VonMisesFisherNCA(3, 4)
+    new = Regularized(SampledClasses(inner, 3, share=0.5), ThresholdConsistentMargin(), 1.0)
+    with torch.no_grad():
+        old.concentrations.copy_(torch.arange(8.0).view(2, 4))
+        old.log_temperature.fill_(0.25)
+    means = {"b": np.eye(4, dtype=np.float32)[0]}
+    carry_classes(old, new, old_items=["a", "c"], new_items=["a", "b", "c"], means=means)
+    assert inner.concentrations.tolist() == [[0, 1, 2, 3], [2, 3, 4, 5], [4, 5, 6, 7]]
+    assert inner.log_temperature.item() == 0.25
+    assert torch.equal(inner.proxies[[0, 2]], old.proxies)
+    torch.testing.assert_close(inner.proxies[1], torch.eye(4)[0] * old.proxies.norm(dim=1).mean())

@@ -1,0 +1,64 @@
+"""Photos of a run that continues earlier ones: those of all their catalogues, each photo once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+from retrieval.catalogue.photos import QUERIES, ROLES, Photo
+from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.remote import RemotePhoto
+
+from .splits import EvaluationProtocol, side
+
+Place = tuple[object, ...]
+
+
+def read_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
+    """Return the photos of several catalogues, the earliest first; those of unknown items are left out.
+
+    A photo that several catalogues have is taken from the last one. A photo of a known item belongs to the group and
+    partition of that item unless it names its own. A photo from a source that the first catalogue does not have counts
+    as one of the evaluation's query source, because it comes from users. Photo ids that are taken get a number.
+    """
+    first, *others = (read_catalogue(place, labels=QUERIES) for place in catalogues)
+    grouped = any(photo.group for photo in first)
+    sides = {side(photo) for photo in first}
+    known = {photo.item_id: photo for photo in reversed(first) if photo.item_id}
+    merged: dict[Place, Photo] = {_place(photo): photo for photo in first}
+    for added in others:
+        for photo in added:
+            earlier = known.setdefault(photo.item_id, photo)
+            group = photo.group or earlier.group or (photo.item_id if grouped else "")
+            known_photo = replace(photo, group=group, partition=photo.partition or earlier.partition)
+            merged[_place(photo)] = known_photo if side(photo) in sides else _as_query(known_photo, protocol)
+    return _with_own_ids([photo for photo in merged.values() if photo.item_id])
+
+
+def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
+    source = protocol.query_source
+    return replace(photo, role=source) if source and source in ROLES else replace(photo, source=source, role="")
+
+
+def _place(photo: Photo) -> Place:
+    """Return what identifies a photo: its file or URL, its place in the file, and its bounding box."""
+    file = photo.url if isinstance(photo, RemotePhoto) else os.path.normpath(photo.path.absolute())
+    return file, photo.span, photo.bbox
+
+
+def _with_own_ids(photos: Sequence[Photo]) -> list[Photo]:
+    """Return photos with different ids: a number is added to an id that is taken."""
+    taken = {photo.photo_id for photo in photos}
+    seen: set[str] = set()
+    found = []
+    for photo in photos:
+        photo_id = photo.photo_id
+        if photo_id in seen:
+            names = (f"{photo_id} ({number})" for number in count(2))
+            photo_id = next(name for name in names if name not in taken)
+            taken.add(photo_id)
+        seen.add(photo_id)
+        found.append(replace(photo, photo_id=photo_id))
+    return found
