@@ -63,10 +63,8 @@ def train(
 
     Raises
     ------
-    DataError
-        If the labels or the photos cannot be used.
-    InvalidParameter
-        For settings that cannot be trained.
+    DataError, InvalidParameter
+        If the labels or the photos cannot be used, and for settings that cannot be trained.
     RunError
         If `path` already contains a run, or contains none to resume.
     """
@@ -76,11 +74,8 @@ def train(
         raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
     process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
     traces = Traces(path)
-    photos, model = None, None
-    if not resume:
-        photos, model = begin_run(
-            settings, path, start=start, splits=splits, process_group=process_group, unguarded=unguarded
-        )
+    begin = partial(begin_run, start=start, splits=splits, process_group=process_group, unguarded=unguarded)
+    photos, model = (None, None) if resume else begin(settings, path)
     try:
         if several:
             launch(_train_in_process, (path,), processes=settings.devices)
