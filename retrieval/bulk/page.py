@@ -1,17 +1,26 @@
-"""The error rates of a search with many photos, and its worst answers with pictures, as one HTML page."""
+"""The error rates of a search with many photos, and its worst answers with pictures, as one HTML page.
+
+If the bundle verifies matches, the pictures show the places where a query agrees with the photo that was found, and
+with one of its own item.
+"""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping, Sequence
 
+from PIL import Image
+
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused
 from retrieval.html import document, picture
 from retrieval.images import crop, open_image, thumbnail
+from retrieval.matched_places import STYLE as PLACES
+from retrieval.matched_places import MatchedPlaces
 from retrieval.result import RANKED
 from retrieval.threshold.gallery_report.style import STYLE
+from retrieval.verification.verifier import GeometricVerifier
 
 from .answers_file import Line
 from .outcome import Outcome
@@ -22,18 +31,24 @@ SHOWN = 24  # cards per section
 
 
 def answers_page(
-    outcome: Outcome, photos: Sequence[Photo], gallery: GalleryProtocol, *, target_fpir: float | None
+    outcome: Outcome,
+    photos: Sequence[Photo],
+    gallery: GalleryProtocol,
+    *,
+    target_fpir: float | None,
+    verifier: GeometricVerifier | None = None,
 ) -> str:
     """Render the rates and the worst answers to the photos of a search as one HTML page."""
     rates = outcome.rates
     told = [outcome.summary() + ".", *([] if rates is None else rates.lines(target_fpir))]
     by_id = {photo.photo_id: photo for photo in photos}
+    matched = None if verifier is None else MatchedPlaces(verifier, gallery)
     parts = [f"<h1>{TITLE}</h1>", *(f"<p>{html.escape(line)}</p>" for line in told)]
     for title, lines, text in worst_cases(outcome.known):
-        cards = [_card(line, text(line), by_id, gallery) for line in lines[:SHOWN]]
+        cards = [_card(line, text(line), by_id, gallery, matched) for line in lines[:SHOWN]]
         more = f", {SHOWN} of {len(lines):,}" if len(lines) > SHOWN else f": {len(lines)}"
         parts.append(f"<h2>{title}{more}</h2><div class='cards'>{''.join(cards) or 'none'}</div>")
-    return document(TITLE, style=STYLE, body=f"<main>{''.join(parts)}</main>")
+    return document(TITLE, style=STYLE + PLACES, body=f"<main>{''.join(parts)}</main>")
 
 
 Section = tuple[str, list[Line], Callable[[Line], str]]
@@ -76,24 +91,29 @@ def _told(match: Mapping[str, object]) -> str:
     return f"{match['item_id']}, {match['distance']:.3f} away{words}"
 
 
-def _card(line: Line, text: str, photos: Mapping[str, Photo], gallery: GalleryProtocol) -> str:
+def _card(
+    line: Line, text: str, photos: Mapping[str, Photo], gallery: GalleryProtocol, matched: MatchedPlaces | None
+) -> str:
     """Return a card with the query, the photo that was found and one of the right item."""
     found = line["matches"][0] if line["matches"] else line["nearest"]
-    shown = {"query": _query(photos.get(line["photo_id"]))}
+    query, shown = _query(photos.get(line["photo_id"])), {}
     if found:
-        shown |= {f"found: {found['item_id']}": gallery.thumbnail(found["photo_id"])}
+        shown[f"found: {found['item_id']}"] = [found["photo_id"]]
     if line["in_gallery"] and not (found and found["item_id"] == line["truth"]):
-        own = gallery.item(line["truth"])
-        shown |= {f"its item: {line['truth']}": gallery.thumbnail(own[0][0]) if own else None}
-    pictures = "".join(picture(jpeg, alt=alt) for alt, jpeg in shown.items() if jpeg)
+        shown[f"its item: {line['truth']}"] = [photo_id for photo_id, *_ in gallery.item(line["truth"])]
+    if matched is not None and query is not None:
+        return f"<div class='card'>{matched.of(query, shown)}{html.escape(text)}</div>"
+    jpegs = {"query": None if query is None else thumbnail(query)}
+    jpegs |= {caption: gallery.thumbnail(photo_ids[0]) for caption, photo_ids in shown.items() if photo_ids}
+    pictures = "".join(picture(jpeg, alt=alt) for alt, jpeg in jpegs.items() if jpeg)
     return f"<div class='card'><div>{pictures}</div>{html.escape(text)}</div>"
 
 
-def _query(photo: Photo | None) -> bytes | None:
-    """Return the thumbnail of a photo of the search, None if it is gone."""
+def _query(photo: Photo | None) -> Image.Image | None:
+    """Return a photo of the search, upright and cropped, None if it is gone."""
     if photo is None:
         return None
     try:
-        return thumbnail(crop(open_image(photo.read()), photo.bbox))
+        return crop(open_image(photo.read()), photo.bbox)
     except ImageRefused:
         return None

@@ -191,7 +191,10 @@ def write_report(path: Path, outcome: Outcome, photos: Sequence[Photo], retrieve
     """Write the page with the error rates and the worst answers."""
     from retrieval.bulk.page import answers_page
 
-    write_file(path, answers_page(outcome, photos, retriever.gallery, target_fpir=_target(retriever)))
+    page = answers_page(
+        outcome, photos, retriever.gallery, target_fpir=_target(retriever), verifier=retriever.bundle.verifier
+    )
+    write_file(path, page)
     click.echo(f"Wrote {path}.", err=True)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
 from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
@@ -228,6 +231,26 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
         plain = read_queries(gallery)
         assert plain is not None
         assert not plain.features
+
+
+def test_the_worst_answers_show_the_places_that_agree(shop: Path, tmp_path: Path) -> None:
+    """Photo a shows cover-03 with a wrong label, b is of cover-05, and shows nothing of it."""
+    draw_cover(3, 5).save(tmp_path / "a.png")
+    Image.new("RGB", (SIDE, SIDE), (30, 90, 160)).save(tmp_path / "b.png")
+    (tmp_path / "q.csv").write_text("path,item_id\na.png,cover-04\nb.png,cover-05\n")
+    words = [str(place) for place in (shop / "bundle", shop / "gallery", tmp_path / "q.csv")]
+    shown = CliRunner().invoke(
+        group, ["search", *words, "--truth", "item_id", "--report", str(tmp_path / "worst.html")]
+    )
+    assert shown.exit_code == 0, shown.output
+    page = (tmp_path / "worst.html").read_text()
+    found, own, *missed = re.findall(r"<p>(found|its item): ([\w-]+); (\d+) details agree\.</p>", page)
+    assert found[:2] == ("found", "cover-03")
+    assert own[:2] == ("its item", "cover-04")
+    assert int(found[2]) > 10 > int(own[2])
+    assert {each[2] for each in missed} == {"0"}
+    assert page.count("<svg") == 2 * sum(each[2] != "0" for each in (found, own, *missed))
+    assert page.count("<img") == 2 * (2 + len(missed))
 
 
 def test_an_audit_looks_for_collisions_and_strays_among_verified_draws(shop: Path, tmp_path: Path) -> None:
