@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
-import signal
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import click
 
@@ -21,18 +18,13 @@ from retrieval.cli.signing import new_signing, sign
 from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
 from retrieval.formats import SUFFIXES
-from retrieval.listening import bind, port_of
+from retrieval.listening import bind
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
-
-    from retrieval.retriever import Retriever
+from .launch import ServePlan, serve_here
 
 EXAMPLES = 12  # maximum on the page
-BACKLOG = 512
 Folder = click.Path(path_type=Path)
 
 
@@ -85,72 +77,23 @@ def serve(
       retrieval serve bundles/shop galleries/shop
       curl --data-binary @query.jpg -H 'Content-Type: image/jpeg' http://127.0.0.1:7860/v1/search
     """
-    settings = ServeSettings(**{name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = ServeSettings(**given)
     check_exposure(host, settings.keys, insecure=insecure)
-    from retrieval.retriever import Retriever
-    from retrieval.threshold.drawn_distances import unmeasured_warning
-    from serving.ops.logs import BatchedHandler
-
-    from .app import create_app
-
     settings = replace(settings, local=is_loopback(host) and settings.keys is None and not insecure)
+    if "threads" not in given:
+        settings = replace(settings, threads=max(1, settings.threads // settings.workers))
     if settings.feedback is None and isinstance(gallery, Path):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
-
-    def reopen() -> Retriever:
-        return Retriever.open(bundle, gallery, trust=trust)  # links may have changed since
-
-    retriever = reopen()
-    point, rates = retriever.point, retriever.rates()
-    click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")
-    if rates is not None and rates.broken(point):
-        click.echo(f"Warning: {rates.warning(point, bundle, gallery)}.")
-    if retriever.unmeasured:
-        click.echo(f"Warning: {unmeasured_warning(gallery, bundle)}.")
-    forecast = retriever.fpir_forecast()
-    if forecast is not None and forecast.outgrown:
-        click.echo(f"Warning: {forecast.warning(bundle, gallery)}.")
     page = is_loopback(host) if page is None else page
-    app = create_app(retriever, settings=settings, page=page, examples=example_files(examples), reopen=reopen)
+    plan = ServePlan(bundle, gallery, settings, tuple(trust), page, tuple(example_files(examples)))
     listeners = bind(host, port)
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(listeners)}"
-    click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if page else ""))
-    logging.basicConfig(level=logging.INFO, handlers=[BatchedHandler()], force=True)
-    for noisy in ("httpx", "gradio", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
-    _run(app, listeners)
+    if settings.workers == 1:
+        serve_here(plan, host, listeners)
+    else:
+        from .workers.supervisor import serve_by_workers
 
-
-def _rule(retriever: Retriever) -> str:
-    """Return the threshold with its target and status, or that there is none."""
-    point = retriever.point
-    if not point.decides:
-        return "no threshold yet, so answers only rank items."
-    place = "" if point is retriever.bundle.operating_point else ", set in this gallery"
-    return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."
-
-
-def _run(app: ASGIApp, listeners: Sequence[socket.socket]) -> None:
-    """Serve on bound sockets until the process is signalled to stop."""
-    import uvicorn
-
-    from serving.http.head_limits import HeadLimitProtocol
-    from serving.http.server import GRACE_S, run
-
-    config = uvicorn.Config(
-        app,
-        http=HeadLimitProtocol,
-        ws="none",
-        backlog=BACKLOG,
-        log_config=None,
-        access_log=False,
-        log_level="warning",
-        timeout_graceful_shutdown=GRACE_S,
-        server_header=False,
-        proxy_headers=False,
-    )
-    run(config, listeners)
+        sys.exit(serve_by_workers(plan, host, listeners))
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +22,15 @@ OFF, TIGHTEN = "off", "tighten"
 class ServeSettings:
     """Limits of one server process. The threshold is not a setting: it belongs to the bundle."""
 
-    threads: int = setting(cores, CAPACITY, "Number of concurrent searches.", shown="one per core")
-    queue: int = setting(32, CAPACITY, "Number of searches that may wait for a thread; further ones get status 503.")
+    workers: int = setting(
+        1, CAPACITY, "Number of processes that serve. One is enough for a few cores; the page runs in the first."
+    )
+    threads: int = setting(
+        cores, CAPACITY, "Number of concurrent searches of each process.", shown="one per core, divided by the workers"
+    )
+    queue: int = setting(
+        32, CAPACITY, "Number of searches that may wait for a thread of a process; further ones get status 503."
+    )
     deadline_s: float = setting(
         10.0, CAPACITY, "Time limit of a search in seconds, waiting included; then it gets 503.", option="deadline"
     )
@@ -59,9 +67,11 @@ class ServeSettings:
     local: bool = False  # accept loopback host names only; set where there are no keys
 
     def __post_init__(self) -> None:
-        for name in ("threads", "queue", "max_bytes", "max_batch_bytes"):
+        for name in ("workers", "threads", "queue", "max_bytes", "max_batch_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, "be at least 1", getattr(self, name))
+        if self.workers > 1 and os.name != "posix":
+            raise InvalidParameter("workers", "be 1 on this operating system", self.workers)
         for name in ("deadline_s", "body_s", "rate"):
             if not getattr(self, name) > 0:
                 raise InvalidParameter(name, "be above 0", getattr(self, name))

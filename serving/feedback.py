@@ -8,7 +8,7 @@ from retrieval.images import Source
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
-from serving.http.callers import CALLER
+from serving.http.callers import CALLER, Caller
 
 from .config import ServeSettings
 from .errors import NoSuchThing
@@ -29,26 +29,23 @@ class FeedbackRecorder:
         """Keep the caller's answer, and its photos only if those of judged answers are kept."""
         self._answers.add(CALLER.get(), request_id, result, photos if self._photos is not None else ())
 
-    def record(self, retriever: Retriever, request_id: str, verdict: str, item_id: str) -> None:
+    def record(self, retriever: Retriever, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the item that is right, if the verdict is that another one is.
+        `item_id` names the item that is right, if the verdict is that another one is. Returns False if this process
+        does not keep the answer.
         """
         if self._file is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
-        caller = CALLER.get()
         answered = self._answers.find(caller, request_id)
         if answered is None:
-            raise NoSuchThing(
-                "this request id is unknown, or its answer is no longer kept",
-                remedy="Judge an answer soon after the search, and with the key that asked for it",
-            )
+            return False
         if answered.result.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
         if item_id and not retriever.gallery.item(item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
         if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
-            return
+            return True
         entry = feedback_on(
             answered.result,
             verdict,
@@ -62,3 +59,4 @@ class FeedbackRecorder:
         )
         append_feedback(self._file, entry)
         answered.verdicts[caller.key] = verdict, item_id
+        return True

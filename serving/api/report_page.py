@@ -9,15 +9,15 @@ from retrieval.bundle.bundle import REPORT
 from retrieval.html import table
 from retrieval.threshold.gallery_report.data import GalleryReport
 from retrieval.threshold.gallery_report.page import render_gallery_report
-from serving.ops.drift_monitor import Drift
+from serving.ops.drift_monitor import Drift, drift_warning
 from serving.service import Service
 
 
 def report_page(service: Service) -> str:
     """Return the report as HTML."""
-    retriever, monitor = service.retriever, service.monitor
+    retriever, drifts = service.retriever, service.drifts()
     report = GalleryReport.of(retriever.bundle, retriever.gallery, retriever.point)
-    more = drift_html(monitor.state(), is_warning=bool(monitor.warning()))
+    more = drift_html(drifts, is_warning=bool(drift_warning(drifts)))
     if REPORT in retriever.bundle.manifest["files"]:
         more += "<p><a href='report/bundle'>The report of the model's own threshold</a></p>"
     return render_gallery_report(report, more=more)

@@ -17,7 +17,9 @@ from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
 from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
-from serving.service import ReloadOutcome, Service
+from serving.reloads import ReloadOutcome
+from serving.server_info import server_info
+from serving.service import Service
 
 from .catalogue_routes import item_routes, photo_routes
 from .docs_page import docs_page
@@ -157,7 +159,7 @@ def state_routes(service: Service) -> APIRouter:
     @router.get("/v1/info", response_model=Info, responses=errors(*LIMITED))
     def info() -> dict[str, Any]:
         """Return the bundle, the gallery, the threshold with its error rate, and the drift of live photos."""
-        return service.info()
+        return server_info(service)
 
     @router.post(
         "/v1/admin/reload",
@@ -169,7 +171,7 @@ def state_routes(service: Service) -> APIRouter:
         """Reopen bundle and gallery and switch to them; files in `images` are first searched with both."""
         images = await images_of(request, "images")
         try:
-            outcome = await to_thread.run_sync(lambda: service.reload(images, dry_run=dry_run))
+            outcome = await to_thread.run_sync(lambda: service.reloads.run(images, dry_run=dry_run))
         except RetrievalError as error:
             if STATUS.get(type(error).__name__, 500) < 500 or problem_response(error).status_code == 503:
                 raise

@@ -21,7 +21,8 @@ from serving.ops.telemetry import Telemetry
 
 from .callers import CALLER, Caller
 from .keys import ADMIN, SEARCH, Key, KeyRing
-from .limits import Rates, too_many_requests
+from .limits import too_many_requests
+from .rates import Rates
 
 log = logging.getLogger("retrieval.access")
 PROBES = ("/healthz", "/readyz")  # open without a key: they reveal nothing

@@ -1,4 +1,4 @@
-"""API keys and request rates.
+"""API keys.
 
 The key file holds hashes and is read again when it changes: keys are added and removed without a restart. A key is 256
 random bits, so an unsalted SHA-256 hash is enough. The scope `search` allows searching and reading; `admin` also
@@ -11,7 +11,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -23,7 +22,6 @@ from index.shell import command
 from retrieval.errors import InvalidParameter, RetrievalError
 from retrieval.files import write_file
 
-CLIENTS = 4096  # clients tracked per rate limit; beyond, those with a full allowance are dropped
 SEARCH, ADMIN = SCOPES = ("search", "admin")
 PREFIX = "rk_"  # makes leaked keys recognizable
 
@@ -82,33 +80,6 @@ class KeyRing:
                     ) from None
                 # the file is being replaced: keep the keys read before
             return self._keys
-
-
-class Rate:
-    """Token-bucket limit on the requests per second of each client, with bursts of twice the rate."""
-
-    def __init__(self, rate: float) -> None:
-        self._rate = rate
-        self._guard = Lock()
-        self._left: dict[str, tuple[float, float]] = {}
-
-    def wait(self, name: str) -> float:
-        """Count a request; return 0 if it is allowed, else the seconds until the next one is."""
-        if self._rate == float("inf"):
-            return 0.0
-        now, most = time.monotonic(), max(1.0, 2 * self._rate)
-        with self._guard:
-            left, last = self._left.get(name, (most, now))
-            left = min(most, left + (now - last) * self._rate)
-            allowed = left >= 1
-            self._left[name] = (left - allowed, now)
-            if len(self._left) > CLIENTS:
-                self._left = {
-                    client: (left, last)
-                    for client, (left, last) in self._left.items()
-                    if left + (now - last) * self._rate < most
-                }
-        return 0.0 if allowed else (1 - left) / self._rate
 
 
 def add_key(path: Path, name: str, scope: str) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import math
 import re
 import time
-from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,9 +13,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrieval.errors import ImageTooLarge, RetrievalError
 from serving.api.problems import ProblemResponse, problem, problem_response
 
-from .keys import Rate
-
-THUMBNAILS = 12  # per search on the page
 OVERHEAD = 64 * 1024  # allowance for multipart framing
 BATCH_PATHS = ("/v1/search/batch", "/v1/search/photos", "/v1/admin/reload")
 LENGTH = re.compile(rb"[0-9]{1,19}")  # Content-Length in bytes; int() rejects thousands of digits
@@ -26,20 +22,6 @@ CLOSE = {"Connection": "close"}  # the rest of the body is not read
 
 class Busy(RetrievalError):
     """The queue or the upload store is full, or a search passed its deadline."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Rate limits by kind of request. A client is a key, or an address on a server without keys."""
-
-    requests: Rate  # endpoint requests; searches and verdicts of the page
-    uploads: Rate  # uploads to the page, each followed by a search
-    thumbnails: Rate
-
-    @classmethod
-    def of(cls, rate: float) -> Rates:
-        """Return the limits for `rate` requests per second."""
-        return cls(Rate(rate), Rate(rate), Rate(THUMBNAILS * rate))
 
 
 def too_many_requests(wait: float) -> ProblemResponse:

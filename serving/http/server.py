@@ -28,7 +28,11 @@ class Server(uvicorn.Server):
 
 def run(config: uvicorn.Config, listeners: Sequence[socket.socket]) -> None:
     """Serve on bound sockets until SIGTERM or SIGINT."""
-    server = Server(config)
+    run_server(Server(config), listeners)
+
+
+def run_server(server: Server, listeners: Sequence[socket.socket]) -> None:
+    """Run a server on bound sockets until SIGTERM or SIGINT."""
     with suppress(KeyboardInterrupt):
         server.run(sockets=list(listeners))
     if not server.started:

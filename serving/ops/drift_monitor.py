@@ -9,6 +9,7 @@ distribution functions. An alarm needs a minimum number of searches and a minimu
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from threading import Lock
 
@@ -43,6 +44,14 @@ class Drift:
     calibration_median: float | None
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Statistics of the searches of one process."""
+
+    seen: Mapping[str, Sequence[float]]  # the newest values of each statistic
+    first: Sequence[float]  # the first nearest distances
+
+
 class DriftMonitor:
     """Rolling window of search statistics with their references."""
 
@@ -65,13 +74,18 @@ class DriftMonitor:
                 if len(self._first) < FIRST:
                     self._first.append(result.nearest_distance)
 
-    def state(self) -> list[Drift]:
-        """Return the drift of each statistic."""
+    def samples(self) -> Samples:
+        """Return the statistics of the searches so far."""
         with self._guard:
-            seen = {name: np.array(values) for name, values in self._seen.items()}
-            first = np.array(self._first)
+            return Samples({name: list(values) for name, values in self._seen.items()}, list(self._first))
+
+    def state(self, others: Sequence[Samples] = ()) -> list[Drift]:
+        """Return the drift of each statistic; `others` are the samples of the server's other processes."""
+        samples = [self.samples(), *others]
+        first = np.concatenate([np.asarray(each.first, np.float64) for each in samples])[:FIRST]
         drifts = []
-        for name, values in seen.items():
+        for name in STATISTICS:
+            values = np.concatenate([np.asarray(each.seen[name], np.float64) for each in samples])
             calibration = self._calibration.get(name, np.zeros(0))
             reference = calibration if name != NEAREST else first
             enough = len(values) >= LEAST and len(reference) >= (FIRST if name == NEAREST else LEAST)
@@ -90,15 +104,16 @@ class DriftMonitor:
             )
         return drifts
 
-    def warning(self) -> str:
-        """Return a warning that names the alarming statistics, or an empty string."""
-        names = [drift.statistic.replace("_", " ") for drift in self.state() if drift.alarm]
-        if not names:
-            return ""
-        return (
-            f"The newest photos differ in {', '.join(names)} from those that the threshold was set on, so its error "
-            "rate may not hold. Look at some of them, and calibrate with such photos (--queries)"
-        )
+
+def drift_warning(drifts: Sequence[Drift]) -> str:
+    """Return a warning that names the alarming statistics, or an empty string."""
+    names = [drift.statistic.replace("_", " ") for drift in drifts if drift.alarm]
+    if not names:
+        return ""
+    return (
+        f"The newest photos differ in {', '.join(names)} from those that the threshold was set on, so its error "
+        "rate may not hold. Look at some of them, and calibrate with such photos (--queries)"
+    )
 
 
 def largest_difference(one: Floats, other: Floats) -> float:

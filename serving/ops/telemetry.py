@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from retrieval.result import SearchResult
@@ -25,6 +27,7 @@ METRICS = (  # names without the suffixes that Prometheus appends
     "retrieval_reloads",
     "retrieval_queue_depth",
     "retrieval_overdue_threads",
+    "retrieval_workers",
     "retrieval_gallery_photos",
     "retrieval_gallery_items",
     "retrieval_gallery_version",
@@ -45,11 +48,19 @@ DISTANCES = tuple(i / 20 for i in range(1, 41))  # up to 2
 
 
 class Telemetry:
-    """Metrics of one server."""
+    """Metrics of one server.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    folder:
+        Folder in which the processes of the server keep their counts (`PROMETHEUS_MULTIPROC_DIR`), if it has several.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self.registry = CollectorRegistry()
-        made: dict[str, Any] = {"registry": self.registry}
+        made: dict[str, Any] = {"registry": self.registry if folder is None else None}
+        if folder is not None:
+            MultiProcessCollector(self.registry, path=str(folder))  # type: ignore[no-untyped-call]
         self._requests = Counter("retrieval_requests", "Requests answered.", ["route", "status"], **made)
         self._seconds = Histogram("retrieval_request_seconds", "Time of a request.", ["route"], buckets=SECONDS, **made)
         self._stages = Histogram(
@@ -108,9 +119,13 @@ class _State(Collector):
         """Yield the gauges."""
         retriever = self._service.retriever
         point, forecast, rates = retriever.point, retriever.fpir_forecast(), retriever.rates()
+        pool, peers = self._service.pool, self._service.peers.states()
+        waiting = pool.waiting + sum(peer.waiting for peer in peers)
+        overdue = pool.overdue + sum(peer.overdue for peer in peers)
         numbers = {
-            "queue_depth": ("Searches waiting for a thread.", self._service.pool.waiting),
-            "overdue_threads": ("Threads whose search has exceeded the deadline.", self._service.pool.overdue),
+            "queue_depth": ("Searches waiting for a thread.", waiting),
+            "overdue_threads": ("Threads whose search has exceeded the deadline.", overdue),
+            "workers": ("Processes that serve.", 1 + len(peers)),
             "gallery_photos": ("Photos in the gallery.", len(retriever.gallery)),
             "gallery_items": ("Items in the gallery.", retriever.gallery.items),
             "gallery_version": ("Number of changes to the gallery.", retriever.gallery.version),
@@ -137,7 +152,7 @@ class _State(Collector):
         alarm = GaugeMetricFamily(
             "retrieval_drift_alarm", "1 if the statistic exceeds its limit.", labels=["statistic"]
         )
-        for drift in self._service.monitor.state():
+        for drift in self._service.drifts():
             if drift.effect is not None:
                 effect.add_metric([drift.statistic], drift.effect)
             alarm.add_metric([drift.statistic], float(drift.alarm))

@@ -20,7 +20,8 @@ from retrieval.errors import ImageRefused
 from retrieval.images import read_file
 from retrieval.places_svg import STYLE as PLACES
 from retrieval.retriever import Retriever
-from serving.http.limits import Rates
+from serving.http.rates import Rates
+from serving.ops.drift_monitor import drift_warning
 from serving.service import Service
 
 from .more_photos import more_photos
@@ -86,7 +87,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                 verdicts = verdict_buttons(service, session_answers, TOP_K)
 
         def header() -> str:
-            return header_html(service.retriever, drift=bool(service.monitor.warning()))
+            return header_html(service.retriever, drift=bool(drift_warning(service.drifts())))
 
         async def search(token: str | None, *box: float, another: str | None = None) -> tuple[Any, ...]:
             event = EVENT.get()

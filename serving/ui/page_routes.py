@@ -24,7 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.formats import format_of
 from serving.api.problems import ProblemResponse, problem, problem_response
-from serving.http.limits import OVERHEAD, Rates, too_many_requests
+from serving.http.limits import OVERHEAD, too_many_requests
+from serving.http.rates import Rates
 
 from .page_events import EVENT, RELOAD, Event, EventContext, EventRequest
 from .uploads import Uploads

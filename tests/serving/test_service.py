@@ -33,7 +33,7 @@ from serving.app import create_app
 from serving.batching import BatchingEmbedder
 from serving.config import ServeSettings
 from serving.http.keys import KeyFileError, KeyRing, add_key, read_keys, remove_keys
-from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, DriftMonitor, largest_difference
+from serving.ops.drift_monitor import EFFECT, FIRST, LEAST, DriftMonitor, drift_warning, largest_difference
 from serving.ops.logs import BatchedHandler, JsonFormatter
 from serving.ops.telemetry import METRICS
 
@@ -470,10 +470,10 @@ def test_drift_alarms_for_what_matters_and_not_before(shop: Path, monkeypatch: p
     monkeypatch.setattr(monitor, "_calibration", usual)
     for _ in range(LEAST - 1):
         monitor.observe(answer(float(generator.normal(10, 1)), 0.3, 0.05))  # too dark
-    assert monitor.warning() == ""  # too few to tell
+    assert drift_warning(monitor.state()) == ""  # too few to tell
     monitor.observe(answer(10.0, 0.3, 0.05))
-    assert "brightness" in monitor.warning()
-    assert "certainty" not in monitor.warning()
+    assert "brightness" in drift_warning(monitor.state())
+    assert "certainty" not in drift_warning(monitor.state())
     alarms = {drift.statistic: drift.alarm for drift in monitor.state()}
     assert alarms == {
         "certainty": False,
@@ -489,10 +489,10 @@ def test_nearest_distances_are_compared_with_the_first_of_the_gallery(shop: Path
     monitor = DriftMonitor(Retriever.open(shop / "bundle", shop / "gallery").bundle)
     for _ in range(FIRST):
         monitor.observe(answer(1.0, float(generator.uniform(0.2, 0.8)), 0.5))
-    assert "nearest distance" not in monitor.warning()
+    assert "nearest distance" not in drift_warning(monitor.state())
     for _ in range(1000):
         monitor.observe(answer(1.0, float(generator.uniform(0.5, 1.1)), 0.5))
-    assert "nearest distance" in monitor.warning()
+    assert "nearest distance" in drift_warning(monitor.state())
 
 
 def test_the_statistic_is_the_largest_difference_of_shares() -> None:

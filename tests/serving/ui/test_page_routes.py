@@ -16,8 +16,9 @@ from fastapi.testclient import TestClient
 from retrieval.errors import InvalidParameter
 from serving.api.problems import MEDIA_TYPE
 from serving.http.guard import Guard
-from serving.http.keys import CLIENTS, KeyRing, Rate, add_key
-from serving.http.limits import BodyLimit, Rates
+from serving.http.keys import KeyRing, add_key
+from serving.http.limits import BodyLimit
+from serving.http.rates import CLIENTS, Rate, Rates
 from serving.ops.telemetry import Telemetry
 from serving.ui.page_events import EVENT, Event, EventContext, SessionAnswer, SessionAnswers, photo_check
 from serving.ui.page_routes import EVENT_BYTES, page_routes
@@ -192,7 +193,7 @@ def test_each_client_has_its_own_limit_and_their_number_is_bounded() -> None:
     quick = Rate(1e9)
     for number in range(CLIENTS + 100):
         quick.wait(f"client {number}")
-    assert len(quick._left) <= CLIENTS + 1
+    assert len(quick._buckets) <= CLIENTS + 1
 
 
 def test_the_log_says_who_searched_and_what_became_of_it(

@@ -1,0 +1,90 @@
+"""Dispatcher between the endpoint and the page, which loads in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+from starlette.responses import HTMLResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.api.problems import problem_response
+from serving.http.guard import ENDPOINT, PROBES
+from serving.http.limits import TRY_AGAIN, Busy
+
+from .service import Service
+
+log = logging.getLogger("retrieval.serving")
+SEARCH_PATH = "/v1/search"
+LOADING = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="1">'
+    "<title>Retrieval</title>"
+    '<body style="font-family:system-ui;margin:4rem auto;max-width:30rem"><p role="status">The page is loading…</p>'
+)
+
+
+class Dispatcher:
+    """ASGI application that dispatches to the endpoint or the page. A search is refused early if the queue is full.
+
+    Parameters
+    ----------
+    load_page:
+        Function that returns the page; called on a thread once the endpoint has started.
+    """
+
+    def __init__(self, service: Service, endpoint: ASGIApp, load_page: Callable[[], Any] | None) -> None:
+        self._service, self._endpoint, self._load_page = service, endpoint, load_page
+        self._page: ASGIApp | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._exit_stack = AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Dispatch by path; refuse a search when the queue is full."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif self._service.pool.is_full and scope["path"] == SEARCH_PATH and scope["method"] == "POST":
+            self._service.telemetry.busy.inc()  # nothing is read or parsed yet: a refusal is cheap
+            await problem_response(Busy("the queue is full", remedy=TRY_AGAIN))(scope, receive, send)
+        elif self._load_page is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
+            await self._endpoint(scope, receive, send)
+        else:
+            await self.answer_page(scope, receive, send)
+
+    async def answer_page(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request to the page, or say that it loads."""
+        await (self._page or loading_page())(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the endpoint's lifespan; load the page once it has started, and close it at shutdown."""
+
+        async def send_and_load(message: Any) -> None:
+            if message["type"] == "lifespan.startup.complete" and self._load_page is not None:
+                self._loading = asyncio.create_task(self._open_page(self._load_page))
+            await send(message)
+
+        async def receive_and_close() -> Any:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                if self._loading is not None:
+                    self._loading.cancel()
+                await self._exit_stack.aclose()
+            return message
+
+        await self._endpoint(scope, receive_and_close, send_and_load)
+
+    async def _open_page(self, load: Callable[[], Any]) -> None:
+        try:
+            page = await asyncio.to_thread(load)
+            await self._exit_stack.enter_async_context(page.router.lifespan_context(page))
+            self._page = page
+        except Exception as error:
+            log.error("the page could not be loaded", exc_info=error)
+            raise
+
+
+def loading_page() -> HTMLResponse:
+    """Return the page shown until the search page is loaded."""
+    return HTMLResponse(LOADING, 503, headers={"Retry-After": "1"})

@@ -1,0 +1,118 @@
+"""What a server serves, and its start: open the bundle and the gallery, say what they promise, and run."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from retrieval.listening import port_of
+
+from .config import ServeSettings
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp
+
+    from retrieval.retriever import Retriever
+
+BACKLOG = 512
+NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
+
+
+@dataclass(frozen=True)
+class ServePlan:
+    """What a server serves, and how."""
+
+    bundle: Path
+    gallery: Path | str
+    settings: ServeSettings
+    trust: tuple[Path, ...]
+    page: bool
+    examples: tuple[Path, ...]
+
+    def open(self) -> Retriever:
+        """Open the bundle and the gallery; links may have changed since the last time."""
+        from retrieval.retriever import Retriever
+
+        return Retriever.open(self.bundle, self.gallery, trust=self.trust)
+
+    def announce(self, retriever: Retriever) -> None:
+        """Print the size of the gallery, the threshold with its error rate, and warnings."""
+        from retrieval.threshold.drawn_distances import unmeasured_warning
+
+        point, rates = retriever.point, retriever.rates()
+        click.echo(f"{len(retriever.gallery)} photos of {retriever.gallery.items} items; {_rule(retriever)}")
+        if rates is not None and rates.broken(point):
+            click.echo(f"Warning: {rates.warning(point, self.bundle, self.gallery)}.")
+        if retriever.unmeasured:
+            click.echo(f"Warning: {unmeasured_warning(self.gallery, self.bundle)}.")
+        forecast = retriever.fpir_forecast()
+        if forecast is not None and forecast.outgrown:
+            click.echo(f"Warning: {forecast.warning(self.bundle, self.gallery)}.")
+
+    def announce_address(self, host: str, listeners: Sequence[socket.socket]) -> None:
+        """Print the addresses of the endpoint and of the page."""
+        address = f"http://{f'[{host}]' if ':' in host else host}:{port_of(list(listeners))}"
+        click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if self.page else ""))
+
+
+def serve_here(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> None:
+    """Serve on bound sockets in this process until it is signalled to stop."""
+    from serving.http.server import run
+
+    from .app import create_app
+
+    retriever = plan.open()
+    plan.announce(retriever)
+    app = create_app(retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open)
+    plan.announce_address(host, listeners)
+    log_to_stderr()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown
+    run(server_config(app), listeners)
+
+
+def server_config(app: ASGIApp) -> uvicorn.Config:
+    """Return the configuration of uvicorn for an application."""
+    import uvicorn
+
+    from serving.http.head_limits import HeadLimitProtocol
+    from serving.http.server import GRACE_S
+
+    return uvicorn.Config(
+        app,
+        http=HeadLimitProtocol,
+        ws="none",
+        backlog=BACKLOG,
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=GRACE_S,
+        server_header=False,
+        proxy_headers=False,
+    )
+
+
+def log_to_stderr() -> None:
+    """Write log records to stderr as JSON lines."""
+    from serving.ops.logs import BatchedHandler
+
+    logging.basicConfig(level=logging.INFO, handlers=[BatchedHandler()], force=True)
+    for noisy in NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _rule(retriever: Retriever) -> str:
+    """Return the threshold with its target and status, or that there is none."""
+    point = retriever.point
+    if not point.decides:
+        return "no threshold yet, so answers only rank items."
+    place = "" if point is retriever.bundle.operating_point else ", set in this gallery"
+    return f"threshold {point.threshold:.4f}, FPIR {point.target_fpir:g} {point.status}{place}."

@@ -1,0 +1,113 @@
+"""Reloads: open bundle and gallery again, compare, and switch to them in every process of the server."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from retrieval.retriever import Retriever
+from serving.http.limits import Busy
+
+from .batching import BatchingEmbedder
+from .decision_diff import decision_diff
+
+if TYPE_CHECKING:
+    from .service import Service
+
+GPU_BATCH = 16
+
+
+@dataclass(frozen=True)
+class ReloadOutcome:
+    """Result of a reload or of its dry run."""
+
+    swapped: bool
+    before: Retriever
+    after: Retriever
+    queries: int  # searched with both
+    changed: list[tuple[int, list[str], list[str]]]  # query, item_ids before and after
+
+
+class Reloads:
+    """Reloads of a service, one at a time. A reload that another worker runs has two steps: prepare and switch."""
+
+    def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
+        self._service, self._reopen = service, reopen
+        self._guard = Lock()
+        self._prepared: Retriever | None = None
+
+    def run(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
+        """Reopen bundle and gallery, compare both retrievers on `images`, and switch to the new one in all workers.
+
+        The new retriever must open, verify and answer a search, in every worker. If it does not, the error is raised
+        and the old one keeps serving. With `dry_run` only the comparison is made.
+        """
+        service = self._service
+        with self._alone():
+            before = service.retriever
+            try:
+                after = self.ready(self._reopen())
+                changed = decision_diff(before, after, images)
+                if not dry_run:
+                    service.peers.switch(after.bundle.bundle_id)
+            except Exception:
+                service.telemetry.reloads.labels("refused").inc()
+                raise
+            if not dry_run:
+                service.serve(after)
+            service.telemetry.reloads.labels("dry_run" if dry_run else "swapped").inc()
+            return ReloadOutcome(not dry_run, before, after, len(images), changed)
+
+    def prepare(self, bundle_id: str) -> None:
+        """Open bundle and gallery for a reload that another worker runs.
+
+        Raises
+        ------
+        RetrievalError
+            If they cannot be opened or searched.
+        Busy
+            If a reload is under way, or the bundle is another one than that worker opened.
+        """
+        with self._alone():
+            after = self.ready(self._reopen())
+            if after.bundle.bundle_id != bundle_id:
+                raise Busy("the bundle changed during the reload", remedy="Reload again")
+            self._prepared = after
+
+    def switch(self) -> None:
+        """Switch to what was prepared, if anything was."""
+        after, self._prepared = self._prepared, None
+        if after is not None:
+            self._service.serve(after)
+
+    def keep(self) -> None:
+        """Close what was prepared and keep serving the current bundle."""
+        after, self._prepared = self._prepared, None
+        if after is not None:
+            after.close()
+
+    def ready(self, retriever: Retriever) -> Retriever:
+        """Run a warm-up search and return the retriever, with batched embedding on a GPU or where it is configured."""
+        gpu = "CUDAExecutionProvider" in retriever.embedder.providers
+        most = self._service.settings.batch or (GPU_BATCH if gpu else 0)
+        if most > 1:
+            retriever.embedder = BatchingEmbedder(retriever.embedder, most=most)  # type: ignore[assignment]
+        file = io.BytesIO()
+        Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
+        retriever.search(file.getvalue(), top_k=1)
+        return retriever
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._guard.acquire(blocking=False):
+            raise Busy("a reload is under way", remedy="Try again when it is done")
+        try:
+            yield
+        finally:
+            self._guard.release()

@@ -1,0 +1,1 @@
+"""Several processes that serve one bundle and one gallery on one port."""

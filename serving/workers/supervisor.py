@@ -1,0 +1,197 @@
+"""The main process of a server with several workers: starts them, passes connections to them, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from serving.http.server import EXIT_S
+from serving.launch import BACKLOG, ServePlan, log_to_stderr
+
+from .connections import ALIVE, CLOSED, READY, pass_connection
+from .process import run_worker
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+log = logging.getLogger("retrieval.serving")
+FAILED = 1  # exit status if the first worker cannot serve
+SILENT_S = 60.0  # a worker that is silent for so long hangs, and is killed
+CHECK_S = 5.0
+STABLE_S = 60.0  # a worker that ran for so long is started again at once
+LEAST_DELAY_S, MOST_DELAY_S = 0.5, 30.0
+FULL_S = 1.0  # pause if this process has too many open files
+MESSAGES = 4096  # bytes read at a time
+
+
+class Worker:
+    """A worker process, as the main process sees it."""
+
+    def __init__(self, plan: ServePlan, folder: Path, number: int) -> None:
+        self.number, self.ready, self.connections = number, False, 0
+        self.started = self.heard = time.monotonic()
+        self.channel, theirs = socket.socketpair()
+        self.channel.setblocking(False)
+        peers = (folder, number, plan.settings.workers)
+        context = multiprocessing.get_context("spawn")
+        self.process: SpawnProcess = context.Process(
+            target=run_worker, args=(plan, peers, theirs), name=f"worker {number}"
+        )
+        self.process.start()
+        theirs.close()
+
+    def hear(self) -> None:
+        """Read the worker's messages."""
+        with suppress(OSError):
+            messages = self.channel.recv(MESSAGES)
+            self.ready = self.ready or READY in messages
+            self.connections -= messages.count(CLOSED)
+            if ALIVE in messages:
+                self.heard = time.monotonic()
+
+
+class Supervisor:
+    """Starts the workers of a plan, passes each new connection to the one with the fewest, and restarts dead ones."""
+
+    def __init__(self, plan: ServePlan, host: str, listeners: Sequence[socket.socket], folder: Path) -> None:
+        self._plan, self._host, self._listeners, self._folder = plan, host, listeners, folder
+        self._workers: dict[int, Worker] = {}
+        self._failures: dict[int, int] = {}
+        self._listening = self._stopping = False
+        self._done = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.status = 0
+
+    async def run(self) -> int:
+        """Run until a signal; return the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop)
+        self._start(0)
+        checks = asyncio.create_task(self._check())
+        await self._done.wait()
+        checks.cancel()
+        return self.status
+
+    def _start(self, number: int) -> None:
+        if self._stopping:
+            return
+        worker = self._workers[number] = Worker(self._plan, self._folder, number)
+        self._loop.add_reader(worker.channel, self._hear, worker)
+        self._loop.add_reader(worker.process.sentinel, self._ended, worker)
+
+    def _hear(self, worker: Worker) -> None:
+        worker.hear()
+        if worker.ready and not self._listening:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Accept connections, now that the first worker serves, and start the other workers."""
+        self._listening = True
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+            listener.setblocking(False)
+        self._accept_from_now()
+        self._plan.announce_address(self._host, self._listeners)
+        log_to_stderr()
+        for number in range(1, self._plan.settings.workers):
+            self._start(number)
+
+    def _accept_from_now(self) -> None:
+        if not self._stopping:
+            for listener in self._listeners:
+                self._loop.add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Pass the waiting connections on."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.error("connections cannot be accepted: %s", error)
+                for each in self._listeners:
+                    self._loop.remove_reader(each)
+                self._loop.call_later(FULL_S, self._accept_from_now)
+                return
+            with connection:
+                self._pass(connection)
+
+    def _pass(self, connection: socket.socket) -> None:
+        """Pass a connection to the worker with the fewest; with no worker ready, it is closed."""
+        ready = [worker for worker in self._workers.values() if worker.ready]
+        for worker in sorted(ready, key=lambda worker: worker.connections):
+            if pass_connection(worker.channel, connection):
+                worker.connections += 1
+                return
+
+    def _ended(self, worker: Worker) -> None:
+        """Clean up after a worker that ended, and start another one in its place."""
+        self._loop.remove_reader(worker.process.sentinel)
+        self._loop.remove_reader(worker.channel)
+        worker.process.join()
+        worker.channel.close()
+        del self._workers[worker.number]
+        if not self._listening:
+            self._stopping, self.status = True, FAILED
+        if self._stopping:
+            if not self._workers:
+                self._done.set()
+            return
+        stable = time.monotonic() - worker.started > STABLE_S
+        failures = self._failures[worker.number] = 0 if stable else self._failures.get(worker.number, 0) + 1
+        delay = min(MOST_DELAY_S, LEAST_DELAY_S * 2**failures)
+        log.error("worker %d ended with status %s; it is started again", worker.number, worker.process.exitcode)
+        self._loop.call_later(delay, self._start, worker.number)
+
+    def _stop(self) -> None:
+        """End all workers; kill those that do not end in time."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for listener in self._listeners:
+            self._loop.remove_reader(listener)
+            listener.close()
+        for worker in self._workers.values():
+            worker.process.terminate()
+        self._loop.call_later(EXIT_S + 1, self._kill)
+        if not self._workers:
+            self._done.set()
+
+    def _kill(self) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
+
+    async def _check(self) -> None:
+        """Kill workers that hang."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            for worker in self._workers.values():
+                if worker.ready and time.monotonic() - worker.heard > SILENT_S:
+                    log.error("worker %d does not answer and is killed", worker.number)
+                    worker.process.kill()
+
+
+def serve_by_workers(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> int:
+    """Serve on bound sockets by several processes until signalled to stop; return the exit status."""
+    folder = Path(tempfile.mkdtemp(prefix="retrieval-workers-"))
+    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)  # read by the metrics of the workers
+    try:
+
+        async def run() -> int:
+            return await Supervisor(plan, host, listeners, folder).run()
+
+        return asyncio.run(run())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,208 @@
+"""Workers of one server that ask each other over Unix sockets."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+import uvicorn
+from fastapi.testclient import TestClient
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from retrieval.errors import BundleCorrupt, GalleryLocked
+from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import read_feedback
+from serving.app import create_app
+from serving.config import ServeSettings
+from serving.http.callers import CALLER
+from serving.http.limits import Busy
+from serving.http.rates import Rate, SharedRate
+from serving.workers.connections import pass_connection, take_connection
+from serving.workers.internal import WorkerApp
+from serving.workers.peers import Peers
+
+from ...world import draw, encode, make_bundle
+
+MINE = encode(draw(3, 5))
+
+
+@contextmanager
+def listening(app: ASGIApp, path: Path) -> Iterator[None]:
+    """Serve an application on a Unix socket, on a thread."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none", lifespan="off"))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        while not server.started:
+            time.sleep(0.01)
+        try:
+            yield
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+class Shop:
+    """Two workers in one process, and what each opens at a reload."""
+
+    def __init__(self, world: Path, folder: Path, feedback: Path, stack: ExitStack) -> None:
+        self.opens: list[Retriever | BundleCorrupt] = []  # or the error with which it fails
+        self.apps: list[WorkerApp] = []
+        self.clients: list[TestClient] = []
+        for number in range(2):
+            self.opens.append(retriever := Retriever.open(world / "bundle", world / "gallery"))
+            app = create_app(
+                retriever,
+                settings=ServeSettings(feedback=feedback, deadline_s=1.0),
+                page=number > 0,  # the second forwards it to the first
+                reopen=lambda number=number: self._open(number),  # type: ignore[misc]
+                peers=Peers(folder, number, 2),
+            )
+            assert isinstance(app, WorkerApp)
+            stack.enter_context(listening(app, folder / f"worker-{number}"))
+            self.apps.append(app)
+            self.clients.append(stack.enter_context(TestClient(app)))
+        self.folder = folder
+
+    def _open(self, number: int) -> Retriever:
+        found = self.opens[number]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def bundles(self) -> list[str]:
+        return [client.get("/v1/info").json()["bundle_id"] for client in self.clients]
+
+
+@pytest.fixture
+def shop(world: Path, tmp_path: Path) -> Iterator[Shop]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, ExitStack() as stack:  # a short path, for sockets
+        yield Shop(world, Path(folder), tmp_path / "feedback.jsonl", stack)
+
+
+def test_a_verdict_reaches_the_worker_that_answered(shop: Shop, tmp_path: Path) -> None:
+    asked, other = shop.clients
+    asked.post("/v1/search", content=MINE, headers={"x-request-id": "mine"})
+    assert other.post("/v1/feedback", json={"request_id": "mine", "verdict": "right"}).status_code == 200
+    assert [entry.request_id for entry in read_feedback(tmp_path / "feedback.jsonl")] == ["mine"]
+    refused = other.post("/v1/feedback", json={"request_id": "mine", "verdict": "wrong", "item_id": "nothing"})
+    assert (refused.status_code, refused.json()["title"]) == (404, "the gallery does not have this item")
+    assert other.post("/v1/feedback", json={"request_id": "another", "verdict": "right"}).status_code == 404
+    assert len(read_feedback(tmp_path / "feedback.jsonl")) == 1
+
+
+def test_searches_of_all_workers_count_in_drift_and_metrics(shop: Shop) -> None:
+    for client, count in zip(shop.clients, (2, 3), strict=True):
+        for _ in range(count):
+            assert client.post("/v1/search", content=MINE).status_code == 200
+    for client in shop.clients:
+        assert {drift["searches"] for drift in client.get("/v1/info").json()["drift"]["statistics"]} == {5}
+        assert "retrieval_workers 2.0" in client.get("/metrics").text
+
+
+def test_a_reload_switches_all_workers_or_none(shop: Shop, world: Path, tmp_path: Path) -> None:
+    before = shop.bundles()
+    make_bundle(tmp_path, threshold=0.01, files={})
+    new = [Retriever.open(tmp_path / "bundle", world / "gallery") for _ in range(2)]
+    shop.opens[0] = new[0]  # the other worker still finds the old bundle
+    assert shop.clients[0].post("/v1/admin/reload").status_code == 503
+    assert shop.bundles() == before
+    shop.opens[1] = BundleCorrupt("model.onnx was changed")
+    assert shop.clients[0].post("/v1/admin/reload").status_code == 409
+    assert shop.bundles() == before
+    shop.opens[1] = new[1]
+    assert shop.clients[0].post("/v1/admin/reload?dry_run=true").json()["swapped"] is False
+    assert shop.bundles() == before
+    assert shop.clients[0].post("/v1/admin/reload").json()["swapped"] is True
+    assert shop.bundles() == [new[0].bundle.bundle_id] * 2
+
+
+def test_a_change_by_one_worker_is_found_by_the_other(world: Path, shop: Shop) -> None:
+    one, other = shop.clients
+    before = other.get("/v1/info").json()["gallery"]["version"]
+    strange = encode(draw(77, 1))
+    put = one.put("/v1/photos/strange?item_id=strange", content=strange)
+    found = other.post("/v1/search", content=strange).json()
+    assert (found["nearest"]["item_id"], found["gallery_version"]) == ("strange", put.json()["gallery_version"])
+    assert other.delete("/v1/items/strange").json()["gallery_version"] == before + 2
+
+
+def test_one_worker_writes_at_a_time(shop: Shop) -> None:
+    one, other = Peers(shop.folder, 0, 2), Peers(shop.folder, 1, 2)
+    with one.writing(1.0), pytest.raises(GalleryLocked), other.writing(0.05):
+        pass
+    with other.writing(0.05):
+        pass
+    with Peers().writing(0.0), Peers().writing(0.0):  # a server of one process has a lock of its own
+        pass
+
+
+def test_workers_that_do_not_answer_are_left_out(tmp_path: Path) -> None:
+    peers = Peers(tmp_path, 0, 3)
+    assert peers.states() == []
+    assert peers.feedback(CALLER.get(), "mine", "right", "") is False
+    peers.switch("bundle")  # the others open it when they start
+    assert Peers().states() == []
+
+
+def test_a_worker_refuses_a_reload_to_a_bundle_that_it_does_not_find(shop: Shop) -> None:
+    with closing(Peers(shop.folder, 0, 2)) as peers, pytest.raises(Busy, match="the bundle changed during the reload"):
+        peers.switch("another")
+
+
+def test_the_page_is_forwarded_with_who_asks(shop: Shop) -> None:
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        scope["state"]["route"], scope["state"]["status"] = "page/search", 418
+        facts = {"client": scope["state"]["client"], "body": (await request.body()).decode(), "path": scope["path"]}
+        await JSONResponse(facts, headers={"x-kept": "yes"})(scope, receive, send)
+
+    first, second = shop.clients
+    assert second.get("/").status_code == 503  # the first has no page yet
+    shop.apps[0]._dispatcher._page = page
+    while second.get("/").status_code == 503:  # the proxy loads in the background
+        time.sleep(0.01)
+    answer = second.post("/gradio_api/run/predict", content=b"data", headers={"x-retrieval-forwarded": "forged"})
+    assert answer.json() == {"client": "testclient", "body": "data", "path": "/gradio_api/run/predict"}
+    assert answer.headers["x-kept"] == "yes"
+    assert "x-retrieval-route" not in answer.headers
+    assert first.get("/", headers={"x-retrieval-forwarded": "{}"}).status_code == 404  # from a client, it means nothing
+
+
+def test_connections_are_passed_between_processes() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            take_connection(theirs)
+        with socket.create_connection(listener.getsockname()) as client:
+            accepted, _ = listener.accept()
+            with accepted:
+                assert pass_connection(ours, accepted)
+            taken = take_connection(theirs)
+            assert taken is not None
+            with taken:
+                taken.sendall(b"hello")
+            assert client.recv(5) == b"hello"
+            ours.close()
+            with pytest.raises(EOFError):
+                take_connection(theirs)
+            assert not pass_connection(ours, client)
+
+
+def test_a_shared_rate_allows_as_much_as_one_of_a_process(tmp_path: Path) -> None:
+    rates = [SharedRate(tmp_path / "rates.sqlite", 2e-6), SharedRate(tmp_path / "rates.sqlite", 2e-6)]
+    alone = Rate(2e-6)
+    for number in range(3):
+        shared, own = rates[number % 2].wait("a"), alone.wait("a")
+        assert shared == pytest.approx(own, rel=0.01)
+    assert rates[1].wait("b") == 0
