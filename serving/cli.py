@@ -18,7 +18,6 @@ from retrieval.cli.signing import new_signing, sign
 from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
 from retrieval.formats import SUFFIXES
-from retrieval.listening import bind
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings
@@ -87,13 +86,12 @@ def serve(
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
     page = is_loopback(host) if page is None else page
     plan = ServePlan(bundle, gallery, settings, tuple(trust), page, tuple(example_files(examples)))
-    listeners = bind(host, port)
     if settings.workers == 1:
-        serve_here(plan, host, listeners)
+        serve_here(plan, host, port)
     else:
         from .workers.supervisor import serve_by_workers
 
-        sys.exit(serve_by_workers(plan, host, listeners))
+        sys.exit(serve_by_workers(plan, host, port))
 
 
 def check_exposure(host: str, keys: Path | None, *, insecure: bool) -> None:

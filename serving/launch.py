@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retrieval.listening import port_of
+from retrieval.listening import bind, port_of
 
 from .config import ServeSettings
 
@@ -64,8 +64,8 @@ class ServePlan:
         click.echo(f"Search at {address}/v1/search" + (f", page at {address}" if self.page else ""))
 
 
-def serve_here(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> None:
-    """Serve on bound sockets in this process until it is signalled to stop."""
+def serve_here(plan: ServePlan, host: str, port: int) -> None:
+    """Serve in this process until it is signalled to stop."""
     from serving.http.server import run
 
     from .app import create_app
@@ -73,6 +73,7 @@ def serve_here(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -
     retriever = plan.open()
     plan.announce(retriever)
     app = create_app(retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open)
+    listeners = bind(host, port)
     plan.announce_address(host, listeners)
     log_to_stderr()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # uvicorn raises the signal again after shutdown

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrieval.listening import bind
 from serving.http.server import EXIT_S
 from serving.launch import BACKLOG, ServePlan, log_to_stderr
 
@@ -183,8 +184,9 @@ class Supervisor:
                     worker.process.kill()
 
 
-def serve_by_workers(plan: ServePlan, host: str, listeners: Sequence[socket.socket]) -> int:
-    """Serve on bound sockets by several processes until signalled to stop; return the exit status."""
+def serve_by_workers(plan: ServePlan, host: str, port: int) -> int:
+    """Serve by several processes until signalled to stop; return the exit status."""
+    listeners = bind(host, port)
     folder = Path(tempfile.mkdtemp(prefix="retrieval-workers-"))
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)  # read by the metrics of the workers
     try:
@@ -194,4 +196,6 @@ def serve_by_workers(plan: ServePlan, host: str, listeners: Sequence[socket.sock
 
         return asyncio.run(run())
     finally:
+        for listener in listeners:
+            listener.close()
         shutil.rmtree(folder, ignore_errors=True)

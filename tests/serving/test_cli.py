@@ -13,10 +13,12 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
+from retrieval.cores import cores
 from retrieval.errors import BundleError, BundleMismatch, BundleUntrusted, GalleryError, InvalidParameter
 from retrieval.listening import bind, port_of
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.http.keys import add_key
+from serving.launch import ServePlan
 
 from ..world import draw
 
@@ -64,8 +66,8 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, int]]:
             listener.close()
 
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)  # this process goes on
-    monkeypatch.setattr("serving.cli.signal.signal", lambda *_: None)
+    monkeypatch.setattr("serving.launch.logging.basicConfig", lambda **_: None)  # this process goes on
+    monkeypatch.setattr("serving.launch.signal.signal", lambda *_: None)
     return found
 
 
@@ -146,3 +148,19 @@ def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:
     assert CliRunner().invoke(keys, ["remove", str(file), "shop"]).exit_code == 0
     again = CliRunner().invoke(keys, ["remove", str(file), "shop"])
     assert "NAME must be in the file" in str(again.exception)
+
+
+def test_workers_share_the_cores(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[ServePlan] = []
+
+    def serve_by_workers(plan: ServePlan, *_: Any) -> int:
+        plans.append(plan)
+        return 0
+
+    monkeypatch.setattr("serving.workers.supervisor.serve_by_workers", serve_by_workers)
+    words = [str(world / "bundle"), str(world / "gallery"), "--workers", str(2 * cores())]
+    for options in ([], ["--threads", "3"]):
+        assert CliRunner().invoke(serve, [*words, *options]).exit_code == 0
+    assert [plan.settings.threads for plan in plans] == [1, 3]
+    refused = CliRunner().invoke(serve, [*words[:3], "0"])
+    assert "workers must be at least 1" in str(refused.exception)

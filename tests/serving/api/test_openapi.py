@@ -61,7 +61,7 @@ def test_every_error_is_a_problem_with_an_example(paths: dict[str, dict[str, Any
         ("get", "/v1/items/{item_id}", "404 429"),
         ("delete", "/v1/items/{item_id}", "404 422 429 503"),
         ("get", "/v1/photos/{photo_id}", "404 429"),
-        ("put", "/v1/photos/{photo_id}", "400 408 413 415 422 429 503"),
+        ("put", "/v1/photos/{photo_id}", "400 408 409 413 415 422 429 503"),
         ("delete", "/v1/photos/{photo_id}", "404 422 429 503"),
         ("get", "/v1/thumbnails/{photo_id}", "404 429"),
         ("get", "/v1/info", "429"),
