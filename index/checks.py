@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .errors import InvalidParameter
-from .features import check_features
+from .features import FeatureFormat, check_features
 from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 from .store import Store
 
@@ -100,6 +100,7 @@ def check_additions(
     *,
     dim: int,
     features_key: str = "",
+    feature_format: FeatureFormat | None = None,
 ) -> Additions:
     """Return the checked photos; raise InvalidParameter if the arguments differ in length or are invalid."""
     checked = Additions(
@@ -108,7 +109,7 @@ def check_additions(
         check_vectors(vectors, dim),
         [{}] * len(photo_ids) if metadata is None else metadata,
         [None] * len(photo_ids) if thumbnails is None else thumbnails,
-        check_features(features, len(photo_ids), features_key),
+        check_features(features, photo_ids, features_key, feature_format),
     )
     count = len(checked.photo_ids)
     for name in ("item_ids", "vectors", "metadata", "thumbnails"):

@@ -1,8 +1,9 @@
 """Local features of photos: the third file of a segment, in galleries whose photos can be verified.
 
-The features of a photo are opaque bytes. NAME.features holds: the features of each photo, padded to eight bytes; start
-of each (n + 1, int64), CRC-32 of each (n, uint32); n (uint32), CRC-32 of both arrays (uint32). The file is read through
-a memory map, and the features of a photo are checked each time they are read.
+The features of a photo are opaque bytes; a `FeatureFormat` can check them before they are kept. NAME.features holds:
+the features of each photo, padded to eight bytes; start of each (n + 1, int64), CRC-32 of each (n, uint32); n (uint32),
+CRC-32 of both arrays (uint32). The file is read through a memory map, and the checksum of a photo's features is checked
+each time they are read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,14 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 
 FEATURES = ".features"
 MOST_PHOTOS = 200_000  # photos of a gallery with features, about 40 KB each: 8 GB
+MOST_BYTES = 2**20  # of the features of a photo
+
+
+class FeatureFormat(Protocol):
+    """What the features of a photo look like."""
+
+    def problem(self, features: bytes) -> str:
+        """Return what is wrong with the features of a photo, "" if nothing is."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +94,14 @@ def open_features(path: Path, rows: int) -> OpenFeatures:
     return OpenFeatures(path.stem, raw[:first], starts, checksums)
 
 
-def check_features(features: Sequence[bytes] | None, count: int, features_key: str) -> Sequence[bytes] | None:
-    """Return the features to add; raise InvalidParameter if a gallery needs them and they are missing, or reversed."""
+def check_features(
+    features: Sequence[bytes] | None, photo_ids: Sequence[str], features_key: str, form: FeatureFormat | None = None
+) -> Sequence[bytes] | None:
+    """Return the features to add; raise InvalidParameter if a gallery needs them and they are missing, or reversed.
+
+    They must have the given form, if there is one.
+    """
+    count = len(photo_ids)
     if not features_key:
         if features is not None:
             raise InvalidParameter(
@@ -102,9 +117,15 @@ def check_features(features: Sequence[bytes] | None, count: int, features_key: s
             f"have one entry per photo_id ({count}), because this gallery keeps features",
             None if features is None else len(features),
         )
-    for some in features:
+    for photo_id, some in zip(photo_ids, features, strict=True):
         if not isinstance(some, bytes):
             raise InvalidParameter("features", "hold bytes", type(some).__name__)
+        if len(some) > MOST_BYTES:
+            raise InvalidParameter("features", f"have at most {MOST_BYTES:,} bytes per photo", len(some))
+        problem = "" if form is None else form.problem(some)
+        if problem:
+            rule = "be computed by the bundle that the gallery was made with"
+            raise InvalidParameter("features", rule, f"for {photo_id}: {problem}", remedy="Index the photo again")
     return features
 
 

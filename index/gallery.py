@@ -111,7 +111,8 @@ class Gallery(Writer):
         metadata, thumbnails:
             One mapping of JSON values and one JPEG (or None) per photo. Declared columns require values of their kind.
         features:
-            Local features of each photo, in a gallery with a `features_key` only.
+            Local features of each photo, in a gallery with a `features_key` only. They are checked by the
+            `feature_format` of the gallery, if it has one.
         actor:
             Name recorded in the change log. Defaults to the actor of the gallery.
         """
@@ -120,6 +121,7 @@ class Gallery(Writer):
             *(photo_ids, item_ids, vectors, metadata, thumbnails, features),
             dim=self.dim,
             features_key=self.features_key,
+            feature_format=self.feature_format,
         )
         return self._put(new, actor, upsert=upsert)
 

@@ -15,6 +15,7 @@ from index.ann.recall import Probe
 
 from .distance import PLAIN, DistanceForm
 from .drawable import Drawable
+from .features import FeatureFormat
 from .neighbours import Neighbour
 from .rebuild import Rebuilt
 from .snapshot import Within
@@ -27,6 +28,7 @@ class GalleryProtocol(Drawable, Protocol):
     dim: int
     embedding_id: str  # of the embedder that made the vectors
     features_key: str  # identifies how features are computed, "" in a gallery without features
+    feature_format: FeatureFormat | None  # checks the features of added photos, if it is set
     damage: list[str]  # problems found by a search or by `check_in_background`
 
     @property

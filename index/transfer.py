@@ -17,6 +17,7 @@ import numpy as np
 
 from .database import FEATURES_KEY, Change
 from .errors import DataError, GalleryError, InvalidParameter
+from .features import FeatureFormat
 from .gallery import Gallery
 from .kept_draws import DRAWS
 from .reader import DATABASE
@@ -119,11 +120,11 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     return count
 
 
-def import_photos(path: Path, gallery_path: Path) -> Imported:
+def import_photos(path: Path, gallery_path: Path, *, feature_format: FeatureFormat | None = None) -> Imported:
     """Add the photos of an exported file to a gallery, creating it if needed.
 
     A new gallery starts with the exported change log and gets the exported operating point and labelled queries. An
-    existing gallery keeps its own.
+    existing gallery keeps its own. Photos whose features do not have the `feature_format` are refused.
     """
     facts, log, kept = _facts(path)
     key = facts.get(FEATURES_KEY, "")
@@ -138,7 +139,7 @@ def import_photos(path: Path, gallery_path: Path) -> Imported:
         log, kept = [], {}
     else:
         gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key)
-    count = 0
+    count, gallery.feature_format = 0, feature_format
     with gallery:
         if log:
             gallery.restore_log(log)

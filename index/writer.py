@@ -10,6 +10,7 @@ from .creation import LOCK
 from .database import Change
 from .drawable import Drawable
 from .errors import GalleryError, InvalidParameter
+from .features import FeatureFormat
 from .filters import check_columns
 from .lock import take_lock
 from .reader import INDEXES, SEGMENTS, Reader
@@ -25,6 +26,7 @@ class Writer(Reader):
     """
 
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
+    feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
     def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
         """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""

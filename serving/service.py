@@ -17,6 +17,7 @@ from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
+from retrieval.feature_format import PackedFeatures
 from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.result import SearchResult
@@ -172,6 +173,7 @@ class Service:
             with self.peers.writing(longest), nullcontext(served) if shared else open_gallery(served.path) as gallery:
                 anchor = GalleryAnchor(self.retriever.bundle, tighten=self.settings.auto_calibrate == TIGHTEN)
                 anchor.follow(gallery, unanchored=True)
+                gallery.feature_format = PackedFeatures.of(self.retriever.bundle)
                 yield gallery
         finally:
             self._writing.release()

@@ -25,6 +25,7 @@ from index.checks import check_actor, check_additions, check_removals, check_val
 from index.database import system_user
 from index.drawable import Drawable
 from index.errors import InvalidParameter
+from index.features import FeatureFormat
 from index.filters import check_columns
 from index.metadata import encode_metadata
 
@@ -41,6 +42,7 @@ class MilvusGallery(MilvusReader):
     read_only = False
     features_key = ""  # Milvus keeps no features
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
+    feature_format: FeatureFormat | None = None
 
     @classmethod
     def create(

@@ -277,8 +277,9 @@ def import_(source: Path, path: Path) -> None:
     """
     from index.contents import POINT
     from index.transfer import import_photos
+    from retrieval.feature_format import PackedFeatures
 
-    done = import_photos(source, path)
+    done = import_photos(source, path, feature_format=PackedFeatures())
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
     click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
     if with_threshold:

@@ -33,6 +33,7 @@ from retrieval.catalogue.read import Photo
 from retrieval.catalogue.remote import RemotePhoto
 from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
+from retrieval.feature_format import PackedFeatures
 from retrieval.ordered import in_order
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
@@ -145,7 +146,9 @@ def index_catalogue(
 def _opened(bundle: Bundle, place: str | Path) -> GalleryProtocol:
     """Open or create a gallery; one for a bundle that verifies matches keeps the local features of its photos."""
     ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
-    return open_or_create(place, dim=bundle.dim, **ids)
+    gallery = open_or_create(place, dim=bundle.dim, **ids)
+    gallery.feature_format = PackedFeatures.of(bundle)
+    return gallery
 
 
 def plan_catalogue(

@@ -14,10 +14,12 @@ from PIL import Image
 
 from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws
+from index.transfer import export_photos, import_photos
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import group
-from retrieval.errors import BundleMismatch, GalleryError, ImageRefused
+from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
+from retrieval.feature_format import PackedFeatures
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
@@ -26,6 +28,7 @@ from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
 from retrieval.threshold.labelled_queries import read_queries
+from retrieval.verification.features import LocalFeatures
 
 from ..prints import SIDE, cover_distance, draw_cover, verified_bundle, write_covers
 from ..world import DIM, encode
@@ -187,6 +190,39 @@ def test_the_features_of_a_batch_stay_with_their_photos(shop: Path) -> None:
     assert whole.features == [embedder.describe(Image.open(photo.path).convert("RGB")) for photo in photos]
     assert embed_batch(Bundle.open(shop / "plain").embedder(), photos, {}).features == []
     assert np.array_equal(whole.vectors, embed_batch(embedder, photos, {}).vectors)
+
+
+def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path: Path) -> None:
+    bundle = Bundle.open(shop / "bundle")
+    assert bundle.verifier is not None
+    whole = bundle.verifier.describe(draw_cover(3, 0))
+    local = LocalFeatures.unpack(whole)
+    words = len(bundle.verifier.weights)
+    last, beyond = (local.with_words(np.full(len(local), word, np.uint16)).pack() for word in (words - 1, words))
+    refused = {
+        b"": r"\(0 bytes\) are damaged",
+        whole[:-1]: "are damaged",
+        whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]: "are damaged",
+        beyond: f"have the visual word {words}, and the vocabulary has {words} words",
+        bytes(2**20 + 1): "at most 1,048,576 bytes",
+    }
+    vector = np.eye(1, DIM)
+    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key=bundle.features_key) as gallery:
+        gallery.feature_format = PackedFeatures.of(bundle)
+        for features, message in refused.items():
+            with pytest.raises(InvalidParameter, match=message):
+                gallery.add(["good", "bad"], ["i", "i"], vector.repeat(2, axis=0), features=[whole, features])
+        assert (len(gallery), gallery.version) == (0, 0)
+        gallery.add(["p", "q"], ["i", "j"], vector.repeat(2, axis=0), features=[whole, last])
+        gallery.feature_format = None
+        gallery.add(["bad"], ["i"], vector, features=[beyond])
+        export_photos(gallery, tmp_path / "g.parquet")
+        gallery.feature_format = PackedFeatures.of(bundle)
+        assert gallery.update(["p", "bad"], ["k", "k"], [{}, {}]) == 2  # stored features are not judged again
+    assert PackedFeatures.of(Bundle.open(shop / "plain")) is None
+    assert import_photos(tmp_path / "g.parquet", tmp_path / "copy", feature_format=PackedFeatures()).photos == 3
+    with pytest.raises(InvalidParameter, match="for bad: they have the visual word"):
+        import_photos(tmp_path / "g.parquet", tmp_path / "another", feature_format=PackedFeatures(words))
 
 
 def test_milvus_keeps_no_features(shop: Path) -> None:

@@ -38,7 +38,13 @@ def test_a_broken_rule_is_refused(name: str, value: object) -> None:
 
 def test_the_training_page_names_settings_that_exist() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
-    named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {"config", "from", "compatible-with", "resume", "help"}
+    named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {
+        "config",
+        "from",
+        "compatible-with",
+        "resume",
+        "help",
+    }
     named -= {
         "search",
         "trials",

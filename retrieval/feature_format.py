@@ -1,0 +1,32 @@
+"""Checks of the local features that a gallery is given, before it keeps them (`index.features.FeatureFormat`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.errors import GalleryCorrupt
+from retrieval.verification.features import unpack_words
+
+
+@dataclass(frozen=True)
+class PackedFeatures:
+    """Local features as `LocalFeatures.pack` returns them, of a vocabulary of `words` visual words if that is known."""
+
+    words: int | None = None
+
+    @classmethod
+    def of(cls, bundle: Bundle) -> PackedFeatures | None:
+        """Return the format of the features that a bundle computes, None if it computes none."""
+        return None if bundle.verifier is None else cls(len(bundle.verifier.weights))
+
+    def problem(self, features: bytes) -> str:
+        """Return what is wrong with the features of a photo, "" if nothing is."""
+        try:
+            words = unpack_words(features)
+        except GalleryCorrupt as error:
+            return error.message
+        largest = int(words.max(initial=0))
+        if self.words is not None and largest >= self.words:
+            return f"they have the visual word {largest}, and the vocabulary has {self.words} words, from 0"
+        return ""
