@@ -27,6 +27,7 @@ from training.export.options import CHOICES, OFF
 if TYPE_CHECKING:
     from retrieval.bundle.bundle import Bundle
     from retrieval.threshold.targets import Target
+    from training.export.variants import Variant
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_FPIR = 0.05
@@ -105,9 +106,10 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
 )
 @_of_context(
     "--precision",
-    type=click.Choice(PRECISIONS),
+    type=click.Choice([AUTO, *PRECISIONS]),
     default=FP32,
-    help="Precision of the exported model. A lower one is faster and less exact.",
+    help="Precision of the exported model. A lower one is faster and less exact. auto takes the fastest one on this "
+    "machine that finds as many validation items of RUN as fp32.",
 )
 @_of_context(
     "--provider",
@@ -168,7 +170,6 @@ def export(
         bundle = _export_pretrained(context, output, target, photos or ())
     else:
         from training.export.export import export as export_run
-        from training.export.variants import Variant
 
         if run is None or meta["size"] is not None or meta["fit"] is not None:
             raise InvalidParameter("RUN", "be given, or --pretrained MODEL, which alone takes --size and --fit", run)
@@ -180,7 +181,7 @@ def export(
             gallery_size=gallery_size,
             reject_uncertain=reject_uncertain,
             pairs_far_range=far_range if protocol == "pairs" else None,
-            variant=Variant(meta["precision"], meta["provider"]),
+            variant=_variant(context),
             views=meta["views"],
             verify=meta["verify"],
         )
@@ -201,12 +202,10 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
     from training.export.pretrained import Pretrained, export_pretrained
     from training.export.variants import Variant
 
-    if context.meta["views"] == AUTO:
-        raise InvalidParameter(
-            "--views",
-            f"be one of {', '.join(VIEWS)} with --pretrained, which has no validation items to choose on",
-            AUTO,
-        )
+    for name, choices in (("views", VIEWS), ("precision", PRECISIONS)):
+        if context.meta[name] == AUTO:
+            rule = f"be one of {', '.join(choices)} with --pretrained, which has no validation items to choose on"
+            raise InvalidParameter(f"--{name}", rule, AUTO)
     given = [name for name in OF_RUNS if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
     if target is not None and target.fpir is None:
         given.append("target_precision" if target.far is None else "target_far")
@@ -239,12 +238,24 @@ def _export_pretrained(context: click.Context, output: Path, target: Target | No
     )
 
 
+def _variant(context: click.Context) -> Variant | list[Variant]:
+    """Return the variant of the options, or with --precision auto all that this machine can run."""
+    from training.export.precision import forms_here
+    from training.export.variants import Variant
+
+    if context.meta["precision"] != AUTO:
+        return Variant(context.meta["precision"], context.meta["provider"])
+    given = context.get_parameter_source("provider") is ParameterSource.COMMANDLINE
+    return forms_here(context.meta["provider"] if given else None)
+
+
 def _show_evidence(evidence: Mapping[str, Any]) -> None:
     """Print the views, what the verification gains and costs, and the comparison with fp32 if there is one."""
     from training.export.comparison import render_comparison
+    from training.export.precision import describe_forms
     from training.export.views import describe_views
 
-    for line in describe_views(evidence["views"]):
+    for line in [*describe_views(evidence["views"]), *describe_forms(evidence["forms_tried"])]:
         click.echo(line)
     if evidence["verification"]["told"]:
         click.echo(evidence["verification"]["told"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from .calibration_items import CalibrationItems
 from .comparison import compare_with_fp32
 from .exported_models import ExportedModel, ModelExporter
 from .options import OFF
+from .precision import TriedForm, choose_form, forms_evidence
 from .variants import REFERENCE, Variant, check_parity
 from .verification import ValidationPhotos, VerificationChoice, check_verify, choose_verification, not_verified
 from .views import views_evidence
@@ -62,7 +63,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
     target: Target | None = None,
     reject_uncertain: bool = False,
     pairs_far_range: tuple[float, float] | None = None,
-    variant: Variant = REFERENCE,
+    variant: Variant | Sequence[Variant] = REFERENCE,
     views: str = PHOTO,
     verify: str = OFF,
 ) -> Bundle:
@@ -80,9 +81,11 @@ def export(  # noqa: PLR0913 (one for each option of the command)
         Answer searches of low certainty with a no-match. The validation items decide what is low.
     pairs_far_range:
         Set the threshold for 1:1 use instead, on pairs within these false-accept rates, with a plain distance.
-    variant, views:
-        Precision and execution provider, and the views that the model averages: "photo", "mirror" or "crops"; "auto"
-        chooses on the validation items. Everything is measured with them.
+    variant:
+        Precision and execution provider. Of several, the fastest on this machine that finds as many validation items
+        as fp32 is chosen, or else fp32.
+    views:
+        Views that the model averages: "photo", "mirror" or "crops"; "auto" chooses on the validation items.
     verify:
         Geometric verification: "on", "off", or "auto" to keep it if it finds more validation items.
 
@@ -100,9 +103,9 @@ def export(  # noqa: PLR0913 (one for each option of the command)
     with tempfile.TemporaryDirectory() as folder:
         plain = pairs_far_range is not None
         exporter = ModelExporter(run, Path(folder), target_fpir=target_fpir, only_plain=plain, views=views)
-        model = exporter.reference if variant.is_reference else exporter.make(variant)
+        model, tried = _model(exporter, variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
-        parity = check_parity(items.vectors, model.whitened(items.raw), variant)
+        parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
         cut = _validated_cut(exporter, model) if reject_uncertain else _Cut()
         scores = without_uncertain(items.searches, items.certainties, cut.certainty)
         if pairs_far_range is None:
@@ -110,7 +113,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
             point = _search_point(run, items, scores, promise, cut, allow_estimate, gallery_size)
         else:
             point = _pairs_point(items, scores, pairs_far_range, allow_estimate=allow_estimate)
-        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity))
+        return _write(path, exporter, items, _Calibrated(point, scores, cut, parity, tried))
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,14 @@ class _Calibrated:
     scores: SearchScores
     cut: _Cut
     parity: Mapping[str, float]
+    tried_forms: Sequence[TriedForm]
+
+
+def _model(exporter: ModelExporter, variant: Variant | Sequence[Variant]) -> tuple[ExportedModel, list[TriedForm]]:
+    """Return the model of a variant, or of the best of several with all that were tried."""
+    if not isinstance(variant, Variant):
+        return choose_form(exporter, variant)
+    return exporter.reference if variant.is_reference else exporter.make(variant), []
 
 
 def _verification(exporter: ModelExporter, model: ExportedModel, verify: str) -> VerificationChoice:
@@ -202,6 +213,7 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         "training_items": len(run.splits.fit) + len(run.splits.validation),
         "parity": {**calibrated.parity, "photos": len(items.photos), "decision_flips": flips},
         "form": {"precision": variant.precision, "provider": variant.provider, "made": model.method},
+        "forms_tried": forms_evidence(calibrated.tried_forms),
         "beside_fp32": comparison,
         "views": views_evidence(exporter.views, exporter.tried_views, model.embedder),
         "distances_tried": model.choice.tried,

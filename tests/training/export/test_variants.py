@@ -84,6 +84,18 @@ def test_export_index_and_search_with_an_int8_bundle(
     assert "16 values, int8, cpu" in told.output
 
 
+def test_the_fastest_precision_is_chosen_and_told(run: Run, tmp_path: Path) -> None:
+    words = ["export", str(run.path), "-o", str(tmp_path / "bundle"), "--allow-estimate", "--target-fpir", "0.2"]
+    told = CliRunner().invoke(group, [*words, "--precision", "auto"], catch_exceptions=False).output
+    made = Bundle.open(tmp_path / "bundle")
+    tried = made.manifest["evidence"]["forms_tried"]
+    assert {each["form"] for each in tried} >= {"fp32, cpu", "fp16, cpu", "int8, cpu"}
+    kept = {each["form"]: each["speedup"] for each in tried if each["verdict"] == "kept"}
+    assert f"{made.precision}, {made.provider}" == max(kept, key=lambda form: kept[form])
+    assert all(each["form"] in told for each in tried)
+    assert f"Chosen: {made.precision}, {made.provider}, " in told
+
+
 def test_ranges_come_from_photos_of_training_alone(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[np.ndarray] = []
     real = variants.to_int8
