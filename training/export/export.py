@@ -82,8 +82,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
     pairs_far_range:
         Set the threshold for 1:1 use instead, on pairs within these false-accept rates, with a plain distance.
     variant:
-        Precision and execution provider. Of several, the fastest on this machine that finds as many validation items
-        as fp32 is chosen, or else fp32.
+        Precision and execution provider. Of several, the fastest that finds as many items as fp32, or fp32.
     views:
         Views that the model averages: "photo", "mirror" or "crops"; "auto" chooses on the validation items.
     verify:
