@@ -15,13 +15,23 @@ from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 from retrieval.settings import setting
 
-SMALL, LITE0, AUTO = "small", "efficientnet-lite0", "auto"  # backbones with names of their own
+AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
+SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
+DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
 NOT_NEGATIVE = (
-    *("weight_decay", "regularizer_weight", "colour", "micro_batch_size", "initial_norm", "epoch_steps"),
+    *(
+        "weight_decay",
+        "regularizer_weight",
+        "colour",
+        "micro_batch_size",
+        "initial_norm",
+        "epochs",
+        "epoch_steps",
+        "dim",
+    ),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
 )
 PHOTO, MIRROR, CROPS = VIEWS = ("photo", "mirror", "crops")  # views of a photo that an exported model averages
-AUTO = "auto"  # the best of VIEWS on the validation items
 GROUPS = DATA, MODEL, LOSS, SAMPLING, AUGMENTATION, OPTIMISATION, SCHEDULE, EVALUATION, HARDWARE, OUTPUT = (
     *("Data", "Model", "Loss", "Sampling", "Augmentation", "Optimisation", "Schedule", "Evaluation"),
     *("Hardware", "Output"),
@@ -41,7 +51,12 @@ class Settings:
     )
     size: int = setting(160, MODEL, "Side of the model's square input, in pixels.")
     crop_ratio: float = setting(0.8, MODEL, "Share of a photo's shorter side that the centred evaluation crop covers.")
-    dim: int = setting(128, MODEL, "Length of an embedding.")
+    dim: int = setting(
+        0,
+        MODEL,
+        "Length of an embedding.",
+        shown=f"{DIMS[True]} for a pretrained backbone, {DIMS[False]} for 'small'",
+    )
     pooling: str = setting("average", MODEL, "Pooling of the feature map: 'average' or 'gem' (generalised mean).")
     loss: str = setting("smooth_ap", LOSS, "Base loss. `retrieval losses` lists them.")
     loss_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the base loss.")
@@ -50,8 +65,10 @@ class Settings:
     )
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the regularizer.")
     regularizer_weight: float = setting(1.0, LOSS, "Weight of the regularizer relative to the base loss.")
-    epochs: int = setting(8, SCHEDULE, "Number of training epochs.")
-    epoch_steps: int = setting(0, SCHEDULE, "Batches per epoch (0 = one pass over the training photos).")
+    epochs: int = setting(0, SCHEDULE, "Number of training epochs.", shown="chosen by the number of photos")
+    epoch_steps: int = setting(
+        0, SCHEDULE, "Batches per epoch.", shown="one pass over the photos, or more where the epochs are chosen"
+    )
     micro_batch_size: int = setting(
         0, HARDWARE, "Photos that the network processes at a time, for batches too large for memory (0 = whole batch)."
     )
@@ -69,6 +86,12 @@ class Settings:
     learning_rate: float = setting(2e-4, OPTIMISATION, "Learning rate of the backbone.")
     head_learning_rate: float = setting(1e-3, OPTIMISATION, "Learning rate of the embedding layer.")
     proxy_learning_rate: float = setting(1e-2, OPTIMISATION, "Learning rate of the loss's own parameters (proxies).")
+    head_start: str = setting(
+        AUTO,
+        MODEL,
+        "Start of the embedding layer: 'fit' (a projection of the backbone's features, fitted to the training photos), "
+        "'random', or 'auto' (fit for a pretrained backbone, random for 'small').",
+    )
     initial_norm: float = setting(
         0.0, MODEL, "Mean norm that embeddings are scaled to before the first step (0 = unscaled; vmf_nca: 10 to 50)."
     )
@@ -137,6 +160,11 @@ class Settings:
     def __post_init__(self) -> None:
         _check(self)
 
+    @property
+    def embedding_size(self) -> int:
+        """The length of an embedding, where `dim` may leave it to the backbone."""
+        return self.dim or DIMS[self.backbone != SMALL]
+
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values."""
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in vars(self).items()}
@@ -154,7 +182,7 @@ class Settings:
 
 
 def _check(settings: Settings) -> None:
-    for name in ("size", "dim", "epochs", "items_per_batch", "photos_per_item", "devices"):
+    for name in ("size", "items_per_batch", "photos_per_item", "devices"):
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
     for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
@@ -165,6 +193,7 @@ def _check(settings: Settings) -> None:
             raise InvalidParameter(name, "be zero or more", getattr(settings, name))
     for name, allowed in (
         ("pooling", ("average", "gem")),
+        ("head_start", (AUTO, "fit", "random")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
         ("sampler", ("items", "groups", "hard", "random")),
         ("select", ("balanced", "fnir", "r@1", "map@r", "last")),

@@ -20,6 +20,7 @@ coverage         how often a certified threshold of a gallery keeps its FPIR, in
                  `coverage_worlds`, `coverage_searches`, `coverage_bounds`
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
+recipes          heads on a pretrained backbone, and how their checkpoint is selected; `recipe_selection`
 trainers         the same training with pytorch-metric-learning and OML
 
 Time and memory:

@@ -58,6 +58,8 @@ def settings_of(catalogue: Path, data: Path, seed: int) -> Settings:
         size=128,
         epochs=3,
         epoch_steps=30,
+        dim=128,
+        head_start="random",
         precision="fp32",
         decoders=1,
         loggers="",

@@ -156,6 +156,15 @@ def item_rates(scores: SearchScores, threshold: float) -> dict[str, float]:
     return {str(item): float(hits[scores.labels == item].mean()) for item in np.unique(scores.labels)}
 
 
+def repeat_exact(data: Data, seed: int) -> Repetition:
+    """Split the items as `repeat` does, and search, with the threshold at exactly the target only."""
+    items = np.random.default_rng(seed).permutation(np.unique(data.items))
+    known = np.isin(data.items, items[: len(items) // 2])
+    shown, asked, unknown = known & data.in_gallery, known & ~data.in_gallery, ~known & ~data.in_gallery
+    scores = data.searches(unknown, shown)
+    return Repetition({"exact": limit(scores)}, scores, data.searches(asked, shown))
+
+
 def repeat(data: Data, seed: int) -> Repetition:
     """Split the items, set the thresholds, and search."""
     generator = np.random.default_rng(seed)

@@ -31,6 +31,7 @@ BASES = {
     "ProxyNCA": "proxy_nca",
     "ArcFace": "arcface",
 }
+START: dict[str, Any] = {"dim": 128, "head_start": "random"}  # of the embedding layer
 RECIPES: dict[str, dict[str, Any]] = {
     name + suffix: {"loss": loss, **extra}
     for name, loss in BASES.items()
@@ -64,6 +65,7 @@ def main() -> None:
                 epochs=arguments.epochs,
                 precision=arguments.precision,
                 seed=seed,
+                **START,
                 **RECIPES[name],
             )
             path = arguments.output / f"{name.replace(' ', '')}-{seed}"

@@ -49,11 +49,11 @@ class Step:
         self.preprocessing = backbone_preprocessing(
             settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio
         )
-        model = EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
+        model = EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling)
         self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model.train()
         freeze_batch_norm(self._model)
-        self._loss = make_loss(settings.loss, classes=len(set(labels)), dim=settings.dim, arguments={})
+        self._loss = make_loss(settings.loss, classes=len(set(labels)), dim=settings.embedding_size, arguments={})
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=settings.learning_rate)
         self._labels = torch.tensor(labels)
 
@@ -124,7 +124,7 @@ def main() -> None:
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings(
-        catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224")
+        catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224"), dim=128
     )
     photos = read_catalogue(Path(settings.catalogue))
     fit = set(make_splits(photos, seed=settings.split_seed).fit)

@@ -48,17 +48,17 @@ def features_in(path: Path, model: Pretrained, photos: Sequence[Photo]) -> np.nd
 
 def vectors_of(features: np.ndarray, photos: Sequence[Photo]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield unit vectors (n, c) of the model as it is and, where it is fitted, of the fitted one."""
-    yield AS_IS, _unit(features)
+    yield AS_IS, unit(features)
     trained = np.array([photo.partition == "train" for photo in photos])
     choice = choose_projection([photo for photo in photos if photo.partition == "train"], features[trained])
     if choice.projection is not None:
-        yield FITTED, _unit(choice.projection(features))
+        yield FITTED, unit(choice.projection(features))
 
 
 def recall_at_1(vectors: np.ndarray, photos: Sequence[Photo]) -> float:
     """Return the share of the test partition's queries whose item is first, items weighted equally."""
     test = np.array([photo.partition == "test" for photo in photos])
-    shown = _in_gallery(photos)
+    shown = in_gallery(photos)
     items = np.array([photo.item_id for photo in photos])
     queries, gallery = test & ~shown, test & shown
     scores: SearchScores = search_scores(vectors[queries], items[queries], vectors[gallery], items[gallery])
@@ -82,7 +82,7 @@ def main() -> None:
             for kind, vectors in vectors_of(features, photos):
                 untrained = np.array([photo.partition != "train" for photo in photos])
                 items = np.array([photo.item_id for photo in photos])
-                each = Data(name, vectors[untrained], items[untrained], _in_gallery(photos)[untrained])
+                each = Data(name, vectors[untrained], items[untrained], in_gallery(photos)[untrained])
                 runs = [repeat(each, seed) for seed in range(arguments.repetitions)]
                 realised = np.array([run.fpir(run.thresholds["own"]) for run in runs])
                 record.add(
@@ -94,11 +94,11 @@ def main() -> None:
                 )
 
 
-def _in_gallery(photos: Sequence[Photo]) -> np.ndarray:
+def in_gallery(photos: Sequence[Photo]) -> np.ndarray:
     return np.array([photo.role == "gallery" if photo.role else photo.source == "store_a" for photo in photos])
 
 
-def _unit(vectors: np.ndarray) -> np.ndarray:
+def unit(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), dtype=np.float32)
 
 

@@ -134,6 +134,7 @@ def finetuned_vectors(recipe: str, rotation: int, seed: int, photos: Sequence[Ph
                 epochs=EPOCHS,
                 precision="fp32",
                 seed=seed,
+                **grocery.START,
                 **FINETUNED[recipe],
             )
             run = train(settings, folder, resume=started)

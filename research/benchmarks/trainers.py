@@ -37,7 +37,7 @@ from training.loop.run import BEST, Run
 from training.loop.train import begin_run
 from training.loop.trainer import Trainer
 
-from .grocery import report_of
+from .grocery import START, report_of
 from .tables import Recorder, parser_of
 
 METRICS = ("R@1", "MAP@R", "OPIS", "TPIR at exactly the target")
@@ -191,6 +191,7 @@ def main() -> None:
         "catalogue": str(data / "data/grocery/grocery.csv"),
         "backbone": str(data / "weights/mobilenet_v1_0.75_224"),
         "epochs": arguments.epochs,
+        **START,
         "precision": "fp32",
         "items_per_batch": P,
         "photos_per_item": K,

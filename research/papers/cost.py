@@ -50,7 +50,7 @@ def _loss_cost(settings: Settings) -> dict[str, float]:
     device = choose_device(settings.device)
     torch.manual_seed(settings.seed)
     labels = torch.arange(settings.items_per_batch, device=device).repeat_interleave(settings.photos_per_item)
-    embeddings = torch.randn(len(labels), settings.dim, device=device, requires_grad=True)
+    embeddings = torch.randn(len(labels), settings.embedding_size, device=device, requires_grad=True)
     loss: nn.Module = build_loss(settings, classes=settings.items_per_batch).to(device)
     kept: dict[int, int] = {}
 

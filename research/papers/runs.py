@@ -71,11 +71,14 @@ class Job:
     path: Path
 
 
+BASE: Mapping[str, Any] = {"dim": 128, "epochs": 8, "head_start": "random"}  # of recipes that do not say otherwise
+
+
 def settings_of(
     configuration: Configuration, variant: Variant, dataset: str, options: Options, *, catalogue: str = ""
 ) -> Settings:
     """Return the settings of a variant on a data set; raise InvalidParameter for an unknown setting."""
-    values: dict[str, Any] = {"catalogue": catalogue}
+    values: dict[str, Any] = {"catalogue": catalogue, **BASE}
     layers = (
         configuration.settings,
         configuration.by_dataset.get(dataset, {}),

@@ -21,7 +21,7 @@ def test_unknown_key_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("epochs", 0),
+        ("epochs", -1),
         ("learning_rate", 0.0),
         ("learning_rate", float("nan")),
         ("pooling", "max"),

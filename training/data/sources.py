@@ -27,6 +27,7 @@ from .reader import Augmentation, PhotoReader, evaluation_batches, prefetch, tra
 
 FEATURES = "features.safetensors"
 GIB = 2**30
+BLOCK = 64  # photos whose features are computed at a time
 
 
 class Source(Protocol):
@@ -84,6 +85,11 @@ class PixelSource:
         """Return an augmented training photo, uint8 (size, size, 3)."""
         return self._augmentation(self.reader[position], generator)
 
+    def features(self, model: EmbeddingModel, positions: np.ndarray) -> np.ndarray:
+        """Return the pooled features (n, c) of unaugmented training photos, computed by this process."""
+        blocks = np.split(positions, range(BLOCK, len(positions), BLOCK))
+        return np.concatenate([pooled_features(model, self, self.reader.pixels(block.tolist())) for block in blocks])
+
     def validation_pixels(self) -> Iterator[np.ndarray]:
         """Yield this process's share of the validation photos, uint8 (≤ 64, size, size, 3)."""
         return evaluation_batches(self._validation, self._validation_count, threads=self._settings.decoders)
@@ -120,6 +126,12 @@ class FeatureSource:
         self._fit: np.ndarray = stored["fit"].numpy()  # (V, n, c)
         self._validation = stored["validation"]  # (m, c)
 
+    @property
+    def unaugmented(self) -> np.ndarray:
+        """The features (n, c) of the unaugmented training photos."""
+        plain: np.ndarray = self._fit[0]
+        return plain
+
     def inputs(self, planned: Sequence[np.ndarray], epoch: int) -> Iterator[np.ndarray]:
         """Yield features (r, c), of a random view of each photo."""
         generator = np.random.default_rng((self._seed, epoch))
@@ -140,21 +152,24 @@ class FeatureSource:
         return vectors
 
 
+def pooled_features(model: EmbeddingModel, pixels: PixelSource, block: np.ndarray) -> np.ndarray:
+    """Return the pooled features (n, c) float32 of pixels, in evaluation mode."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        features: np.ndarray = model.pool(model.backbone(pixels.prepare(block))).float().cpu().numpy()
+    model.train(was_training)
+    return features
+
+
 def _features(
     pixels: PixelSource, model: EmbeddingModel, settings: Settings, process_group: ProcessGroup
 ) -> dict[str, np.ndarray]:
     """Return the pooled features of the training photos (V, n, c) and of the validation photos (m, c), float32."""
-    was_training = model.training
-    model.eval()
-
-    def pooled(block: np.ndarray) -> np.ndarray:
-        with torch.inference_mode():
-            features: np.ndarray = model.pool(model.backbone(pixels.prepare(block))).float().cpu().numpy()
-        return features
 
     def view(number: int) -> np.ndarray:
         """Return the features of all training photos (n, c): unaugmented for view 0, else augmented."""
-        blocks = np.split(np.arange(pixels.count), range(64, pixels.count, 64))
+        blocks = np.split(np.arange(pixels.count), range(BLOCK, pixels.count, BLOCK))
         if number:
             batches = pixels.crops(blocks, seed=(settings.seed, number))
         else:
@@ -163,7 +178,7 @@ def _features(
         positions, features = [np.zeros(0, np.int64)], [empty]
         for share, crops in batches:
             positions.append(share)
-            features.append(pooled(crops))
+            features.append(pooled_features(model, pixels, crops))
         whole = np.empty((pixels.count, model.backbone.width), np.float32)
         whole[process_group.gather_rows(np.concatenate(positions))] = process_group.gather_rows(
             np.concatenate(features)
@@ -174,7 +189,6 @@ def _features(
     numbers = tqdm(range(settings.precompute), desc="features", unit="view", disable=not process_group.is_main)
     views = np.stack([view(number) for number in numbers])
     validation = process_group.gather_rows(
-        np.concatenate([empty, *(pooled(block) for block in pixels.validation_pixels())])
+        np.concatenate([empty, *(pooled_features(model, pixels, block) for block in pixels.validation_pixels())])
     )
-    model.train(was_training)
     return {"fit": views, "validation": validation}

@@ -231,7 +231,7 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         path,
         model=model.onnx,
         preprocessing=run.preprocessing,
-        dim=run.settings.dim,
+        dim=run.settings.embedding_size,
         operating_point=point,
         distance_form=verification.form(model.choice.distance_form),
         precision=variant.precision,

@@ -8,22 +8,25 @@ size of the pretrained model. Shapes: n photos, c = width of the features.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError
 from training.backbones.base import Backbone
-from training.config import Settings
+from training.config import DIMS, Settings
 from training.data.folds import item_folds, share_of_items
 from training.evaluation.evaluate import item_labels
 from training.loop.distributed import ProcessGroup
+from training.loop.head_start import RANDOM, start_head
 from training.loop.learner import Learner
 from training.loop.recipe import build_loss, make_sampler
+from training.loop.schedule import schedule
 from training.model import EmbeddingModel
 
 from .projection import ProjectionChoice, fit_projection, found_by_item
@@ -32,6 +35,7 @@ FOLDS = 5
 MOST_ITEMS = 200  # that are used; the time grows with the photos
 
 Floats = NDArray[np.float32]
+HeadCallback = Callable[[int, nn.Linear], None]
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ def measure_head(
         folds = item_folds(photos, sorted(names), folds=FOLDS, seed=seed)
     except DataError:  # too few groups
         return None
+    settings = Settings("", precompute=1, seed=seed, dim=DIMS[True])
     without, trained = [], []
     for fit_items, held_items in folds:
         fits, held = np.isin(items, fit_items), np.isin(items, held_items)
@@ -84,7 +89,7 @@ def measure_head(
         if choice.projection is not None:
             present = fit_projection(present[fits], items[fits], *choice.best)(present)
         without.append(found_by_item(present, items, held))
-        trained.append(found_by_item(_with_head(fit, features[fits], features, seed=seed), items, held))
+        trained.append(found_by_item(embed(train_head(fit, features[fits], settings), features), items, held))
     plain, better = np.concatenate(without), np.concatenate(trained)
     error = float((better - plain).std(ddof=1) / np.sqrt(len(plain)))
     return HeadGain(len(plain), float(plain.mean()), float(better.mean()), error)
@@ -100,24 +105,45 @@ class _Frozen(Backbone):
         self.width = width
 
 
-def _with_head(fit: Sequence[Photo], fit_features: Floats, features: Floats, *, seed: int) -> NDArray[np.float64]:
-    """Return the embeddings (n, d) of features by a head that is trained on the features of the photos to fit."""
-    settings = Settings("", precompute=1, seed=seed)
-    sampler, labels = make_sampler(settings, fit), torch.from_numpy(item_labels(fit))
+def train_head(
+    photos: Sequence[Photo], features: Floats, settings: Settings, *, on_epoch: HeadCallback | None = None
+) -> nn.Linear:
+    """Return a head that is trained on the features (n, c) of photos, as `train --precompute 1` trains it.
+
+    Parameters
+    ----------
+    on_epoch:
+        Called with the number of finished epochs and the head: before training (0) and after each epoch.
+    """
+    items = len({photo.item_id for photo in photos})
+    settings = schedule(settings, photos=len(photos), items=items)
+    sampler, labels = make_sampler(settings, photos), torch.from_numpy(item_labels(photos))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(settings.seed)
+        model = EmbeddingModel(_Frozen(features.shape[1]), dim=settings.embedding_size, pooling=settings.pooling)
+        if settings.head_start != RANDOM:
+            start_head(model.head, features, labels.numpy())
         learner = Learner(
-            EmbeddingModel(_Frozen(features.shape[1]), dim=settings.dim, pooling=settings.pooling),
-            build_loss(settings, classes=len(set(labels.tolist()))),
+            model,
+            build_loss(settings, classes=items),
             settings,
             process_group=ProcessGroup(torch.device("cpu")),
             steps=sampler.batches * settings.epochs,
             prepare=torch.from_numpy,
         )
         for epoch in range(settings.epochs):
+            if on_epoch is not None:
+                on_epoch(epoch, learner.kept.head)
             learner.begin(epoch)
             for positions in sampler.epoch(epoch):
-                learner.take(fit_features[positions], labels[positions])
+                learner.take(features[positions], labels[positions])
+        if on_epoch is not None:
+            on_epoch(settings.epochs, learner.kept.head)
+    return learner.kept.head
+
+
+def embed(head: nn.Linear, features: Floats) -> NDArray[np.float64]:
+    """Return the embeddings (n, d) of features (n, c), not scaled to length one."""
     with torch.inference_mode():
-        vectors: NDArray[np.float64] = learner.model.head(torch.from_numpy(features)).double().numpy()
+        vectors: NDArray[np.float64] = head(torch.from_numpy(features)).double().numpy()
     return vectors

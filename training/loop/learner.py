@@ -62,7 +62,7 @@ class Learner:
         self._projector = None
         if settings.projector:
             kind = model.head.weight.dtype
-            self._projector = nn.Linear(settings.dim, settings.projector, bias=False, dtype=kind)
+            self._projector = nn.Linear(settings.embedding_size, settings.projector, bias=False, dtype=kind)
         self._embedder = LossEmbedder(self.model, self._projector, from_features=settings.precompute > 0)
         self._embedder.to(process_group.device)
         process_group.sync(self._embedder)

@@ -63,7 +63,7 @@ def check_learning(settings: Settings, loss: nn.Module) -> None:
         return
     if not any(True for _ in loss.parameters()):
         raise InvalidParameter("proxy_warmup", f"be 0 for {settings.loss}, which has no parameters of its own", 1)
-    if settings.proxy_warmup >= settings.epochs:
+    if settings.epochs and settings.proxy_warmup >= settings.epochs:
         raise InvalidParameter("proxy_warmup", f"be below the epochs, {settings.epochs}", settings.proxy_warmup)
 
 

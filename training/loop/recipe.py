@@ -31,12 +31,12 @@ def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | 
     torch.manual_seed(settings.seed)
     backbone, config = load_backbone(settings.backbone)
     check_size(backbone, settings.backbone, settings.size)
-    return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling), config
+    return EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling), config
 
 
 def build_loss(settings: Settings, *, classes: int) -> nn.Module:
     """Return the loss of the settings: the base loss, plus the regularizer if there is one."""
-    dim = settings.projector or settings.dim
+    dim = settings.projector or settings.embedding_size
     base = make_loss(settings.loss, classes=classes, dim=dim, arguments=dict(settings.loss_arguments))
     if settings.proxy_sample < 1:
         base = SampledClasses(base, classes, share=settings.proxy_sample)

@@ -171,7 +171,7 @@ class Run:
         """Return the run's network with random weights."""
         settings = self.settings
         backbone = rebuild_backbone(self.backbone_config)
-        return EmbeddingModel(backbone, dim=settings.dim, pooling=settings.pooling)
+        return EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling)
 
     def best_model(self) -> EmbeddingModel:
         """Return the model of the best epoch, in evaluation mode."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tqdm import tqdm
 
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
@@ -25,6 +26,7 @@ from training.model import EmbeddingModel
 from .distributed import ProcessEnded, ProcessGroup, launch, launched
 from .recipe import check_recipe, initial_model, make_sampler
 from .run import LAST, Run, Traces
+from .schedule import describe, schedule
 from .trainer import EpochCallback, Trainer
 from .warm_start import Continuation
 
@@ -116,9 +118,10 @@ def begin_run(
         photos, splits, protocol = continued.photos, continued.splits, continued.protocol
     if splits.validation:
         require_mates("validation", photos, splits.validation, protocol)
-    check_recipe(settings, splits)
     fit = photos_in_protocol(photos, splits.fit, protocol)
-    make_sampler(settings, fit)
+    settings = schedule(settings, photos=len(fit), items=len(splits.fit))
+    check_recipe(settings, splits)
+    batches = make_sampler(settings, fit).batches
     if continued is None:
         model, config = initial_model(settings)
         preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
@@ -139,6 +142,9 @@ def begin_run(
         documents["warm_start"] = continued.document()
         prepare = partial(continued.write, settings=settings, device=process_group.device)
     process_group.run_on_main(lambda: Run.create(path, prepare=prepare, **documents))
+    if process_group.is_main:
+        length = describe(settings, batches=batches)
+        tqdm.write(f"Training on {len(fit)} photos of {len(splits.fit)} items: {length}.")
     return photos, model
 
 

@@ -23,6 +23,7 @@ from training.evaluation.evaluate import item_labels, make_evaluation_split, val
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
+from .head_start import photos_to_fit, start_head, starts_fitted
 from .learner import Learner
 from .loggers import Loggers
 from .memory import keep_freed_memory
@@ -66,13 +67,13 @@ class Trainer:
         loss = build_loss(settings, classes=len(self.splits.fit))
         if model is None:
             model = first_model(run)
-        if settings.initial_norm and not (run.has(LAST) or run.has(START)):
-            self._scale_head(model, pixels)
         self.selection = Selection(settings.select, settings.patience)
         self.source: Source = pixels
         if settings.precompute:
             model.to(self.process_group.device)
             self.source = FeatureSource(run.path, pixels, model, settings, self.process_group)
+        if not (run.has(LAST) or run.has(START)):
+            self._start_head(model, pixels)
         self.learner = Learner(
             model,
             loss,
@@ -158,6 +159,21 @@ class Trainer:
         labels = item_labels(self.validation)
         return validation_metrics(split, vectors, labels, target_fpir=self.settings.target_fpir)
 
+    def _start_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
+        """Set the embedding layer to its start. The main process decides, the others get its weights."""
+        if starts_fitted(self.settings) and self.process_group.is_main:
+            model.to(self.process_group.device)
+            labels = self.labels.numpy()
+            chosen = photos_to_fit(labels, seed=self.settings.seed)
+            features = (
+                self.source.unaugmented[chosen]
+                if isinstance(self.source, FeatureSource)
+                else pixels.features(model, chosen)
+            )
+            start_head(model.head, features, labels[chosen])
+        if self.settings.initial_norm:
+            self._scale_head(model, pixels)
+
     def _scale_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
         """Scale the embedding layer so that embeddings of training photos have the initial norm on average."""
         statistics = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -166,7 +182,8 @@ class Trainer:
             freeze_batch_norm(model)
         with torch.no_grad():
             sample = pixels.reader.pixels(range(min(64, len(self.labels))))
-            mean = model(to_device(sample, self.run.preprocessing, torch.device("cpu"))).norm(dim=1).mean()
+            device = next(model.parameters()).device
+            mean = model(to_device(sample, self.run.preprocessing, device)).norm(dim=1).mean()
             for name, buffer in model.named_buffers():
                 buffer.copy_(statistics[name])
             for parameter in model.head.parameters():

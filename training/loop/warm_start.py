@@ -141,7 +141,8 @@ class Continuation:
 def check_network(settings: Settings, earlier: Settings) -> None:
     """Raise InvalidParameter if settings describe another network than that of an earlier run."""
     for name in NETWORK:
-        value, kept = getattr(settings, name), getattr(earlier, name)
+        field = "embedding_size" if name == "dim" else name
+        value, kept = getattr(settings, field), getattr(earlier, field)
         if value != kept:
             raise InvalidParameter(
                 name,

@@ -80,8 +80,8 @@ def _failed(study: optuna.Study, trial: Trial, reason: str) -> None:
 def _all_folds(trial: Trial, settings: Settings, folder: StudyFolder, plan: Plan) -> list[dict[str, float]]:
     done: list[dict[str, float]] = []
     for number, fold in enumerate(plan.folds):
-        callback = _epoch_callback(trial, settings, plan, done)
         path = folder.trial(trial.number) / f"fold-{number}"
+        callback = _epoch_callback(trial, settings, plan, done, path)
         store = folder.path / "features" / f"fold-{number}"
         borrow_features(settings, path, store)
         done.append(fold_metrics(settings, path, fold, plan.metrics, on_epoch=callback, feature_store=store))
@@ -136,8 +136,13 @@ def _consistency(run: Run) -> dict[str, float]:
     }
 
 
-def _epoch_callback(trial: Trial, settings: Settings, plan: Plan, done: list[dict[str, float]]) -> EpochCallback:
-    """Return a callback for the epochs of the next fold, which prunes, and exits if the parent process was killed."""
+def _epoch_callback(
+    trial: Trial, settings: Settings, plan: Plan, done: list[dict[str, float]], path: Path
+) -> EpochCallback:
+    """Return a callback for the epochs of the next fold, with its run at `path`.
+
+    It prunes, and exits if the parent process was killed.
+    """
     metric = plan.metrics[0]
     earlier = [fold[metric] for fold in done]
     reported = -1
@@ -148,13 +153,14 @@ def _epoch_callback(trial: Trial, settings: Settings, plan: Plan, done: list[dic
         if parent is not None and not parent.is_alive():
             raise SystemExit("the study was stopped")  # its trial is repeated later
         single = len(plan.objectives) == 1
-        step = FOLD_STEPS * len(done) + min(FOLD_STEPS - 1, round(FOLD_STEPS * epochs / settings.epochs))
+        planned = Run.open(path).settings.epochs if not settings.epochs else settings.epochs
+        step = FOLD_STEPS * len(done) + min(FOLD_STEPS - 1, round(FOLD_STEPS * epochs / planned))
         if not math.isfinite(metrics["loss"]):
             if single:
                 trial.report(math.nan, step)
             raise optuna.TrialPruned(f"the loss was {metrics['loss']} in fold {len(done) + 1}, epoch {epochs}")
         known = PREFIX + metric in metrics
-        if single and known and epochs < settings.epochs and step > reported:
+        if single and known and epochs < planned and step > reported:
             reported = step
             _report(trial, [*earlier, metrics[PREFIX + metric]], step)
 

@@ -1,0 +1,63 @@
+"""Start of the embedding layer: a projection fitted to the features of training photos.
+
+It whitens the features by the covariance within items, as `export --pretrained --fit` does, and keeps the directions in
+which the photos vary most. Training then begins where the fitted pretrained model is, and not at random.
+Shapes: n photos, c channels of the backbone, d = embedding size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from training.config import AUTO, SMALL, Settings
+from training.export.projection import fit_projection
+
+FIT, RANDOM = "fit", "random"
+SHRINKAGE = 0.4  # of the covariance within items
+MOST_ITEMS, MOST_PHOTOS = 1000, 12  # that are fitted to, and photos of each
+
+Floats = NDArray[np.float64]
+
+
+def starts_fitted(settings: Settings) -> bool:
+    """Return whether the embedding layer starts at a fitted projection."""
+    return settings.head_start == FIT or (settings.head_start == AUTO and settings.backbone != SMALL)
+
+
+def photos_to_fit(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
+    """Return the positions of the photos that the projection is fitted to, by labels of all training photos (n,)."""
+    generator = np.random.default_rng(seed)
+    items = generator.permutation(np.unique(labels))[:MOST_ITEMS]
+    return np.sort(np.concatenate([np.flatnonzero(labels == item)[:MOST_PHOTOS] for item in items]))
+
+
+def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDArray[np.generic]) -> None:
+    """Set an embedding layer to the projection that is fitted to features (n, c) of items (n,).
+
+    A layer with more outputs than the features have channels keeps zeros in the others. Without an item that has
+    several photos, the layer is left as it is.
+    """
+    _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
+    several = counts[codes] > 1
+    if not several.any():
+        return
+    weight, bias = _fitted(np.asarray(features[several], np.float64), items[several], head.out_features)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()
+        head.weight[: len(weight)] = torch.from_numpy(weight).to(head.weight)
+        head.bias[: len(bias)] = torch.from_numpy(bias).to(head.bias)
+
+
+def _fitted(features: Floats, items: NDArray[np.generic], dim: int) -> tuple[Floats, Floats]:
+    """Return the weight (≤ d, c) and the bias (≤ d,) of the projection."""
+    projection = fit_projection(features, items.astype(str), 1.0, SHRINKAGE)
+    projected = projection(features)
+    _, directions = np.linalg.eigh(projected.T @ projected / len(projected))  # ascending
+    matrix = projection.matrix @ directions[:, ::-1][:, :dim]
+    return matrix.T, -projection.mean @ matrix
