@@ -4,7 +4,8 @@ Run one with `python -m research.benchmarks.NAME`.
 
 Effect of losses and thresholds on real photos:
 grocery          base losses without and with TCM, fine-tuned with the grocery protocol
-paper_claims     the papers' main claims, with linear `heads` on features of the frozen backbone
+paper_claims     the papers' main claims on grocery, with linear `heads` on features of the frozen backbone
+many_classes     the same claims with 98 to 1,000 training classes (`research.claims`)
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
 anchoring        FPIR that thresholds set in a gallery realise on items that are not in it, with frozen features
 anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
