@@ -69,19 +69,24 @@ class Draws:
 
     def log_opis(self, utility: ArrayLike) -> Floats:
         """Return the mean over seeds of log OPIS (B + 1,) of utilities (S, T, N)."""
-        values = np.stack([self._variance(one) for one in np.asarray(utility, dtype=np.float64)], axis=1)
+        values = np.stack([self._covariance(one, one) for one in np.asarray(utility, dtype=np.float64)], axis=1)
         return self._over_seeds(np.log(values))
+
+    def opis_of_halves(self, utility: ArrayLike) -> Floats:
+        """Return the mean over seeds (B + 1,) of OPIS without the noise of few photos, of utilities (S, 2, T, N)."""
+        values = [self._covariance(first, second) for first, second in np.asarray(utility, dtype=np.float64)]
+        return self._over_seeds(np.stack(values, axis=1))
 
     def curves(self, by_class: ArrayLike) -> Floats:
         """Return the mean (B + 1, C) of curves (S, C, T) over classes and seeds."""
         values = np.asarray(by_class, dtype=np.float64)
         return np.asarray(np.einsum("bt,bs,sct->bc", self.classes, self.seeds, values, optimize=True))
 
-    def _variance(self, utility: Floats) -> Floats:
-        """Return OPIS (B + 1,) of one seed's utility (T, N)."""
-        centred = utility - utility.mean(axis=0)  # against cancellation
-        means = self.classes @ centred
-        return np.asarray((self.classes @ centred**2 - means**2).mean(axis=1))
+    def _covariance(self, first: Floats, second: Floats) -> Floats:
+        """Return the covariance over classes (B + 1,) of utilities (T, N), averaged over the range: OPIS if equal."""
+        one, two = first - first.mean(axis=0), second - second.mean(axis=0)  # against cancellation
+        products = self.classes @ (one * two) - (self.classes @ one) * (self.classes @ two)
+        return np.asarray(products.mean(axis=1))
 
     def _over_seeds(self, values: Floats) -> Floats:
         return np.asarray((values * self.seeds).sum(axis=1))

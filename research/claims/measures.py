@@ -18,7 +18,7 @@ from retrieval.metrics.identification import SearchScores
 
 Floats = NDArray[np.float64]
 TARGET, HALVES = 0.05, 2  # FPIR, and random divisions of the classes into two halves, each half once the gallery
-GRID, RANGE = 100, (1e-2, 1e-1)  # points of OPIS, and the FAR at the ends of its range
+GRID, RANGE, STRIDE = 100, (1e-2, 1e-1), 5  # points of OPIS, FAR at the ends of its range, step of the halves' grid
 SHARES = np.linspace(0, 1, 101)  # quantiles of similarities that are kept
 RANKED, ANCHORED = ("R@1", "MAP@R"), ("TPIR, anchored", "TPIR, exact", "FPIR, anchored")
 
@@ -41,9 +41,26 @@ def ranked_by_class(vectors: np.ndarray, labels: np.ndarray) -> dict[str, Floats
 
 def utility_by_class(vectors: np.ndarray, labels: np.ndarray) -> Floats:
     """Return the utility (T, N) of each class on the grid of OPIS."""
+    return utility_curves(vectors, labels, _grid(vectors, labels)).utility
+
+
+def utility_by_half(vectors: np.ndarray, labels: np.ndarray) -> Floats:
+    """Return the utility (2, T, N) of each class by each half of its photos, on a coarser grid of OPIS.
+
+    The halves share no pair, so that their covariance over classes is OPIS without the noise of few photos per class.
+    """
+    _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    order = np.argsort(codes, kind="stable")
+    number = np.empty(len(codes), np.int64)  # of a photo within its class
+    number[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    points = _grid(vectors, labels)[STRIDE - 1 :: STRIDE]
+    halves = (number % 2 == half for half in range(2))
+    return np.stack([utility_curves(vectors[half], labels[half], points).utility for half in halves])
+
+
+def _grid(vectors: np.ndarray, labels: np.ndarray) -> Floats:
     ends = opis(vectors, labels, far_range=RANGE, grid=1)
-    points = ends.d_min + (ends.d_max - ends.d_min) * np.arange(1, GRID + 1) / GRID
-    return utility_curves(vectors, labels, points).utility
+    return np.asarray(ends.d_min + (ends.d_max - ends.d_min) * np.arange(1, GRID + 1) / GRID)
 
 
 def opis_of(utility: Floats) -> float:
@@ -103,6 +120,7 @@ def figures(vectors: np.ndarray, labels: np.ndarray, in_gallery: np.ndarray) -> 
     by_class: Mapping[str, Floats] = ranked_by_class(vectors, labels) | anchored_by_class(vectors, labels, in_gallery)
     stored: dict[str, Any] = {name: values.round(5).tolist() for name, values in by_class.items()}
     stored["utility"] = utility_by_class(vectors, labels).round(4).tolist()
+    stored["utility by half"] = utility_by_half(vectors, labels).round(4).tolist()
     return stored | {"quantiles": similarity_quantiles(vectors, labels)}
 
 

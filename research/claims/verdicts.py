@@ -18,13 +18,22 @@ GOAL = -0.25  # change of OPIS
 REACHED = 0.95  # share of the reference's rise of R@1, from the untrained model to the last, that must be reached
 Row = tuple[str, ...]
 TCM_COLUMNS = (
-    *("set, base loss", "margins, weight", "R@1", "OPIS", "change of OPIS", "change of R@1"),
-    *("change of TPIR, anchored", "verdict"),
+    *("set, base loss", "margins, weight", "R@1", "OPIS", "change of OPIS", "change without sampling noise"),
+    *("change of R@1", "of TPIR, anchored", "verdict"),
 )
 BETTER_COLUMNS = ("set, losses", "R@1", "difference of R@1", "of MAP@R", "of TPIR, anchored", "verdict")
 CONTEXT_COLUMNS = ("set, training data", "R@1", "difference of R@1", "higher", "difference of the drop", "drops less")
 EPOCH_COLUMNS = ("set, losses", "last R@1", "epochs", "ratio of epochs", "verdict")
-LOSS_COLUMNS = ("set, loss", "R@1", "MAP@R", "OPIS", "TPIR, anchored", "FPIR, anchored", "TPIR at exactly 5 %")
+LOSS_COLUMNS = (
+    "set, loss",
+    "R@1",
+    "MAP@R",
+    "OPIS",
+    "without sampling noise",
+    "TPIR, anchored",
+    "FPIR, anchored",
+    "TPIR at exactly 5 %",
+)
 
 
 class Comparison:
@@ -54,6 +63,11 @@ class Comparison:
         utility = np.asarray(self.figures(task, "utility"))
         return self.draws(utility.shape[1]).log_opis(utility)
 
+    def opis_of_halves(self, task: Task) -> np.ndarray:
+        """Return the mean OPIS without sampling noise (B + 1,)."""
+        utility = np.asarray(self.figures(task, "utility by half"))
+        return self.draws(utility.shape[2]).opis_of_halves(utility)
+
     def difference(self, task: Task, other: Task, name: str) -> Effect:
         """Return by how much a figure of a task exceeds that of another."""
         return effect(self.means(task, name) - self.means(other, name))
@@ -77,6 +91,7 @@ def tcm_rows(name: str, comparison: Comparison) -> Iterator[Row]:
             f"{mean(comparison, base, 'R@1')} → {mean(comparison, both, 'R@1')}",
             f"{opis_mean(comparison, base)} → {opis_mean(comparison, both)}",
             opis.percent(),
+            effect(comparison.opis_of_halves(both) / comparison.opis_of_halves(base) - 1).percent(),
             recall.shown(),
             comparison.difference(both, base, "TPIR, anchored").shown(),
             verdict((less, -GOAL), (recall, -TOLERANCE)),
@@ -129,7 +144,8 @@ def loss_rows(name: str, comparison: Comparison) -> Iterator[Row]:
     for title, task in tasks.items():
         cells = [effect(comparison.means(task, metric)).plain() for metric in (*RANKED, *ANCHORED)]
         ranked, (anchored, exact, rate) = cells[:2], cells[2:]
-        yield f"{name}, {title}", *ranked, opis_mean(comparison, task), anchored, rate, exact
+        without = f"{comparison.opis_of_halves(task)[0]:.4f}"
+        yield f"{name}, {title}", *ranked, opis_mean(comparison, task), without, anchored, rate, exact
 
 
 def mean(comparison: Comparison, task: Task, name: str) -> str:
