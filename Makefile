@@ -66,6 +66,7 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 	$(BIN)/python -m research.benchmarks.consistency --rounds 7
 	$(BIN)/python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
 	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads --picture
+	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes --picture docs/similarities.svg
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
 	$(BIN)/python -m research.benchmarks.promise --output runs/promise
