@@ -39,7 +39,7 @@ GRIDS: dict[str, Sequence[Mapping[str, Any]]] = {
 }
 JOINT, JOINT_WEIGHTS = "vmf_nca + anchor", (0.3, 1.0, 3.0)
 PAPER_MARGINS = (0.9, 0.5)
-WEIGHTS = (0.3, 3.0)  # of TCM, tried beside 1 with the best margins
+WEIGHTS = (0.3, 3.0, 10.0)  # of TCM, tried beside 1 with the best margins
 TOLERANCE = 0.01  # loss of R@1 that still counts as none
 VALIDATION, TEST = "validation", "test"
 
