@@ -77,8 +77,8 @@ def record_tables(sets: dict[str, Runs], complete: set[tuple[str, str]], argumen
             title, columns, rows = TABLES[claim]
             on = {name: comparison for name, comparison in comparisons.items() if (name, claim) in complete}
             _add_table(record, title, columns, rows, on)
-        on = {name: each for name, each in comparisons.items() if all((name, claim) in complete for claim in CLAIMS)}
-        _add_table(record, "Every loss", LOSS_COLUMNS, loss_rows, on)
+        on = {name: comparison for name, comparison in comparisons.items() if (name, TCM) in complete}
+        _add_table(record, "Losses without and with TCM", LOSS_COLUMNS, loss_rows, on)
 
 
 def _add_table(record: Recorder, title: str, columns: Row, rows: Rows, on: Mapping[str, Comparison]) -> None:

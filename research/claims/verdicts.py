@@ -11,7 +11,7 @@ import numpy as np
 from .intervals import Draws, Effect, effect, first_reached, relative_effect, verdict
 from .measures import ANCHORED, RANKED
 from .plan import BETTER, CHANGES, FASTER, ROBUST, as_curve, changed, tcm_pairs
-from .store import JOINT, TOLERANCE, Runs
+from .store import TOLERANCE, Runs
 from .training import CHECKPOINTS, OWN_ARGUMENTS, Task
 
 GOAL = -0.25  # change of OPIS
@@ -137,11 +137,10 @@ def epoch_rows(name: str, comparison: Comparison) -> Iterator[Row]:
 
 
 def loss_rows(name: str, comparison: Comparison) -> Iterator[Row]:
-    """Yield the figures of every loss, without and with TCM."""
-    tasks = {f"{base.loss} {plain(base.arguments)}": base for base, _ in tcm_pairs(comparison.runs)}
-    tasks |= {f"{both.loss} + TCM": both for _, both in tcm_pairs(comparison.runs)}
-    tasks |= {loss: comparison.runs.tuned(loss) for loss in ("vmf_nca", JOINT, "proxy_anchor", *ROBUST)}
-    for title, task in tasks.items():
+    """Yield the figures of the base losses, without and with TCM."""
+    pairs = list(tcm_pairs(comparison.runs))
+    tasks = [(f"{base.loss} {plain(base.arguments)}", base) for base, _ in pairs]
+    for title, task in [*tasks, *((f"{both.loss} + TCM", both) for _, both in pairs)]:
         cells = [effect(comparison.means(task, metric)).plain() for metric in (*RANKED, *ANCHORED)]
         ranked, (anchored, exact, rate) = cells[:2], cells[2:]
         without = f"{comparison.opis_of_halves(task)[0]:.4f}"
