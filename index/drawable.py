@@ -58,6 +58,7 @@ class Drawable(Protocol):
     `on_change` is called with each change of photos. The contents that it returns are kept with the change.
     """
 
+    embedding_id: str  # of the embedder that made the vectors
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None
 
     @property

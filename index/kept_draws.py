@@ -91,6 +91,7 @@ def update_draws(
     distance_form: DistanceForm,
     probes: Mapping[str, Probes],
     is_fitted: IsFitted | None = None,
+    own: bool = True,
     content_key: str = "",
     is_copy: IsCopy | None = None,
     photos_per_query: int = 1,
@@ -103,6 +104,8 @@ def update_draws(
         Photos from elsewhere to search the gallery with, by source.
     is_fitted:
         Whether the model was fitted on a gallery item. Such items have no own draws.
+    own:
+        Whether to search with the gallery's photos. Without it, every item is left out of the own draws.
     content_key:
         Metadata key of the hash of a photo's file, used to find duplicates and fitted photos.
     is_copy:
@@ -126,6 +129,7 @@ def update_draws(
         names = {item for source in probes.values() for item in source.items}
         numbers = gallery.item_numbers(sorted(fitted | names))
     excluded = np.array(sorted(numbers[item] for item in fitted if item in numbers), dtype=np.int32)
+    excluded = excluded if own else np.unique(now.items)
     drawer = Drawer(now, distance_form, densities, content_key, search, is_copy)
     sources = {OWN: drawer.own(known.sources.get(OWN), excluded=excluded, photos_per_query=photos_per_query)}
     for name, source in probes.items():

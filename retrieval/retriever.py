@@ -25,7 +25,7 @@ from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
-from .compatibility import require_match
+from .compatibility import in_gallery, require_match
 from .errors import GalleryError, ImageRefused
 from .gallery_points import GalleryPoints, measured_photos
 from .images import Source
@@ -43,7 +43,7 @@ class Retriever:
 
     def __init__(self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1) -> None:
         require_match(bundle, gallery)
-        self.bundle = bundle
+        self.bundle = bundle = in_gallery(bundle, gallery)
         self.gallery = gallery
         self.embedder = bundle.embedder(threads=threads)
         self._points = GalleryPoints(bundle, gallery)

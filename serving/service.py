@@ -186,8 +186,13 @@ class Service:
         for _, error in batch.refused:
             raise error
         with self.writer() as gallery:
-            if gallery.embedding_id != retriever.bundle.embedding_id:
+            if gallery.embedding_id != retriever.gallery.embedding_id:
                 raise Busy("the gallery is being replaced", remedy="Try again in a second")
+            if retriever.bundle.searches_other:
+                raise GalleryMismatch(
+                    "the served bundle only searches this gallery: another model embeds its photos",
+                    remedy="Serve the bundle that the photos were indexed with, or index them into a new gallery",
+                )
             if gallery.features_key != retriever.bundle.features_key:
                 raise GalleryMismatch(
                     "the gallery keeps local features of its photos, which the served bundle does not compute",

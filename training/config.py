@@ -22,6 +22,7 @@ NOT_NEGATIVE = (
     *(
         "weight_decay",
         "regularizer_weight",
+        "compatible_weight",
         "colour",
         "micro_batch_size",
         "initial_norm",
@@ -65,6 +66,7 @@ class Settings:
     )
     regularizer_arguments: Mapping[str, float | int | bool | str] = setting(dict, LOSS, "Arguments of the regularizer.")
     regularizer_weight: float = setting(1.0, LOSS, "Weight of the regularizer relative to the base loss.")
+    compatible_weight: float = setting(1.0, LOSS, "Weight of the influence loss, with --compatible-with.")
     epochs: int = setting(0, SCHEDULE, "Number of training epochs.", shown="chosen by the number of photos")
     epoch_steps: int = setting(
         0, SCHEDULE, "Batches per epoch.", shown="one pass over the photos, or more where the epochs are chosen"

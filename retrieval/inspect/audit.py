@@ -93,7 +93,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
 
     Raises CalibrationError if there is no threshold yet.
     """
-    require_match(bundle, gallery)
+    require_match(bundle, gallery, to_add=gallery.embedding_id != bundle.embedding_id)  # its photos are the queries
     threshold = _threshold(bundle, gallery)
     photo_ids, item_ids, vectors = gallery.contents()
     names, item_numbers = np.unique(np.array(item_ids, dtype=str), return_inverse=True)

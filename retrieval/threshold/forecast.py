@@ -51,7 +51,7 @@ class FpirForecast:
 def fpir_forecast(bundle: Bundle, items: int) -> FpirForecast | None:
     """Return the expected FPIR in a gallery of `items` items, or None if the bundle cannot tell."""
     point = bundle.operating_point
-    if bundle.calibration is None or items < 1 or point.of_pairs:
+    if bundle.calibration is None or items < 1 or point.of_pairs or not point.decides:
         return None
     scores = without_uncertain(bundle.calibration.scores, bundle.calibration.certainties, point.min_certainty)
     promised = int(point.evidence.get("gallery_size", scores.gallery_items))

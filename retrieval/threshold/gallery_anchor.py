@@ -22,7 +22,7 @@ from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
-from .labelled_queries import QUERIES, by_source, pack_queries, read_queries
+from .labelled_queries import by_source, pack_queries, queries_name, read_queries
 from .query_shift import Shift, gallery_shift
 from .verdicts import FeedbackCaps
 
@@ -107,7 +107,9 @@ class GalleryAnchor:
 
         Queries have `photos_per_query` photos each.
         """
-        queries = read_queries(gallery, self.bundle.features_key) if labelled is None else labelled
+        queries = labelled
+        if queries is None:
+            queries = read_queries(gallery, self.bundle.features_key, name=queries_name(self.bundle))
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list
@@ -119,6 +121,7 @@ class GalleryAnchor:
             distance_form=self.bundle.distance_form,
             probes=probes,
             is_fitted=is_fitted if some else None,  # without it, not every photo is looked at
+            own=not self.bundle.searches_other,  # the gallery's photos are not embedded as queries are
             content_key=CONTENT,
             photos_per_query=photos_per_query,
             is_copy=partial(is_copy, gallery.thumbnail),
@@ -176,7 +179,7 @@ class GalleryAnchor:
         points = {count: each.point for count, each in measured.items() if each.point is not None}
         contents[POINT] = pack_points(before, self.bundle, anchored.point, points)
         if labelled is not None:
-            contents[QUERIES] = pack_queries(labelled, self.bundle.features_key)
+            contents[queries_name(self.bundle)] = pack_queries(labelled, self.bundle.features_key)
         gallery.keep(contents, action)
 
     @cached_property
@@ -186,7 +189,7 @@ class GalleryAnchor:
             return {}
         items = [str(label) for label in calibration.scores.labels]
         found = {PROBE: Probes(calibration.vectors, calibration.photo_ids.tolist(), items)}
-        if calibration.gallery is not None:
+        if calibration.gallery is not None and not self.bundle.searches_other:
             found[REFERENCE] = calibration.gallery
         return {name: self._with_features(probes) for name, probes in found.items()}
 

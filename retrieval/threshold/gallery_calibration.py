@@ -18,13 +18,14 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import served_point, stored_points
 from retrieval.catalogue.read import Photo
+from retrieval.compatibility import in_gallery
 from retrieval.errors import CalibrationError, DataError
 from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 
 from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor
-from .labelled_queries import read_queries
+from .labelled_queries import queries_name, read_queries
 from .several_photos import anchored_several, describe_several
 from .stored_searches import ChangedAnswers, stored_searches
 from .verdicts import FeedbackCaps, weigh
@@ -172,6 +173,7 @@ def propose(
             f"{bundle.path} has a threshold for pairs (1:1), which has no error rate for searches",
             remedy="Export its run without --protocol pairs",
         )
+    bundle = in_gallery(bundle, gallery)
     before = served_point(gallery.kept(POINT), bundle)
     target = before.target_fpir if target_fpir is None else target_fpir
     indexed = set(gallery.values(CONTENT).values())
@@ -182,7 +184,7 @@ def propose(
     caps = FeedbackCaps.of(before)
     caps = caps if tally is None else caps.with_verdicts(tally, target)
     anchor = GalleryAnchor(bundle)
-    queries = read_queries(gallery, bundle.features_key) if labelled is None else labelled
+    queries = read_queries(gallery, bundle.features_key, name=queries_name(bundle)) if labelled is None else labelled
     draws = anchor.draws(gallery, labelled=queries)
     anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
     if anchored.point is not None:

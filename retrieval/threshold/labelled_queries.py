@@ -12,22 +12,28 @@ from index.arrays import load_arrays
 from index.drawable import Drawable
 from index.draws import Probes
 from index.verified import photos_of
+from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.photo_features import pack_features, unpack_features
 
 from .drawn_distances import LABELLED, UNKNOWN
 
-QUERIES = "labelled queries"  # name under which a gallery keeps them
+QUERIES = "labelled queries"  # name under which a gallery keeps those that its own model embedded
 UNKNOWN_ITEM = "unknown item of the photo {}"
 FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with local features
 
 
-def read_queries(gallery: Drawable, features_key: str = "") -> Probes | None:
+def queries_name(bundle: Bundle) -> str:
+    """Return the name under which a gallery keeps the labelled queries that a bundle embedded."""
+    return f"{QUERIES} of {bundle.embedding_id[:16]}" if bundle.searches_other else QUERIES
+
+
+def read_queries(gallery: Drawable, features_key: str = "", *, name: str = QUERIES) -> Probes | None:
     """Return the labelled queries that a gallery keeps, None if there are none.
 
     With a `features_key`, which identifies how local features are computed, queries without these features are
     ignored.
     """
-    content = gallery.kept(QUERIES)
+    content = gallery.kept(name)
     if content is None:
         return None
     arrays = load_arrays(content)

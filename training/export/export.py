@@ -32,6 +32,7 @@ from retrieval.threshold.targets import Target
 from training.config import PHOTO
 from training.evaluation.distance_selection import validation_split
 from training.evaluation.evaluate import item_labels, score_split
+from training.loop.compatible import compatible_with
 from training.loop.fitted import fitted_on
 from training.loop.run import Run
 
@@ -96,6 +97,9 @@ def export(  # noqa: PLR0913 (one for each option of the command)
         If no threshold keeps the promise, or `path` exists.
     """
     _check_ready(run, path, verify)
+    if compatible_with(run) is not None:
+        not_verified(verify, "galleries of the earlier model keep no local features", "Export with --verify off")
+        verify = OFF
     if pairs_far_range is not None:
         verify = _of_pairs(verify, pairs_far_range, target, gallery_size, reject_uncertain)
     target_fpir = target_fpir if target is None or target.fpir is None else target.fpir
@@ -237,6 +241,7 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
         precision=variant.precision,
         provider=variant.provider,
         evidence=evidence,
+        compatible_with=compatible_with(run),
         files={
             CALIBRATION: items.pack(),
             FITTED: fitted_on(run).pack(),

@@ -17,6 +17,7 @@ from training.data.reader import PhotoReader
 from training.data.splits import photos_in_protocol
 from training.evaluation.distance_selection import DistanceChoice, choose_distance
 from training.evaluation.embedding import embed_with_norms
+from training.loop.compatible import compatible_with
 from training.loop.run import Run
 from training.model import EmbeddingModel, ViewedModel
 
@@ -67,6 +68,7 @@ class ModelExporter:
         self.target_fpir = target_fpir
         self._folder = folder
         self._only_plain = only_plain
+        self._compatible = compatible_with(run) is not None
         seen = set(run.splits.fit)
         self._writer = VariantWriter(self.model, run.preprocessing, [p for p in self.photos if p.item_id in seen])
         self._threads = torch.get_num_threads()
@@ -92,7 +94,8 @@ class ModelExporter:
             self.run.splits,
             self.run.protocol,
             target_fpir=self.target_fpir,
-            only_plain=self._only_plain,
+            only_plain=self._only_plain or self._compatible,
+            whitens=not self._compatible,  # whitened vectors are not comparable with those of the earlier model
             like=None if variant.is_reference else self.reference.choice,
         )
         method = self._writer.write(onnx, variant, whitening=choice.whitening)

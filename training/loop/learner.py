@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from retrieval.errors import InvalidParameter
 from training.config import Settings
+from training.losses.influence import BackwardCompatible
 from training.model import EmbeddingModel, freeze_batch_norm
 
 from .distributed import ProcessGroup
@@ -202,7 +203,8 @@ class Learner:
 
     def begin_with(self, tensors: Mapping[str, Tensor]) -> None:
         """Begin with the loss, and the projector if there is one, of another run."""
-        self.loss.load_state_dict(under(tensors, "loss."))
+        loss = self.loss.loss if isinstance(self.loss, BackwardCompatible) else self.loss
+        loss.load_state_dict(under(tensors, "loss."))
         if self._projector is not None and "projector.weight" in tensors:
             self._projector.load_state_dict(under(tensors, "projector."))
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import InvalidParameter
 from training.backbones import backbone_preprocessing
@@ -23,6 +24,7 @@ from training.data.splits import (
 )
 from training.model import EmbeddingModel
 
+from .compatible import Compatibility
 from .distributed import ProcessEnded, ProcessGroup, launch, launched
 from .recipe import check_recipe, initial_model, make_sampler
 from .run import LAST, Run, Traces
@@ -37,6 +39,7 @@ def train(
     *,
     resume: bool = False,
     start: Run | None = None,
+    compatible_with: Bundle | None = None,
     splits: Splits | None = None,
     on_epoch: EpochCallback | None = None,
     unguarded: bool = False,
@@ -53,6 +56,8 @@ def train(
         Continue the run with its own settings.
     start:
         Begin with the weights of this run, and train on its photos together with those of `settings.catalogue`.
+    compatible_with:
+        Let the model's queries be searched in galleries of this bundle.
     splits:
         Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
         "last".
@@ -76,8 +81,8 @@ def train(
         raise InvalidParameter("devices", "be 1 with on_epoch", settings.devices)
     process_group = ProcessGroup(torch.device("cpu")) if several else ProcessGroup.join(settings.device)
     traces = Traces(path)
-    begin = partial(begin_run, start=start, splits=splits, process_group=process_group, unguarded=unguarded)
-    photos, model = (None, None) if resume else begin(settings, path)
+    begin = partial(begin_run, start=start, compatible_with=compatible_with, splits=splits, unguarded=unguarded)
+    photos, model = (None, None) if resume else begin(settings, path, process_group=process_group)
     try:
         if several:
             launch(_train_in_process, (path,), processes=settings.devices)
@@ -98,6 +103,7 @@ def begin_run(
     path: Path,
     *,
     start: Run | None = None,
+    compatible_with: Bundle | None = None,
     splits: Splits | None = None,
     process_group: ProcessGroup | None = None,
     unguarded: bool = False,
@@ -137,10 +143,16 @@ def begin_run(
         "splits": {"parts": splits.to_dict(), "protocol": vars(protocol)},
         "backbone": {"config": config, "preprocessing": preprocessing.to_dict()},
     }
-    prepare = None
     if continued is not None:
         documents["warm_start"] = continued.document()
-        prepare = partial(continued.write, settings=settings, device=process_group.device)
+    compatibility = None if compatible_with is None else Compatibility.of(compatible_with, fit, settings)
+
+    def prepare(run: Run) -> None:
+        if continued is not None:
+            continued.write(run, settings, process_group.device)
+        if compatibility is not None:
+            compatibility.write(run, classes=len(splits.fit))
+
     process_group.run_on_main(lambda: Run.create(path, prepare=prepare, **documents))
     if process_group.is_main:
         length = describe(settings, batches=batches)

@@ -22,6 +22,7 @@ from training.evaluation.embedding import to_device
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.model import EmbeddingModel, freeze_batch_norm
 
+from .compatible import with_influence
 from .distributed import ProcessGroup
 from .head_start import photos_to_fit, start_head, starts_fitted
 from .learner import Learner
@@ -64,7 +65,7 @@ class Trainer:
         self.sampler = make_sampler(settings, fit)
         pixels = PixelSource(fit, self.validation, settings, run.preprocessing, process_group=self.process_group)
         torch.manual_seed(settings.seed)
-        loss = build_loss(settings, classes=len(self.splits.fit))
+        loss = with_influence(run, build_loss(settings, classes=len(self.splits.fit)))
         if model is None:
             model = first_model(run)
         self.selection = Selection(settings.select, settings.patience)

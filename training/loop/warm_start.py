@@ -83,7 +83,9 @@ class Continuation:
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         last = self.start.load(LAST)[0] if self.start.has(LAST) else {}
         projector = last.get("projector.weight") if settings.projector else None
-        loss = self._loss(settings, model.to(device), under(last, "loss."), projector)
+        old = under(last, "loss.")
+        old = under(old, "loss.") if "centres" in old else old  # of a run that was to be compatible with a bundle
+        loss = self._loss(settings, model.to(device), old, projector)
         tensors |= {f"loss.{name}": value for name, value in loss.state_dict().items()}
         if projector is not None:
             tensors["projector.weight"] = projector

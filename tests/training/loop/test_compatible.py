@@ -1,0 +1,101 @@
+"""Backward-compatible training: the influence loss, what a run keeps of the earlier bundle, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
+from retrieval.errors import InvalidParameter
+from training.export.export import export
+from training.loop.compatible import CENTRES, check_settings, compatible_with
+from training.loop.run import LAST, START, Run
+from training.loop.train import begin_run, train
+from training.losses.influence import SCALE, BackwardCompatible, influence
+
+from ...world import DIM, make_bundle
+from ..conftest import tiny_settings
+
+pytestmark = pytest.mark.usefixtures("empty_pictures")
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("old"))
+
+
+@pytest.fixture(scope="module")
+def trained(catalogue: Path, old: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    path = tmp_path_factory.mktemp("compatible") / "run"
+    options = "--size 32 --epochs 8 --items-per-batch 4 --learning-rate 3e-3 --no-freeze-batch-norm --no-flip"
+    words = ["train", str(catalogue), *options.split(), "--crop-area", "0.7", "--compatible-with", str(old.path)]
+    done = CliRunner().invoke(group, [*words, "-o", str(path)], catch_exceptions=False)
+    assert done.exit_code == 0
+    return Run.open(path)
+
+
+def test_the_influence_loss_by_hand() -> None:
+    embeddings = torch.tensor([[3.0, 0.0], [0.0, 0.5]])
+    centres = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    expected = np.log1p(np.exp(-4.0))
+    assert influence(embeddings, torch.tensor([0, 1]), centres, scale=4.0).item() == pytest.approx(expected)
+    assert influence(embeddings, torch.tensor([1, 0]), centres, scale=4.0).item() == pytest.approx(4.0 + expected)
+    loss = BackwardCompatible(torch.nn.MSELoss(), centres, weight=0.5)
+    labels = torch.tensor([0, 1])
+    loss.loss.forward = lambda *_: torch.tensor(1.0)
+    own = influence(embeddings, labels, centres, scale=SCALE).item()
+    assert loss(embeddings, labels).item() == pytest.approx(1 + 0.5 * own)
+    assert not list(loss.parameters())
+
+
+def test_a_run_keeps_the_centres_of_the_earlier_model(trained: Run, old: Bundle) -> None:
+    assert compatible_with(trained) == old.embedding_id
+    assert (trained.settings.dim, trained.settings.select) == (DIM, "last")
+    centres = trained.load(CENTRES)[0]["centres"]
+    item = trained.splits.fit[1]
+    photos = [photo.path for photo in trained.photos() if photo.item_id == item]
+    np.testing.assert_allclose(centres[1], old.embedder().embed(photos).vectors.mean(axis=0), atol=1e-6)
+    assert torch.equal(trained.load(LAST)[0]["loss.centres"], centres)  # which is not trained
+
+
+def test_queries_of_the_new_model_find_items_among_the_old_vectors(
+    trained: Run, old: Bundle, catalogue: Path, tmp_path: Path
+) -> None:
+    bundle = export(trained, tmp_path / "bundle", allow_estimate=True)
+    assert Bundle.open(bundle.path).compatible_with == old.embedding_id
+    assert bundle.manifest["distance"] == {"form": "plain"}
+    photos = [photo for photo in read_catalogue(catalogue) if photo.item_id in trained.splits.fit]
+    items = np.array([photo.item_id for photo in photos])
+    gallery = old.embedder().embed([photo.path for photo in photos]).vectors
+    queries = bundle.embedder().embed([photo.path for photo in photos]).vectors
+    similar = queries @ gallery.T
+    np.fill_diagonal(similar, -1)
+    found = float((items[similar.argmax(axis=1)] == items).mean())
+    assert found > 0.6
+    with pytest.raises(InvalidParameter, match="verify"):
+        export(trained, tmp_path / "verified", allow_estimate=True, verify="on")
+
+
+def test_what_cannot_be_compatible_is_refused(catalogue: Path, old: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(InvalidParameter, match=r"dim must be 48, that of the bundle to be compatible with.*--dim 48"):
+        train(tiny_settings(catalogue), tmp_path / "run", compatible_with=old)
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InvalidParameter, match="projector"):
+        check_settings(tiny_settings(catalogue, dim=DIM, projector=8), old)
+    with pytest.raises(InvalidParameter, match="compatible_weight"):
+        tiny_settings(catalogue, compatible_weight=-1.0)
+
+
+def test_a_run_may_continue_another_and_be_compatible(trained: Run, old: Bundle, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    begin_run(trained.settings, run.path, start=trained, compatible_with=old)
+    start = run.load(START)[0]
+    assert not any(name.startswith("loss.") for name in start)  # smooth_ap has no parameters of its own
+    assert torch.equal(F.normalize(run.load(CENTRES)[0]["centres"]), F.normalize(trained.load(CENTRES)[0]["centres"]))
