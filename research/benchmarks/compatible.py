@@ -13,6 +13,7 @@ earlier model, only the calibration items do, which the new model embeds.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from retrieval.metrics.identification import SearchScores, search_scores
 from retrieval.threshold.drawn_distances import PROBE
 from training.config import LITE0, Settings
 from training.data.reader import PhotoReader
+from training.data.sources import FEATURES
 from training.data.splits import Splits, make_splits
 from training.evaluation.embedding import embed_photos
 from training.export.export import export
@@ -97,10 +99,15 @@ def settings_of(data: Path, backbone: str, seed: int) -> Settings:
     )
 
 
-def trained(settings: Settings, path: Path, *, splits: Splits, old: Bundle | None = None) -> Run:
-    """Return a finished run, trained unless it is there."""
+def trained(
+    settings: Settings, path: Path, *, splits: Splits, old: Bundle | None = None, features: Run | None = None
+) -> Run:
+    """Return a finished run, trained unless it is there, with the features of a run on the same photos if given."""
     if (path / "progress.json").exists():
         return train(settings, path, resume=True)
+    if features is not None:
+        path.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(features.path / FEATURES, path / FEATURES)
     return train(settings, path, splits=splits, compatible_with=old)
 
 
@@ -131,8 +138,9 @@ def cases(data: Path, output: Path, held_out: HeldOut, seed: int) -> list[Case]:
         np.save(path, embed_with_onnx(bundle.embedder(), held_out.photos)[0].vectors)
     old = np.asarray(np.load(path, allow_pickle=False))
     settings = settings_of(data, LITE0, seed)
-    free = embedded(trained(settings, folder / "new", splits=splits), held_out.photos)
-    bound = embedded(trained(settings, folder / "compatible", splits=splits, old=bundle), held_out.photos)
+    new = trained(settings, folder / "new", splits=splits)
+    compatible = trained(settings, folder / "compatible", splits=splits, old=bundle, features=new)
+    free, bound = embedded(new, held_out.photos), embedded(compatible, held_out.photos)
     return [
         Case("old queries, old gallery", old, old, mixed=False),
         Case("new queries, old gallery, trained without", free, old, mixed=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import shutil
 from pathlib import Path
 from typing import NamedTuple
@@ -137,8 +138,8 @@ def test_only_the_bundle_of_the_gallery_adds_photos(shop: Shop, tmp_path: Path) 
     with pytest.raises(BundleMismatch, match=r"can only search the gallery .* Use the bundle that made the gallery"):
         index_catalogue(shop.new, photos, shop.gallery, progress=False)
     with TestClient(create_app(Retriever.open(shop.new.path, shop.gallery), page=False)) as client:
-        files = {"image": encode(draw(30, 0))}
-        answer = client.put("/v1/photos/new.jpg", files=files, data={"item_id": "new"})
+        body = {"image": base64.b64encode(encode(draw(30, 0))).decode(), "item_id": "new"}
+        answer = client.put("/v1/photos/new.jpg", json=body)
         assert answer.status_code == 409, answer.text
         assert "another model embeds its photos" in answer.text
         assert client.delete("/v1/items/item-05").status_code == 200
