@@ -221,11 +221,17 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
         "files": {name: _hash(data) for name, data in sorted(contents.items())},
     }
     manifest["bundle_id"] = _hash(_canonical(manifest))
+    text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+    _write_folder(path, {**contents, MANIFEST: text.encode()})
+    return Bundle.open(path)
+
+
+def _write_folder(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Write files to a temporary directory, sync them and rename it."""
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     try:
         aside.mkdir(parents=True)
-        text = json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
-        for name, data in {**contents, MANIFEST: text.encode()}.items():
+        for name, data in contents.items():
             with (aside / name).open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -236,7 +242,6 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    return Bundle.open(path)
 
 
 def _pack_distance(form: DistanceForm) -> tuple[DistanceForm, dict[str, bytes]]:

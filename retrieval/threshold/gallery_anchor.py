@@ -22,7 +22,7 @@ from retrieval.inspect.duplicates import is_copy
 
 from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
-from .labelled_queries import by_source, pack_queries, queries_name, read_queries
+from .labelled_queries import by_source, kept_queries, pack_queries, queries_name
 from .query_shift import Shift, gallery_shift
 from .verdicts import FeedbackCaps
 
@@ -107,9 +107,7 @@ class GalleryAnchor:
 
         Queries have `photos_per_query` photos each.
         """
-        queries = labelled
-        if queries is None:
-            queries = read_queries(gallery, self.bundle.features_key, name=queries_name(self.bundle))
+        queries = kept_queries(gallery, self.bundle) if labelled is None else labelled
         probes = {**self._probes, **({} if queries is None else by_source(queries))}
         fitted = self.bundle.fitted
         is_fitted = (lambda *_: True) if fitted is None else fitted.contains  # older bundles have no list

@@ -25,7 +25,7 @@ from retrieval.indexing.worker import CONTENT, Batch, embed_batch
 from .drawn_distances import LABELLED, UNKNOWN, DrawnDistances, GalleryRates
 from .feedback import Feedback
 from .gallery_anchor import Anchored, GalleryAnchor
-from .labelled_queries import queries_name, read_queries
+from .labelled_queries import kept_queries
 from .several_photos import anchored_several, describe_several
 from .stored_searches import ChangedAnswers, stored_searches
 from .verdicts import FeedbackCaps, weigh
@@ -181,10 +181,9 @@ def propose(
     if labelled is not None:
         _check_items(gallery, labelled)
     tally = weigh(bundle, feedback, trusted=trusted) if feedback else None
-    caps = FeedbackCaps.of(before)
-    caps = caps if tally is None else caps.with_verdicts(tally, target)
+    caps = FeedbackCaps.of(before) if tally is None else FeedbackCaps.of(before).with_verdicts(tally, target)
     anchor = GalleryAnchor(bundle)
-    queries = read_queries(gallery, bundle.features_key, name=queries_name(bundle)) if labelled is None else labelled
+    queries = kept_queries(gallery, bundle) if labelled is None else labelled
     draws = anchor.draws(gallery, labelled=queries)
     anchored = anchor.anchored(gallery, draws, target_fpir=target, cap=caps.limit(target), certify=certify)
     if anchored.point is not None:

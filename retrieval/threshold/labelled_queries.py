@@ -22,6 +22,11 @@ UNKNOWN_ITEM = "unknown item of the photo {}"
 FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with local features
 
 
+def kept_queries(gallery: Drawable, bundle: Bundle) -> Probes | None:
+    """Return the labelled queries that a gallery keeps for a bundle, None if there are none."""
+    return read_queries(gallery, bundle.features_key, name=queries_name(bundle))
+
+
 def queries_name(bundle: Bundle) -> str:
     """Return the name under which a gallery keeps the labelled queries that a bundle embedded."""
     return f"{QUERIES} of {bundle.embedding_id[:16]}" if bundle.searches_other else QUERIES

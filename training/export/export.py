@@ -96,10 +96,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
     CalibrationError, BundleError
         If no threshold keeps the promise, or `path` exists.
     """
-    _check_ready(run, path, verify)
-    if compatible_with(run) is not None:
-        not_verified(verify, "galleries of the earlier model keep no local features", "Export with --verify off")
-        verify = OFF
+    verify = _check_ready(run, path, verify)
     if pairs_far_range is not None:
         verify = _of_pairs(verify, pairs_far_range, target, gallery_size, reject_uncertain)
     target_fpir = target_fpir if target is None or target.fpir is None else target.fpir
@@ -159,7 +156,8 @@ def _pairs_point(
     return calibrate_pairs(items.vectors, items.item_ids, scores, far_range=far_range, allow_estimate=allow_estimate)
 
 
-def _check_ready(run: Run, path: Path, verify: str) -> None:
+def _check_ready(run: Run, path: Path, verify: str) -> str:
+    """Raise an error if a run cannot be exported; return `verify`, off if it is compatible with an earlier model."""
     check_verify(verify)
     check_new(path)
     check_place(path)
@@ -168,6 +166,10 @@ def _check_ready(run: Run, path: Path, verify: str) -> None:
             "the run has no calibration items",
             remedy="Assign some items to the partition calibration and train again",
         )
+    if compatible_with(run) is None:
+        return verify
+    not_verified(verify, "galleries of the earlier model keep no local features", "Export with --verify off")
+    return OFF
 
 
 def _of_pairs(

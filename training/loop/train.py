@@ -54,19 +54,17 @@ def train(
     ----------
     resume:
         Continue the run with its own settings.
-    start:
-        Begin with the weights of this run, and train on its photos together with those of `settings.catalogue`.
-    compatible_with:
-        Let the model's queries be searched in galleries of this bundle.
+    start, compatible_with:
+        Begin with the weights of this run, and train on its photos together with those of `settings.catalogue`; let
+        the model's queries be searched in galleries of this bundle.
     splits:
         Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
         "last".
     on_epoch:
-        Called after each epoch with the number of finished epochs and their metrics. An exception that it raises
-        ends the run, which can be resumed. Only for runs of one process.
+        Called after each epoch with the number of finished epochs and their metrics, in runs of one process. An
+        exception that it raises ends the run, which can be resumed.
     unguarded:
-        Do not open the photos first, and keep the files of a training that fails. For one of many runs on the same
-        photos, whose caller takes care of the directory.
+        Neither open the photos first nor remove the files of a training that fails: the caller takes care of them.
 
     Raises
     ------
@@ -87,9 +85,8 @@ def train(
         if several:
             launch(_train_in_process, (path,), processes=settings.devices)
             return Run.open(path)
-        return Trainer(
-            Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch
-        ).run_epochs()
+        trainer = Trainer(Run.open(path), photos=photos, model=model, process_group=process_group, on_epoch=on_epoch)
+        return trainer.run_epochs()
     except ProcessEnded:  # as if this process had been killed: the run can be resumed
         raise
     except Exception:
