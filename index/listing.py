@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from .database import Change
@@ -64,6 +65,10 @@ class Listing:
         """Return the JPEG thumbnail of a photo, or None if it has none."""
         with self._guard:
             return self._store.thumbnail(photo_id)
+
+    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
+        return {photo_id: jpeg for photo_id in photo_ids if (jpeg := self.thumbnail(photo_id))}
 
     def kept(self, name: str) -> bytes | None:
         """Return what is kept under a name with the newest version, None if there is nothing."""

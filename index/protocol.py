@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -13,10 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from index.ann.recall import Probe
 
+from .database import Change
 from .distance import PLAIN, DistanceForm
 from .drawable import Drawable
 from .features import FeatureFormat
-from .neighbours import Neighbour
+from .neighbours import Neighbour, StoredPhoto
 from .rebuild import Rebuilt
 from .snapshot import Within
 from .verified import Features
@@ -84,6 +85,24 @@ class GalleryProtocol(Drawable, Protocol):
 
     def features_of(self, photo_id: str) -> bytes | None:
         """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
+
+    def facts(self) -> dict[str, str]:
+        """Return the facts about the gallery: version, dim, embedding_id, created and more."""
+
+    def changes(self, limit: int = 20) -> list[Change]:
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
+
+    def restore_log(self, changes: Sequence[Change]) -> None:
+        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+
+    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:
+        """Return the live photos of the newest version in insertion order, `count` per batch."""
+
+    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
 
     def add(
         self,

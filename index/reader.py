@@ -112,14 +112,14 @@ class Reader(Listing):
         vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
         return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
 
-    def walk(
-        self, count: int, *, snapshot: Snapshot | None = None, features: bool = False
-    ) -> Iterator[list[StoredPhoto]]:
-        """Yield the live photos of one version (default: the newest) in insertion order, `count` per batch.
+    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:
+        """Return the live photos of the newest version in insertion order, `count` per batch.
 
-        With `features`, photos are yielded with their features if the gallery keeps them.
+        With `features`, they have their features if the gallery keeps them.
         """
-        now = snapshot or self._current()
+        return self._walk(self._current(), count, features=features)
+
+    def _walk(self, now: Snapshot, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]

@@ -7,35 +7,28 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .gallery import Gallery
+from .protocol import GalleryProtocol
 
 BATCH = 5000  # photos written at a time
 IDS = ("photo_id", "item_id")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet evaluates text that starts with one of these
 
 
-def write_table(gallery: Gallery, path: Path) -> int:
+def write_table(gallery: GalleryProtocol, path: Path) -> int:
     """Write one line per live photo of one version, with one column per metadata key; return the number of photos.
 
     Keys that start with _ are internal and left out. Text that a spreadsheet would evaluate as a formula is prefixed
     with a quote (').
     """
-    now = gallery.snapshot()
-    keys = sorted(
-        {
-            key
-            for photos in gallery.walk(BATCH, snapshot=now)
-            for photo in photos
-            for key in photo.metadata
-            if not key.startswith("_")
-        }
-    )
+    with gallery.one_version():
+        first, second = gallery.walk(BATCH), gallery.walk(BATCH)
+    keys = sorted({key for photos in first for photo in photos for key in photo.metadata if not key.startswith("_")})
     names = [f"metadata.{key}" if key in IDS else key for key in keys]
     count = 0
     with path.open("w", newline="", encoding="utf-8-sig") as file:  # Excel recognises UTF-8 by its byte order mark
         writer = csv.writer(file)
         writer.writerow([_cell(name) for name in (*IDS, *names)])
-        for photos in gallery.walk(BATCH, snapshot=now):
+        for photos in second:
             writer.writerows(
                 [_cell(value) for value in (photo.photo_id, photo.item_id, *map(photo.metadata.get, keys))]
                 for photo in photos

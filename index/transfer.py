@@ -18,9 +18,9 @@ import numpy as np
 from .database import FEATURES_KEY, Change
 from .errors import DataError, GalleryError, InvalidParameter
 from .features import FeatureFormat
-from .gallery import Gallery
 from .kept_draws import DRAWS
-from .reader import DATABASE
+from .location import exists, open_or_create
+from .protocol import GalleryProtocol
 from .segments import sync_folder, write_errors
 from .shell import command
 from .tables import write_table
@@ -42,7 +42,7 @@ class Imported:
     kept: frozenset[str]  # names of the contents, such as the operating point
 
 
-def export_photos(gallery: Gallery, path: Path) -> int:
+def export_photos(gallery: GalleryProtocol, path: Path) -> int:
     """Write all live photos of one version and return their number; raise GalleryError if the file exists.
 
     A .parquet file contains the photos, the change log, the operating points and the labelled queries, but no draws.
@@ -75,18 +75,18 @@ def _written(path: Path) -> Iterator[Path]:
             partial_path.unlink()
 
 
-def _write_parquet(gallery: Gallery, path: Path) -> int:
+def _write_parquet(gallery: GalleryProtocol, path: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with gallery.one_version():
-        now = gallery.snapshot()
+        version, blocks = gallery.version, gallery.walk(_batch_size(gallery.features_key), features=True)
         names = [name for name in gallery.kept_names() if not name.startswith(DRAWS)]
         kept = {name: content for name in names if (content := gallery.kept(name))}
     key = gallery.features_key
     facts = {"dim": gallery.dim, "embedding_id": gallery.embedding_id, "columns": gallery.columns()}
     facts |= {FEATURES_KEY: key} if key else {}
-    log = [astuple(change) for change in reversed(gallery.changes(-1)) if change.version <= now.version]
+    log = [astuple(change) for change in reversed(gallery.changes(-1)) if change.version <= version]
     schema = pa.schema(
         [
             ("photo_id", pa.string()),
@@ -104,7 +104,8 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     )
     count = 0
     with pq.ParquetWriter(path, schema) as writer:
-        for photos in gallery.walk(_batch_size(key), snapshot=now, features=True):
+        for photos in blocks:
+            thumbnails = gallery.thumbnails([photo.photo_id for photo in photos])
             columns = {
                 "photo_id": [photo.photo_id for photo in photos],
                 "item_id": [photo.item_id for photo in photos],
@@ -112,7 +113,7 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
                     pa.array(np.concatenate([photo.vector for photo in photos])), gallery.dim
                 ),
                 "metadata": [json.dumps(photo.metadata, ensure_ascii=False) for photo in photos],
-                "thumbnail": [gallery.thumbnail(photo.photo_id) for photo in photos],
+                "thumbnail": [thumbnails.get(photo.photo_id) for photo in photos],
                 **({"features": [photo.features for photo in photos]} if key else {}),
             }
             writer.write_table(pa.table(columns, schema=schema))
@@ -120,25 +121,24 @@ def _write_parquet(gallery: Gallery, path: Path) -> int:
     return count
 
 
-def import_photos(path: Path, gallery_path: Path, *, feature_format: FeatureFormat | None = None) -> Imported:
-    """Add the photos of an exported file to a gallery, creating it if needed.
+def import_photos(path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None) -> Imported:
+    """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
     A new gallery starts with the exported change log and gets the exported operating point and labelled queries. An
     existing gallery keeps its own. Photos whose features do not have the `feature_format` are refused.
     """
     facts, log, kept = _facts(path)
     key = facts.get(FEATURES_KEY, "")
-    if (gallery_path / DATABASE).exists():
-        gallery = Gallery.open(gallery_path)
+    is_new = not exists(place)
+    gallery = open_or_create(place, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key)
+    if not is_new:
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]) or gallery.features_key != key:
             gallery.close()
             raise GalleryError(
-                f"{gallery_path} holds vectors or features of another model than {path}",
+                f"{place} holds vectors or features of another model than {path}",
                 remedy="Import into a new gallery",
             )
         log, kept = [], {}
-    else:
-        gallery = Gallery.create(gallery_path, dim=facts["dim"], embedding_id=facts["embedding_id"], features_key=key)
     count, gallery.feature_format = 0, feature_format
     with gallery:
         if log:

@@ -42,6 +42,7 @@ CHECKS: Mapping[str, Callable[[bytes], None]] = {
 }
 CHUNK = 2**16  # bytes per read if a file reports no size
 THUMBNAIL_SIDE = 256
+THUMBNAIL_BYTES, QUALITIES = 48_000, (85, 60, 30)  # of JPEG: the next one if a thumbnail is larger
 BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MAX_PIXELS is stricter, and an error
@@ -218,13 +219,16 @@ def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
 
 
 def thumbnail(image: Image.Image) -> bytes:
-    """Return a re-encoded JPEG of at most 256 pixels per side, without any of the original file's metadata."""
+    """Return a re-encoded JPEG of at most 256 pixels per side and 48 kB, without the original file's metadata."""
     small = image
     if max(image.size) > THUMBNAIL_SIDE:
         small = image.copy()
         small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
-    out = io.BytesIO()
-    small.save(out, "JPEG", quality=85)
+    for quality in QUALITIES:
+        out = io.BytesIO()
+        small.save(out, "JPEG", quality=quality)
+        if out.tell() <= THUMBNAIL_BYTES:
+            break
     return out.getvalue()
 
 

@@ -32,6 +32,10 @@ class Contents:
     collection: Collection
     _read: dict[str, tuple[Entry, bytes]] = field(default_factory=dict)
 
+    def names(self, facts: Mapping[str, str]) -> list[str]:
+        """Return the names of all contents; `facts` are those of the gallery."""
+        return sorted(_entries(facts))
+
     def get(self, name: str, facts: Mapping[str, str]) -> bytes | None:
         """Return the content under a name, None if there is none; `facts` are those of the gallery."""
         for _ in range(ATTEMPTS):

@@ -1,7 +1,7 @@
 """Galleries on a Milvus cluster, for catalogues too large for one machine: add, upsert, remove, search, filters.
 
 Milvus is the source of truth: its stored vectors are output fields, and distances are computed exactly from them with
-the same code as for every gallery. Transactions, versions, the change log and crash safety (kill -9) are guarantees of
+the same code as for every gallery. Transactions, answers from one version and crash safety (kill -9) are guarantees of
 the local gallery only; for a machine failure during an addition, see the Milvus documentation. Reads use strong
 consistency.
 
@@ -15,21 +15,30 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from index.ann.recall import Probe
-from index.checks import check_actor, check_additions, check_removals, check_values, refuse_absent, refuse_present
-from index.database import system_user
+from index.checks import (
+    Additions,
+    check_actor,
+    check_additions,
+    check_removals,
+    check_values,
+    refuse_absent,
+    refuse_present,
+)
+from index.database import Change, system_user
 from index.drawable import Drawable
-from index.errors import InvalidParameter
+from index.errors import GalleryError, InvalidParameter
 from index.features import FeatureFormat
 from index.filters import check_columns
 from index.metadata import encode_metadata
 
-from .collection import LONGEST_ID, Collection
+from .collection import LONGEST_ID, LONGEST_TEXT, Collection
 from .photos import MilvusPhotos
 from .reader import UNKNOWN, MilvusReader
 
@@ -62,7 +71,9 @@ class MilvusGallery(MilvusReader):
         if dim < 2:
             raise InvalidParameter("dim", "be at least 2", dim)
         check_columns(columns or {})
-        facts = {"dim": dim, "embedding_id": embedding_id, "columns": json.dumps(dict(columns or {}))}
+        created = datetime.now(UTC).isoformat(timespec="seconds")
+        facts = {"dim": dim, "embedding_id": embedding_id, "created": created}
+        facts |= {"columns": json.dumps(dict(columns or {}))}
         return cls(Collection.create(address, dim=dim, facts=facts, index=index, token=token), address)
 
     @classmethod
@@ -74,15 +85,30 @@ class MilvusGallery(MilvusReader):
         """Declare metadata keys for filters, each text, number or boolean; existing photos are not checked."""
         check_columns(columns)
         known = self.columns()
+        new = sorted(columns.keys() - known.keys())
         for name, kind in columns.items():
             if known.setdefault(name, kind) != kind:
                 raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
-        self._collection.set_facts({"columns": json.dumps(known)})
+        if new:
+            self._set_columns(known, f"declare {', '.join(new)}")
 
     def undeclare(self, names: Sequence[str]) -> None:
         """Remove metadata keys from filters, so that they can be declared again; unknown keys are ignored."""
-        left = {name: kind for name, kind in self.columns().items() if name not in names}
-        self._collection.set_facts({"columns": json.dumps(left)})
+        known = self.columns()
+        gone = sorted(known.keys() & set(names))
+        if gone:
+            left = {name: kind for name, kind in known.items() if name not in gone}
+            self._set_columns(left, f"undeclare {', '.join(gone)}")
+
+    def _set_columns(self, columns: Mapping[str, str], action: str) -> None:
+        """Declare exactly these columns, as one change."""
+        with self._guard:
+            version, actor = self.version + 1, system_user()
+            self._log.add(version, actor, action, 0)
+            columns_now = json.dumps(dict(columns))
+            self._collection.set_facts({"columns": columns_now, "version": version, "changed_by": actor})
+            if self._photos is not None:
+                self._photos = self._photos.changed(version, [], [])
 
     def add(
         self,
@@ -99,14 +125,15 @@ class MilvusGallery(MilvusReader):
         """Add photos and return their number; see `Gallery.add`. Only single batches are atomic.
 
         Features are refused, because Milvus galleries keep none.
-        There is no change log: the fact `changed_by` keeps only the `actor` of the newest change.
         """
         actor = system_user() if actor is None else check_actor(actor)
         new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, features, dim=self.dim)
+        return self._put(new, actor, upsert=upsert)
+
+    def _put(self, new: Additions, actor: str, *, upsert: bool = True, action: str = "") -> int:
+        """Write photos; `action` is the text of the log, by default that of an addition."""
         count = len(new.photo_ids)
-        for text in (*new.photo_ids, *new.item_ids):
-            if len(text.encode()) > LONGEST_ID:
-                raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
+        _check_lengths(new)
         with self._guard:
             check_values(new.metadata, self.columns())
             present = self._existing(new.photo_ids)
@@ -131,7 +158,9 @@ class MilvusGallery(MilvusReader):
                 started = {"next_seq": first + count, **UNFINISHED}  # first, so that no number is used twice
                 self._collection.set_facts(started)
                 self._collection.upsert(rows)
-                self._finish(facts, list(present.values()), list(enumerate(new.item_ids, first)), actor)
+                replaced = f"add, {len(present)} of them replaced" if present else "add"
+                log = Logged(actor, action or replaced, count)
+                self._finish(facts, list(present.values()), list(enumerate(new.item_ids, first)), log)
         return count
 
     def update(
@@ -149,15 +178,10 @@ class MilvusGallery(MilvusReader):
             }
             refuse_absent([photo_id for photo_id in photo_ids if photo_id not in rows])
             stored = [rows[photo_id] for photo_id in photo_ids]
-            return self.add(
-                photo_ids,
-                item_ids,
-                np.array([row["vector"] for row in stored], dtype=np.float32).reshape(-1, self.dim),
-                metadata=metadata,
-                thumbnails=[base64.b64decode(row["thumbnail"]) or None for row in stored],
-                upsert=True,
-                actor=actor,
-            )
+            vectors = np.array([row["vector"] for row in stored], dtype=np.float32).reshape(-1, self.dim)
+            thumbnails = [base64.b64decode(row["thumbnail"]) or None for row in stored]
+            new = check_additions(photo_ids, item_ids, vectors, metadata, thumbnails, None, dim=self.dim)
+            return self._put(new, system_user() if actor is None else check_actor(actor), action="update")
 
     def remove(
         self,
@@ -176,7 +200,7 @@ class MilvusGallery(MilvusReader):
                 facts = self.facts()
                 self._collection.set_facts(UNFINISHED)
                 self._collection.delete(sorted(gone))
-                self._finish(facts, list(gone.values()), [], actor)
+                self._finish(facts, list(gone.values()), [], Logged(actor, "remove", len(gone)))
         return len(gone)
 
     def _existing(self, photo_ids: Sequence[str]) -> dict[str, int]:
@@ -191,11 +215,12 @@ class MilvusGallery(MilvusReader):
         return {row["photo_id"]: row.get("seq", -1) for row in rows}
 
     def _finish(
-        self, facts: Mapping[str, str], removed: Sequence[int], added: Sequence[tuple[int, str]], actor: str
+        self, facts: Mapping[str, str], removed: Sequence[int], added: Sequence[tuple[int, str]], log: Logged
     ) -> None:
         """Record a change of photos, with the contents of `on_change`, as one new version after that of `facts`."""
         version = int(facts.get("version", 0)) + 1
-        new: dict[str, object] = {"version": version, "changed_by": actor}
+        new: dict[str, object] = {"version": version, "changed_by": log.actor}
+        self._log.add(version, *log)
         if self._collection.is_numbered:
             self._follow(version, removed, added, anew=facts.get("photos") == UNKNOWN)
             count, seqs = int(facts.get("photos", 0)), int(facts.get("live_seqs", 0))
@@ -230,7 +255,7 @@ class MilvusGallery(MilvusReader):
     ) -> None:
         """Do nothing: Milvus maintains its own index."""
 
-    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:  # noqa: ARG002
+    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
         """Keep named contents, such as an operating point, as one change; None removes a content."""
         actor = system_user() if actor is None else check_actor(actor)
         with self._guard:
@@ -238,9 +263,39 @@ class MilvusGallery(MilvusReader):
             version = int(facts.get("version", 0)) + 1
             count, seqs = photos.fingerprint
             new = {"version": version, "changed_by": actor, "photos": count, "live_seqs": seqs}
+            self._log.add(version, actor, action, 0)
             self._collection.set_facts(new | self._contents.write(contents, facts))
             self._photos = photos.changed(version, [], [])
             self._contents.forget(facts, self.facts())
 
+    def restore_log(self, changes: Sequence[Change]) -> None:
+        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
+        with self._guard:
+            if self.version:
+                raise GalleryError(f"{self.path} already has a change log", remedy="Restore the log into a new gallery")
+            self._log.write(changes)
+            self._collection.set_facts({"version": max((change.version for change in changes), default=0)})
+            self._photos = None
+
     def lock(self) -> None:
         """Do nothing: Milvus has no write lock."""
+
+
+class Logged(NamedTuple):
+    """What the change log says of a change."""
+
+    actor: str
+    action: str
+    photos: int
+
+
+def _check_lengths(new: Additions) -> None:
+    """Raise InvalidParameter for texts that Milvus cannot hold."""
+    for text in (*new.photo_ids, *new.item_ids):
+        if len(text.encode()) > LONGEST_ID:
+            raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
+    largest = LONGEST_TEXT // 4 * 3
+    for photo_id, jpeg in zip(new.photo_ids, new.thumbnails, strict=True):
+        if jpeg and len(jpeg) > largest:
+            rule = f"have at most {largest:,} bytes in Milvus"
+            raise InvalidParameter(f"the thumbnail of {photo_id}", rule, f"{len(jpeg):,} bytes")

@@ -14,15 +14,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from index.checks import check_vectors
 from index.contents import POINT
+from index.database import Change
 from index.distance import PLAIN, DistanceForm, Floats
 from index.errors import GalleryError, InvalidParameter
 from index.filters import parse_where, to_milvus
-from index.neighbours import Neighbour
+from index.neighbours import Neighbour, StoredPhoto
 from index.snapshot import Within
 from index.verified import Features, VerifiedDistance
 
 from .collection import Collection
 from .contents import Contents
+from .log import ChangeLog
 from .photos import MilvusPhotos
 from .search import nearest_items
 
@@ -38,6 +40,7 @@ class MilvusReader:
     def __init__(self, collection: Collection, address: str) -> None:
         self._collection = collection
         self._contents = Contents(collection)
+        self._log = ChangeLog(collection)
         self._photos: MilvusPhotos | None = None  # of the newest version that was read or written
         self._changing = False  # whether `_photos` is of a version that is being written
         self._guard = threading.RLock()
@@ -128,6 +131,27 @@ class MilvusReader:
         rows = self._collection.get([photo_id], ["thumbnail"])
         return base64.b64decode(rows[0]["thumbnail"]) if rows and rows[0]["thumbnail"] else None
 
+    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
+        rows = self._collection.get(photo_ids, ["photo_id", "thumbnail"])
+        return {row["photo_id"]: base64.b64decode(row["thumbnail"]) for row in rows if row["thumbnail"]}
+
+    def changes(self, limit: int = 20) -> list[Change]:
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
+        return self._log.newest(self.version, limit)
+
+    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:  # noqa: ARG002
+        """Return the photos of the newest version in insertion order, `count` per batch; there are no features."""
+        photos = self.snapshot()
+        blocks = (photos.seqs[start : start + count].tolist() for start in range(0, len(photos.seqs), count))
+        return ([*self._stored(seqs)] for seqs in blocks)
+
+    def _stored(self, seqs: Sequence[int]) -> Iterator[StoredPhoto]:
+        rows = self._collection.of_seqs(seqs, ["seq", "photo_id", "item_id", "metadata", "vector"])
+        for row in sorted(rows, key=lambda row: int(row["seq"])):
+            vector = np.array(row["vector"], dtype=np.float32)
+            yield StoredPhoto(row["photo_id"], row["item_id"], dict(row["metadata"]), vector)
+
     def search(
         self,
         vectors: ArrayLike,
@@ -212,6 +236,10 @@ class MilvusReader:
     def kept(self, name: str) -> bytes | None:
         """Return the content that is kept under a name with the newest version, None if there is none."""
         return self._contents.get(name, self.facts())
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        return self._contents.names(self.facts())
 
     def verify(self) -> list[str]:
         """Return the vectors that are not of length one as problems; Milvus checks its own files."""

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo, PhotoMaker
-from retrieval.catalogue.read import is_table, read_catalogue
+from retrieval.catalogue.read import is_table, read_catalogue, suffix_of
 from retrieval.catalogue.remote import is_url, is_web, remote
 from retrieval.catalogue.tables import no_columns
 from retrieval.errors import DataError, InvalidParameter
+from retrieval.formats import SUFFIXES
 
 STDIN = "-"
 STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
@@ -49,7 +50,7 @@ def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iter
 
 
 def _photos(place: Path | str, labels: Labels) -> list[Photo]:
-    if is_bulk(place) and not (is_web(place) and not is_table(place)):
+    if is_bulk(place) and not _is_remote_photo(place):
         photos = read_catalogue(place, labels=labels)
         if not is_table(place) and labels.columns[0] not in LABELS and any(photo.span is None for photo in photos):
             rule = f"be {LABELS[0]} for a folder of photos, whose sub-folders are the items"
@@ -59,6 +60,11 @@ def _photos(place: Path | str, labels: Labels) -> list[Photo]:
         raise DataError(f"the item that {place} shows is unknown", remedy="Name it in a table, or leave out --truth")
     photo = Photo(str(place), Path(place), "")
     return [remote(photo, str(place)) if is_url(place) else photo]
+
+
+def _is_remote_photo(place: Path | str) -> bool:
+    """Return whether an address is that of one photo: on the web, all that are not tables."""
+    return is_url(place) and not is_table(place) and (is_web(place) or suffix_of(place) in SUFFIXES)
 
 
 def _from_lines(lines: Iterable[str], labels: Labels) -> list[Photo]:

@@ -21,6 +21,7 @@ from .folders import all_photos, describe_folders, read_folder
 from .kinds import set_kinds
 from .photos import CATALOGUE, Labels, Photo, PhotoMaker
 from .remote import is_url, read_remote_folder, remote
+from .remote_tables import name_of, read_remote_table
 from .shards import read_shard
 from .tables import no_columns, read_header
 
@@ -55,8 +56,8 @@ def read_catalogue(
 ) -> list[Photo]:
     """Return the photos of a folder, a CSV, parquet or JSON-lines file, or tar shards; raise DataError on invalid data.
 
-    A folder may be on a store (`remote`), and paths in a table may be addresses. A parquet file, or a folder of them,
-    may hold the images (`embedded`).
+    A folder or a table may be on a store, and paths in a table may be addresses (`remote`, `remote_tables`). A parquet
+    file, or a folder of them, may hold the images (`embedded`).
 
     Each folder with photos is an item, and the folders above it form its group (`folders`). Shards are a .tar file or a
     folder of them, with labels beside the photos (`shards`). A file needs a column `path` (relative to the file) and
@@ -68,21 +69,31 @@ def read_catalogue(
     `labels` may name another column for the items, and allow photos without one: they have the item_id "". Where a
     table may lack the column, the photos of a folder may lie anywhere in it, and have no items.
     """
-    photos = read_remote_folder(str(path), SUFFIXES, labels) if is_url(path) else _read_local(Path(path), labels)
+    photos = _read_remote(str(path), labels) if is_url(path) else _read_local(Path(path), labels)
     if not photos:
         raise DataError(
             f"{path} contains no photos", remedy=f"File names of photos end in {', '.join(sorted(SUFFIXES))}"
         )
     _refuse_repeated([photo.photo_id for photo in photos], path)
-    is_csv = not is_url(path) and Path(path).suffix.lower() in CSV
+    is_csv = suffix_of(path) in CSV
     set_kinds(photos, columns or {}, known=known or {}, infer=is_csv, place=path)
     return photos
 
 
 def is_table(path: str | Path) -> bool:
     """Return whether a path or an address names a table or a tar shard, by its suffix."""
-    name = str(path).partition("?")[0] if is_url(path) else str(path)
-    return Path(name).suffix.lower() in (*CSV, *PARQUET, *JSON_LINES, TAR)
+    return suffix_of(path) in (*CSV, *PARQUET, *JSON_LINES, TAR)
+
+
+def suffix_of(path: str | Path) -> str:
+    """Return the suffix of the file at a path or an address, in lower case."""
+    return Path(name_of(str(path)) if is_url(path) else path).suffix.lower()
+
+
+def _read_remote(url: str, labels: Labels) -> list[Photo]:
+    if is_table(url):
+        return read_remote_table(url, lambda copy: _read_local(copy, labels))
+    return read_remote_folder(url, SUFFIXES, labels)
 
 
 def _read_local(path: Path, labels: Labels) -> list[Photo]:

@@ -1,4 +1,4 @@
-"""Photos at an address: https://, and objects on s3://, gs:// and abfs:// or abfss:// (Azure).
+"""Photos at an address: https://, and objects on s3://, gs:// and az://, abfs:// or abfss:// (Azure).
 
 Only catalogues that a user names on the command line have addresses; a request to the server never has one. An https
 photo is fetched from public addresses only, also after a redirect, because a table may come from somebody else. The
@@ -23,7 +23,8 @@ from retrieval.images import MAX_BYTES
 from .photos import CATALOGUE, Labels, Photo
 from .web import fetch, shown
 
-AZURE = ("abfs", "abfss")
+AZURE = ("abfs", "abfss", "az")
+ACCOUNT = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")  # variables with the account of az://container
 WEB, STORES = ("https", "http"), ("s3", "gs", *AZURE)
 UNREADABLE = (pa.ArrowException, OSError, ValueError)  # ValueError: a name that no store can have
 CONNECT_S, REQUEST_S = 5, 20
@@ -52,11 +53,10 @@ class RemotePhoto(Photo):
         if is_web(self.url):
             return fetch(self.url, limit=MAX_BYTES + 1)
         try:
-            system, path = _store(self.url)
-            with system.open_input_stream(path) as stream:
+            with open_object(self.url) as stream:
                 return bytes(stream.read(MAX_BYTES + 1))
         except UNREADABLE as error:
-            raise ImageUnreadable(_problem(self.url, error)) from error
+            raise ImageUnreadable(problem(self.url, error)) from error
 
     def state(self) -> str:
         """Return the version."""
@@ -78,7 +78,7 @@ def read_remote_folder(url: str, suffixes: frozenset[str], labels: Labels = CATA
         system, root = _store(url)
         found = system.get_file_info(fs.FileSelector(root, recursive=True))
     except UNREADABLE as error:
-        raise DataError(_problem(url, error), remedy="Check the address and the credentials") from error
+        raise DataError(problem(url, error), remedy="Check the address and the credentials") from error
     files = sorted((file for file in found if Path(file.path).suffix.lower() in suffixes), key=lambda file: file.path)
     names = [file.path.removeprefix(root).lstrip("/") for file in files if file.is_file]
     flat = ["/" not in name for name in names]
@@ -96,7 +96,13 @@ def read_remote_folder(url: str, suffixes: frozenset[str], labels: Labels = CATA
     return photos
 
 
-def _problem(url: str, error: Exception) -> str:
+def open_object(url: str) -> pa.NativeFile:
+    """Open an object on a store; raise one of UNREADABLE if there is none."""
+    system, path = _store(url)
+    return system.open_input_stream(path)
+
+
+def problem(url: str, error: Exception) -> str:
     """Return a message without the user, the password and the query of an address."""
     place, _, path = url.partition("://")[2].partition("/")
     user, at, _ = place.rpartition("@")
@@ -138,6 +144,8 @@ def _refusal(scheme: str, place: str) -> str:
 @cache
 def _file_system(scheme: str, place: str) -> tuple[fs.FileSystem, str]:
     endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+    if scheme in AZURE:
+        scheme, place = "abfss" if scheme == "abfss" else "abfs", _with_account(place)
     if scheme != "s3":
         system, path = fs.FileSystem.from_uri(f"{scheme}://{place}/")
         return system, path.rstrip("/")
@@ -151,3 +159,13 @@ def _file_system(scheme: str, place: str) -> tuple[fs.FileSystem, str]:
         request_timeout=REQUEST_S,
     )
     return system, place
+
+
+def _with_account(place: str) -> str:
+    """Return a container on Azure with its account; raise OSError if none is known."""
+    if "@" in place or "." in place:
+        return place
+    account = next((os.environ[name] for name in ACCOUNT if os.environ.get(name)), None)
+    if account is None:
+        raise OSError(f"name the account: {place}@ACCOUNT.dfs.core.windows.net, or set {ACCOUNT[0]}")
+    return f"{place}@{account}.dfs.core.windows.net"

@@ -15,7 +15,7 @@ from retrieval.files import check_place, write_file
 from .feedback_options import feedback_options, show_tally
 from .lines import show_lines
 from .next_step import show_next
-from .options import Place
+from .options import CataloguePlace, Place
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
@@ -41,7 +41,7 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
 )
 @click.option(
     "--queries",
-    type=Folder,
+    type=CataloguePlace(),
     help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no item "
     "of the gallery has an empty item id in the table.",
 )
@@ -72,7 +72,7 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     bundle: Path,
     gallery: Path | str,
     target_fpir: float | None,
-    queries: Path | None,
+    queries: Path | str | None,
     feedback: Path | None,
     trust_key: Sequence[str],
     certify: bool,

@@ -172,17 +172,16 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
 
 @click.command()
 @click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Folder)
+@click.argument("gallery", type=Place())
 @click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
 @click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> None:
+def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool) -> None:
     """Find items that collide, photos that miss their own item, and duplicates in a gallery.
 
     \b
     Example:
       retrieval audit bundles/shop galleries/shop -o audit.html
     """
-    from index.gallery import Gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.inspect.audit import audit as run_audit
     from retrieval.inspect.audit import summary, table
@@ -190,7 +189,7 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 
     if output is not None:
         check_place(output)
-    with Gallery.open(gallery, read_only=True) as opened:
+    with open_gallery(gallery, read_only=True) as opened:
         report = run_audit(Bundle.open(bundle), opened)
         if output is not None:
             write_file(output, audit_page(report, opened.thumbnail))
@@ -207,12 +206,12 @@ def audit(bundle: Path, gallery: Path, output: Path | None, as_json: bool) -> No
 
 @click.command()
 @click.argument("bundle", type=Folder, required=False)
-@click.argument("gallery", type=Folder, required=False)
+@click.argument("gallery", type=Place(), required=False)
 @click.option(
     "--probe", type=Folder, help="Catalogue of photos to search for with every kind of index, to list the differences."
 )
 @trust_option
-def doctor(bundle: Path | None, gallery: Path | None, probe: Path | None, trust: Sequence[Path]) -> None:
+def doctor(bundle: Path | None, gallery: Path | str | None, probe: Path | None, trust: Sequence[Path]) -> None:
     """Check the installation, a bundle or a gallery, and suggest how to fix problems.
 
     A bundle is intact if its files match its manifest, and verified if it is signed by a key given with --trust.

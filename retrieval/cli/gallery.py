@@ -14,10 +14,11 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
+from .options import Place
 
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
-    from index.gallery import Gallery, Rebuilt
+    from index.gallery import Rebuilt
     from index.protocol import GalleryProtocol
 
 Folder = click.Path(path_type=Path)
@@ -78,7 +79,7 @@ def _decision_recall(value: float, lower: float) -> str:
     return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"
 
 
-def describe_point(opened: Gallery) -> list[str]:
+def describe_point(opened: GalleryProtocol) -> list[str]:
     """Return lines on the gallery's operating point and its FPIR in the newest version, none if it has no point."""
     from index.contents import POINT
     from retrieval.bundle.served_point import read_points
@@ -104,7 +105,7 @@ def describe_point(opened: Gallery) -> list[str]:
 
 @click.group()
 def gallery() -> None:
-    """Inspect, change, export and import galleries.
+    """Inspect, change, export and import galleries: directories, or addresses on Milvus.
 
     \b
     Example:
@@ -112,15 +113,15 @@ def gallery() -> None:
     """
 
 
-def _open(path: Path, *, read_only: bool = False) -> Gallery:
-    from index.gallery import Gallery
+def _open(path: Path | str, *, read_only: bool = False) -> GalleryProtocol:
+    from index.location import open_gallery
 
-    return Gallery.open(path, read_only=read_only)
+    return open_gallery(path, read_only=read_only)
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
-def info(path: Path) -> None:
+@click.argument("path", type=Place())
+def info(path: Path | str) -> None:
     """Show a gallery's size, its index, and the columns available to filters.
 
     \b
@@ -132,7 +133,8 @@ def info(path: Path) -> None:
         click.echo(
             f"{len(opened):,} photos of {opened.items:,} items, {opened.dim} numbers each, version {opened.version}."
         )
-        click.echo(f"Created {facts['created']} for the model {facts['embedding_id'][:12]}.")
+        created = f"Created {facts['created']} for" if "created" in facts else "For"
+        click.echo(f"{created} the model {facts['embedding_id'][:12]}.")
         click.echo(describe_index(opened))
         for line in describe_point(opened):
             click.echo(line)
@@ -142,9 +144,9 @@ def info(path: Path) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.option("--limit", type=int, default=20, show_default=True, help="Number of changes to list, newest first.")
-def log(path: Path, limit: int) -> None:
+def log(path: Path | str, limit: int) -> None:
     """List changes: version, time, user, action and number of photos.
 
     \b
@@ -157,9 +159,9 @@ def log(path: Path, limit: int) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.argument("columns", nargs=-1, required=True, metavar="NAME:KIND...")
-def declare(path: Path, columns: tuple[str, ...]) -> None:
+def declare(path: Path | str, columns: tuple[str, ...]) -> None:
     """Make metadata columns available to filters, as text (the default), number or boolean.
 
     \b
@@ -173,12 +175,12 @@ def declare(path: Path, columns: tuple[str, ...]) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.option("--photo", "photos", multiple=True, help="photo_id of a photo to remove. Can be repeated.")
 @click.option(
     "--item", "items", multiple=True, help="item_id of an item to remove with all its photos. Can be repeated."
 )
-def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
+def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
     """Remove photos or whole items. Ids that are not in the gallery are named, and the exit status is 1.
 
     \b
@@ -197,7 +199,7 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.option(
     "--bundle", type=Folder, help="Bundle whose threshold and queries measure the recall of an approximate index."
 )
@@ -206,25 +208,32 @@ def remove(path: Path, photos: tuple[str, ...], items: tuple[str, ...]) -> None:
 @click.option(
     "--min-recall", type=float, default=0.99, show_default=True, help="Recall below which the index is refused."
 )
-def rebuild(path: Path, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
+def rebuild(path: Path | str, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
     """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
 
     \b
     Example:
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
+    from index.gallery import Gallery
+    from index.location import is_address
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import probe_of
 
+    if is_address(path):
+        raise GalleryError(
+            f"Milvus maintains the index of {path} itself, so there is nothing to rebuild",
+            remedy="Its index type is chosen when a collection is created (`MilvusGallery.create`)",
+        )
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
-    with _open(path) as opened:
+    with Gallery.open(path) as opened:
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
-def verify(path: Path) -> None:
+@click.argument("path", type=Place())
+def verify(path: Path | str) -> None:
     """Read the whole gallery and check its hashes and checksums.
 
     \b
@@ -238,13 +247,14 @@ def verify(path: Path) -> None:
         if problems:
             click.echo("Restore the gallery from a copy, or index the photos again.")
             sys.exit(1)
-        click.echo(f"{len(opened):,} photos are intact.")
+        own = "; Milvus checks its own files" if opened.index()["kind"] not in KINDS else ""
+        click.echo(f"{len(opened):,} photos are intact{own}.")
 
 
 @gallery.command()
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.argument("output", type=Folder)
-def export(path: Path, output: Path) -> None:
+def export(path: Path | str, output: Path) -> None:
     """Export all photos to a .parquet or .csv file.
 
     A .parquet file holds everything but the draws: ids, vectors, metadata, thumbnails, the change log, thresholds and
@@ -264,8 +274,8 @@ def export(path: Path, output: Path) -> None:
 
 @gallery.command("import")
 @click.argument("source", type=Folder)
-@click.argument("path", type=Folder)
-def import_(source: Path, path: Path) -> None:
+@click.argument("path", type=Place())
+def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
     A new gallery starts with the change log, the thresholds and the labelled queries of the exported one; an existing

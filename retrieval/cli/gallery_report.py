@@ -8,14 +8,16 @@ import click
 
 from retrieval.files import check_place, write_file
 
+from .options import Place
+
 Folder = click.Path(path_type=Path)
 
 
 @click.command("report")
 @click.argument("bundle", type=Folder)
-@click.argument("path", type=Folder)
+@click.argument("path", type=Place())
 @click.option("-o", "--output", required=True, type=Folder, help="HTML file to write.")
-def gallery_report(bundle: Path, path: Path, output: Path) -> None:
+def gallery_report(bundle: Path, path: Path | str, output: Path) -> None:
     """Write an HTML report on a gallery's error rates.
 
     It shows how they were measured, the photos behind false matches, and the assumptions. A server has the same page
@@ -26,7 +28,7 @@ def gallery_report(bundle: Path, path: Path, output: Path) -> None:
       retrieval gallery report bundles/shop galleries/shop -o report.html
     """
     from index.contents import POINT
-    from index.gallery import Gallery
+    from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import served_point
     from retrieval.compatibility import in_gallery, require_match
@@ -35,7 +37,7 @@ def gallery_report(bundle: Path, path: Path, output: Path) -> None:
 
     check_place(output)
     opened = Bundle.open(bundle)
-    with Gallery.open(path, read_only=True) as gallery:
+    with open_gallery(path, read_only=True) as gallery:
         require_match(opened, gallery)
         opened = in_gallery(opened, gallery)
         point = served_point(gallery.kept(POINT), opened)

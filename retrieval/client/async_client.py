@@ -14,7 +14,7 @@ from . import calls
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Synced
 
 if TYPE_CHECKING:
     import httpx
@@ -134,6 +134,23 @@ class AsyncRetrievalClient(ClientLimits):
         `item_id` names the item that is right, if the verdict is "wrong" and it is known.
         """
         return await self._send(calls.feedback(answer, verdict, item_id))
+
+    async def sync(
+        self,
+        photos: Sequence[Mapping[str, Any]],
+        *,
+        prune: bool = False,
+        prune_at_most: float | None = None,
+        dry_run: bool = False,
+    ) -> Synced:
+        """Update the items and metadata of the gallery's photos from a table of all of them; return what differed.
+
+        Each photo is a mapping with `photo_id`, `item_id` and, optionally, `metadata`. Photos that the table does not
+        have are removed with `prune`, unless they are more than the share `prune_at_most` of the gallery (0.5). With
+        `dry_run` nothing is changed.
+        """
+        call = await to_thread(calls.sync, photos, prune=prune, prune_at_most=prune_at_most, dry_run=dry_run)
+        return await self._send(call)
 
     async def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
         """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""

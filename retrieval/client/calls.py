@@ -19,7 +19,20 @@ from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
 
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable, decode
+from .models import (
+    Answer,
+    ApiError,
+    Info,
+    Item,
+    ItemPage,
+    Photo,
+    Reloaded,
+    Removed,
+    Stored,
+    Synced,
+    Unreachable,
+    decode,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -162,6 +175,19 @@ def feedback(about: Answer | str, verdict: Verdict, item_id: str = "") -> Call[b
     named = {"item_id": item_id} if item_id else {}
     body = json.dumps({"request_id": request_id, "verdict": verdict, **named}).encode()
     return Call("POST", "/v1/feedback", _read_recorded, body=body, media_type=JSON, repeatable=False)
+
+
+def sync(
+    photos: Sequence[Mapping[str, Any]], *, prune: bool, prune_at_most: float | None, dry_run: bool
+) -> Call[Synced]:
+    """Update the items and metadata of the gallery from a table of all its photos."""
+    values: dict[str, Any] = {"photos": [dict(photo) for photo in photos], "prune": prune, "dry_run": dry_run}
+    values |= {} if prune_at_most is None else {"prune_at_most": prune_at_most}
+    try:
+        body = json.dumps(values, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InvalidParameter("photos", "hold plain JSON values", str(error)) from error
+    return Call("POST", "/v1/admin/sync", _as(Synced), body=body, media_type=JSON)
 
 
 def reload(images: Sequence[Source], *, dry_run: bool) -> Call[Reloaded]:

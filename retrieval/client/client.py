@@ -17,7 +17,7 @@ from .async_client import AsyncRetrievalClient
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Unreachable
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Synced, Unreachable
 
 if TYPE_CHECKING:
     import httpx
@@ -152,6 +152,22 @@ class RetrievalClient(ClientLimits):
         `item_id` names the item that is right, if the verdict is "wrong" and it is known.
         """
         return self._send(calls.feedback(answer, verdict, item_id))
+
+    def sync(
+        self,
+        photos: Sequence[Mapping[str, Any]],
+        *,
+        prune: bool = False,
+        prune_at_most: float | None = None,
+        dry_run: bool = False,
+    ) -> Synced:
+        """Update the items and metadata of the gallery's photos from a table of all of them; return what differed.
+
+        Each photo is a mapping with `photo_id`, `item_id` and, optionally, `metadata`. Photos that the table does not
+        have are removed with `prune`, unless they are more than the share `prune_at_most` of the gallery (0.5). With
+        `dry_run` nothing is changed.
+        """
+        return self._send(calls.sync(photos, prune=prune, prune_at_most=prune_at_most, dry_run=dry_run))
 
     def reload(self, *, images: Sequence[Source] = (), dry_run: bool = False) -> Reloaded:
         """Make the server reopen its bundle and gallery; search with `images` before and after to compare."""

@@ -134,6 +134,19 @@ class Stored:
 
 
 @dataclass(frozen=True)
+class Synced:
+    """How the gallery differed from a table. The lists have the first 100 photo_ids."""
+
+    updated: int  # photos that got another item or other metadata
+    unchanged: int
+    missing: int  # photos of the table that the gallery lacks; add them with `put_photo`
+    missing_photos: tuple[str, ...]
+    gone: int  # photos of the gallery that the table does not have
+    gone_photos: tuple[str, ...]
+    gallery_version: int
+
+
+@dataclass(frozen=True)
 class GalleryInfo:
     """The current state of the gallery."""
 

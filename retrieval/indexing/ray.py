@@ -1,26 +1,29 @@
 """Embedding of a catalogue on a Ray cluster, with the same results as on one machine.
 
-Every machine must have access to the photos and the bundle under the same paths. On a single machine, the local engine
-is faster.
+Every machine must have access to the photos and the bundle under the same paths, and to the addresses and credentials
+of photos that are elsewhere. On a single machine, the local engine is faster.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.embedded import EmbeddedPhoto
 from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.remote import RemotePhoto
 from retrieval.errors import ImageRefused, InvalidParameter, MissingDependency
 
 from .worker import Batch, embed_batch
 
 PREFETCHED = 2  # batches prefetched for the writer
+KINDS = (Photo, RemotePhoto, EmbeddedPhoto)  # photos that an actor can read
 
 
 class Embedding:
@@ -62,8 +65,8 @@ def ray_batches(
     bundle: Bundle, photos: Sequence[Photo], known: Mapping[str, str], *, batch_size: int, workers: int | None = None
 ) -> Iterator[Batch]:
     """Yield finished batches in the order of the photos, embedded by `workers` actors (default: all CPUs but one)."""
-    if any(type(photo) is not Photo for photo in photos):
-        raise InvalidParameter("engine", "be local for photos at an address or inside of a parquet file", "ray")
+    if any(type(photo) not in KINDS for photo in photos):
+        raise InvalidParameter("engine", "be local for photos in memory", "ray")
     try:
         import ray
     except ImportError as error:
@@ -122,8 +125,10 @@ def _line(photo: Photo) -> dict[str, Any]:
     """Return the fields of a photo that an actor needs."""
     values = asdict(photo)
     return {
+        "kind": type(photo).__name__,
+        "url": photo.url if isinstance(photo, RemotePhoto) else "",
         "photo_id": photo.photo_id,
-        "path": str(photo.path.resolve()),
+        "path": str(photo.path if isinstance(photo, RemotePhoto) else photo.path.resolve()),
         "bbox": list(values["bbox"] or ()),
         "span": list(values["span"] or ()),
     }
@@ -131,10 +136,12 @@ def _line(photo: Photo) -> dict[str, Any]:
 
 def _photo(line: Mapping[str, Any]) -> Photo:
     bbox, span = tuple(float(v) for v in line["bbox"]), tuple(int(v) for v in line["span"])
-    return Photo(
+    kind: type[Photo] = next(kind for kind in KINDS if kind.__name__ == line["kind"])
+    photo = kind(
         photo_id=str(line["photo_id"]),
         path=Path(str(line["path"])),
         item_id="",
         bbox=bbox if len(bbox) == 4 else None,
         span=span if len(span) == 2 else None,
     )
+    return replace(photo, url=str(line["url"])) if isinstance(photo, RemotePhoto) else photo

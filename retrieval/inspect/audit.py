@@ -20,8 +20,8 @@ from index.contents import POINT
 from index.copies import CLOSE
 from index.distance import accepts, plain_distance, squared_distance
 from index.draws import NOBODY
-from index.gallery import Gallery
 from index.kept_draws import OWN, KeptDraws
+from index.protocol import GalleryProtocol
 from index.shell import command
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.served_point import served_point
@@ -85,7 +85,7 @@ class Audit:
 Floats = NDArray[np.float64]
 
 
-def audit(bundle: Bundle, gallery: Gallery) -> Audit:
+def audit(bundle: Bundle, gallery: GalleryProtocol) -> Audit:
     """Compare all photos of a gallery with each other, by the bundle's distance and the threshold that serves.
 
     If the bundle verifies matches, collisions and strays are those among the photos that the gallery's draws searched.
@@ -147,7 +147,7 @@ def audit(bundle: Bundle, gallery: Gallery) -> Audit:
     return found if bundle.verifier is None else _verified(found, bundle, gallery)
 
 
-def _verified(found: Audit, bundle: Bundle, gallery: Gallery) -> Audit:
+def _verified(found: Audit, bundle: Bundle, gallery: GalleryProtocol) -> Audit:
     """Return an audit with the collisions and strays among the draws, which have verified distances."""
     kept = KeptDraws.read(gallery)
     if kept is None or kept.model != bundle.draws_id or not kept.covers(gallery) or OWN not in kept.sources:
@@ -174,7 +174,7 @@ def _verified(found: Audit, bundle: Bundle, gallery: Gallery) -> Audit:
     )
 
 
-def _threshold(bundle: Bundle, gallery: Gallery) -> float:
+def _threshold(bundle: Bundle, gallery: GalleryProtocol) -> float:
     """Return the threshold that serves; raise CalibrationError if there is none."""
     point = served_point(gallery.kept(POINT), bundle)
     if not point.decides:
@@ -230,7 +230,7 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
     return own, crowd, nearest, look_alikes
 
 
-def _duplicates(gallery: Gallery, candidates: Sequence[Pair]) -> list[Pair]:
+def _duplicates(gallery: GalleryProtocol, candidates: Sequence[Pair]) -> list[Pair]:
     """Return the items that share a file, and the candidates that are copies or nearly the same."""
     files = same_files(gallery)
     found = []

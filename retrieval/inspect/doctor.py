@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from index.shell import command
 from retrieval.errors import RetrievalError, install_command
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
@@ -28,7 +29,7 @@ class Finding:
 
 
 def examine(
-    bundle: Path | None, gallery: Path | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
+    bundle: Path | None, gallery: Path | str | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
 ) -> Iterator[Finding]:
     """Run the checks and yield each finding as it is made.
 
@@ -96,26 +97,33 @@ def _bundle(path: Path, trust: Sequence[Path]) -> str:
     )
 
 
-def _gallery(path: Path) -> str:
-    from index.gallery import Gallery
+def _gallery(path: Path | str) -> str:
+    from index.location import open_gallery
     from retrieval.errors import GalleryCorrupt
 
-    with Gallery.open(path, read_only=True) as gallery:
+    with open_gallery(path, read_only=True) as gallery:
         problems = gallery.verify()
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
         return f"intact, {len(gallery)} photos of {gallery.items} items"
 
 
-def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
+def _kinds(bundle: Path, gallery: Path | str, probe: Path) -> Iterator[Finding]:
     """Yield, for each kind of index, the photos whose results differ from an exhaustive search."""
     from index.ann.comparison import compare_kinds
     from index.ann.recall import Probe
     from index.gallery import Gallery
+    from index.location import is_address
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.read import read_catalogue
     from retrieval.indexing.pipeline import probe_of
 
+    if is_address(gallery):
+        told = f"probe {probe}: Milvus maintains the index of {gallery}, so no other kinds can be compared"
+        yield Finding(
+            False, told, f"Compare them in a local copy: `{command('gallery', 'export', gallery, 'NEW.parquet')}`"
+        )
+        return
     try:
         opened, photos = Bundle.open(bundle), read_catalogue(probe)
         embedder = opened.embedder()
@@ -137,11 +145,11 @@ def _kinds(bundle: Path, gallery: Path, probe: Path) -> Iterator[Finding]:
         yield Finding(False, f"probe {probe}: {error.message}", error.remedy)
 
 
-def _together(bundle: Path, gallery: Path) -> str:
-    from index.gallery import Gallery
+def _together(bundle: Path, gallery: Path | str) -> str:
+    from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.compatibility import require_match
 
-    with Gallery.open(gallery, read_only=True) as opened:
+    with open_gallery(gallery, read_only=True) as opened:
         require_match(Bundle.open(bundle, verify=False), opened)
     return "belong together"

@@ -32,13 +32,15 @@ KEPT = 256  # signatures that are kept
 
 def same_files(gallery: GalleryProtocol) -> dict[tuple[str, str], tuple[str, str]]:
     """Return one photo of each item with the shared file, for pairs of items that share one, in alphabetical order."""
-    holders: dict[str, dict[str, str]] = defaultdict(dict)  # photo_id by file hash and item
+    copies: dict[str, list[str]] = defaultdict(list)  # photo_ids by file hash
     for photo_id, digest in sorted(gallery.values(CONTENT).items()):
-        stored = gallery.photo(photo_id)
-        if stored is not None:
-            holders[str(digest)].setdefault(stored[1], photo_id)
+        copies[str(digest)].append(photo_id)
     shared = {}
-    for photos in holders.values():
+    for photo_ids in copies.values():
+        photos: dict[str, str] = {}  # photo_id by item
+        for stored in map(gallery.photo, photo_ids if len(photo_ids) > 1 else ()):
+            if stored is not None:
+                photos.setdefault(stored[1], stored[0])
         for one, other in pairwise(sorted(photos)):
             shared[one, other] = photos[one], photos[other]
     return shared

@@ -6,6 +6,7 @@ opens their bytes like those of HTTP requests.
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from fastapi import FastAPI
 from starlette.applications import Starlette
 
 from retrieval.errors import ImageRefused
-from retrieval.images import read_file
+from retrieval.images import open_image, read_file
 from retrieval.places_svg import STYLE as PLACES
 from retrieval.retriever import Retriever
 from serving.http.rates import Rates
@@ -28,7 +29,7 @@ from .more_photos import more_photos
 from .page_events import EVENT, SessionAnswers, events_of
 from .page_gradio import UNQUEUED, load_gradio, photo_input
 from .page_html import WAITING, example_label, example_labels_html, header_html
-from .page_routes import page_routes
+from .page_routes import is_shown, page_routes
 from .page_search import TOP_K, WHOLE_PHOTO, PageSearch
 from .page_verdicts import verdict_buttons
 from .uploads import Uploads
@@ -41,6 +42,7 @@ TITLE = "Which catalogue item is this?"
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 OWN_EXAMPLES = 6  # gallery thumbnails shown when no examples are given
 MOST_EXAMPLES = 12
+PREVIEW_SIDE = 1024  # of a photo that browsers do not show
 CLIENT_PHOTOS, PHOTOS = 8, 16  # photos of the largest size on disk, per client and in total
 QUEUE_S = 1.0  # polling interval of Gradio's queue, which stays empty; the default 0.001 s uses 6 % of a core
 SIDES = ("left", "right", "top", "bottom")
@@ -68,7 +70,30 @@ def load_page(service: Service, examples: Sequence[Path] = (), *, rates: Rates) 
         theme=_theme(),
         footer_links=[],
     )
-    return page_routes(gradio_app, events_of(blocks, uploads), uploads, rates=rates, max_bytes=most)
+
+    async def preview(data: bytes) -> bytes:
+        return (await service.pool.run(partial(preview_of, data)))[0]
+
+    events = events_of(blocks, uploads)
+    return page_routes(gradio_app, events, uploads, rates=rates, max_bytes=most, preview=preview)
+
+
+def _shown(image: bytes) -> bytes | None:
+    """Return a picture of an example photo that browsers do not show, None if they do or it cannot be read."""
+    try:
+        return None if is_shown(image) else preview_of(image)
+    except ImageRefused as error:
+        log.warning("an example photo cannot be shown: %s", error)
+        return None
+
+
+def preview_of(data: bytes) -> bytes:
+    """Return a photo as a JPEG that browsers show, of at most PREVIEW_SIDE pixels per side."""
+    image = open_image(data, min_side=PREVIEW_SIDE)
+    image.thumbnail((PREVIEW_SIDE, PREVIEW_SIDE))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return file.getvalue()
 
 
 def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()) -> gradio.Blocks:
@@ -148,7 +173,7 @@ def _examples(photo: gradio.Image, uploads: Uploads, images: Sequence[tuple[byte
     """Add clickable example photos, selected by number. The page's script shows their labels."""
     if not images:
         return
-    gradio, tokens = load_gradio(), [uploads.store(None, image) for image, _ in images]
+    gradio, tokens = load_gradio(), [uploads.store(None, image, _shown(image)) for image, _ in images]
     gradio.HTML(example_labels_html([label for _, label in images]), visible="hidden")
     shown = gradio.Dataset(
         components=[photo],

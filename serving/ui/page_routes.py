@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
@@ -21,10 +21,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from retrieval.errors import ImageUnreadable, InvalidParameter, RetrievalError
+from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, RetrievalError
 from retrieval.formats import format_of
 from serving.api.problems import ProblemResponse, problem, problem_response
-from serving.http.limits import OVERHEAD, too_many_requests
+from serving.http.limits import OVERHEAD, Busy, too_many_requests
 from serving.http.rates import Rates
 
 from .page_events import EVENT, RELOAD, Event, EventContext, EventRequest
@@ -39,16 +39,28 @@ PLAIN_PATH = re.compile(r"/|(/(?!\.)[\w.-]+)+", re.ASCII)  # no segment is empty
 EVENT_BYTES = 16 * 1024  # size limit of an event request, which holds tokens and numbers only
 MISLEADING = (b"x-forwarded-host", b"x-forwarded-prefix", b"x-direct-url", b"cookie", b"authorization", b"referer")
 SWEEP_S = 60.0
+UNSHOWN = ("HEIF", "TIFF")  # formats that not every browser shows
 PHOTO_HEADERS = {"Cache-Control": "no-store", "Content-Security-Policy": "default-src 'none'; sandbox"}
+
+Preview = Callable[[bytes], Awaitable[bytes]]
 
 
 def page_routes(
-    gradio_app: FastAPI, events: Mapping[int, Event], uploads: Uploads, *, rates: Rates, max_bytes: int
+    gradio_app: FastAPI,
+    events: Mapping[int, Event],
+    uploads: Uploads,
+    *,
+    rates: Rates,
+    max_bytes: int,
+    preview: Preview | None = None,
 ) -> Starlette:
-    """Return the page application: Gradio behind the allowed routes."""
+    """Return the page application: Gradio behind the allowed routes.
+
+    `preview` makes a picture of a photo in a format that browsers do not show.
+    """
     static = _StaticFiles(gradio_app)
     run = _EventRunner(gradio_app, events, rates)
-    photos = _Photos(uploads, rates, max_bytes)
+    photos = _Photos(uploads, rates, max_bytes, preview)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -79,6 +91,12 @@ def page_routes(
     )
     app.router.redirect_slashes = False
     return app
+
+
+def is_shown(data: bytes) -> bool:
+    """Return whether browsers show a photo, or it is of no known format."""
+    form = format_of(data)
+    return form is None or form.name not in UNSHOWN
 
 
 class _StaticFiles:
@@ -151,8 +169,8 @@ def _run_scope(scope: Scope, length: int) -> Scope:
 class _Photos:
     """Upload and download of photos; clients see only their own."""
 
-    def __init__(self, uploads: Uploads, rates: Rates, max_bytes: int) -> None:
-        self._uploads, self._rates, self._max_bytes = uploads, rates, max_bytes
+    def __init__(self, uploads: Uploads, rates: Rates, max_bytes: int, preview: Preview | None) -> None:
+        self._uploads, self._rates, self._max_bytes, self._preview = uploads, rates, max_bytes, preview
 
     async def upload(self, request: Request) -> Response:
         """Store a photo and return its token where Gradio would return a path."""
@@ -164,7 +182,16 @@ class _Photos:
         expected = int(declared) if declared.isdigit() else self._max_bytes
         with self._uploads.arriving(client, min(expected, self._max_bytes)):
             data = await self._file(request)
-            return JSONResponse([self._uploads.store(client, data)])
+            return JSONResponse([self._uploads.store(client, data, await self._shown(data))])
+
+    async def _shown(self, data: bytes) -> bytes | None:
+        """Return a picture of a photo that browsers do not show, None if they do or it cannot be read."""
+        if self._preview is None or is_shown(data):
+            return None
+        try:
+            return await self._preview(data)
+        except (ImageRefused, Busy):  # the search says why
+            return None
 
     async def _file(self, request: Request) -> bytes:
         await request.body()  # first: the body is capped, and a truncated one leaves no temporary file
@@ -188,7 +215,7 @@ class _Photos:
 
     async def show(self, request: Request) -> Response:
         """Return an example or a photo uploaded by this client."""
-        data = self._uploads.read(request.path_params["token"], request.state.client)
+        data = self._uploads.read(request.path_params["token"], request.state.client, preview=True)
         form = format_of(data)
         kind = "application/octet-stream" if form is None else form.media_type
         return Response(data, media_type=kind, headers=PHOTO_HEADERS)

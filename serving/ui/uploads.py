@@ -89,19 +89,27 @@ class Uploads:
                 self._arriving[client] -= size
                 self._arriving += Counter()  # drops zero counts
 
-    def store(self, client: str | None, data: bytes) -> str:
-        """Store a photo and return its token. A photo without a client is an example and never expires."""
+    def store(self, client: str | None, data: bytes, preview: bytes | None = None) -> str:
+        """Store a photo and return its token. A photo without a client is an example and never expires.
+
+        `preview` is the picture to show, if a browser cannot show the photo itself.
+        """
         token = secrets.token_hex(16)
         path = self.folder / token
+        files = {path: data, **({} if preview is None else {_preview(path): preview})}
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-                file.write(data)
+            for place, content in files.items():
+                with os.fdopen(
+                    os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb"
+                ) as file:
+                    file.write(content)
         except OSError as error:
             log.error("an upload could not be stored", exc_info=error)
-            path.unlink(missing_ok=True)
+            for place in files:
+                place.unlink(missing_ok=True)
             raise Busy("there is no room for uploads", remedy=TRY_AGAIN) from error
         with self._guard:
-            self._held[token] = Upload(path, client, max(len(data), LEAST), self._clock())
+            self._held[token] = Upload(path, client, max(sum(map(len, files.values())), LEAST), self._clock())
             if client is not None:
                 self._make_room(client)
         return token
@@ -175,10 +183,11 @@ class Uploads:
             self._held[added[0]].added = False
             return added[0]
 
-    def read(self, token: str, client: str) -> bytes:
-        """Return the bytes of a photo; raise NoSuchThing if none is stored for this client."""
+    def read(self, token: str, client: str, *, preview: bool = False) -> bytes:
+        """Return the bytes of a photo, or those to show; raise NoSuchThing if none is stored for this client."""
         with self._guard:
             path = self._of(token, client).path
+        path = _preview(path) if preview and _preview(path).exists() else path
         try:
             return read_file(path, follow_links=False)
         except ImageUnreadable as error:  # deleted meanwhile; the path stays hidden from the client
@@ -244,7 +253,14 @@ class Uploads:
                 self._drop(token)
 
     def _drop(self, token: str) -> None:
-        self._held.pop(token).path.unlink(missing_ok=True)
+        path = self._held.pop(token).path
+        path.unlink(missing_ok=True)
+        _preview(path).unlink(missing_ok=True)
+
+
+def _preview(path: Path) -> Path:
+    """Return the path of the picture that is shown instead of a photo."""
+    return path.with_name(f"{path.name}.preview")
 
 
 def _locked_folder() -> tuple[Path, int]:

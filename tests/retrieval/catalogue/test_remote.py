@@ -16,19 +16,22 @@ from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
 import httpcore
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
 from retrieval.catalogue import connections, remote, web
-from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.remote import RemotePhoto, is_url
 from retrieval.catalogue.write import write_catalogue
 from retrieval.errors import DataError, ImageUnreadable, InvalidParameter
 from retrieval.images import MAX_BYTES
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.indexing.ray import ray_batches
-from retrieval.indexing.worker import contents
+from retrieval.indexing.ray import Embedding, _line, ray_batches
+from retrieval.indexing.worker import contents, embed_batch
 
 from ...world import draw, encode, make_bundle
 
@@ -142,8 +145,57 @@ def test_a_table_of_addresses_is_indexed(server: Server, tmp_path: Path, monkeyp
     write_catalogue(photos, tmp_path / "again.csv")
     assert [each.photo_id for each in read_catalogue(tmp_path / "again.csv")] == [each.photo_id for each in photos]
     assert read_catalogue(tmp_path / "again.csv")[0].read() == photos[0].read()
-    with pytest.raises(InvalidParameter, match="engine must be local"):
-        next(ray_batches(bundle, photos, {}, batch_size=2))
+    numbered = {"number": np.arange(5), "photo": [_line(each) for each in photos], "known": [""] * 5}
+    records = Embedding(str(bundle.path))(numbered)  # what an actor of Ray does
+    batch = embed_batch(bundle.embedder(), photos, {})
+    assert records["hash"].tolist() == [*batch.hashes, ""]
+    assert "status 404" in records["refused"][4]
+    with pytest.raises(InvalidParameter, match="engine must be local for photos in memory"):
+        next(ray_batches(bundle, [UploadedPhoto("a", Path("a"), "a", content=b"")], {}, batch_size=2))
+
+
+def test_a_table_lies_beside_its_photos_at_an_address(
+    server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "x")
+    remote._file_system.cache_clear()
+    rows = "path,item_id,price\nphotos/item-1/0.jpg,one,9.5\n../shop/photos/item-2/1.jpg,two,8\n"
+    table = pa.table({"path": ["photos/item-1/0.jpg"], "item_id": ["one"]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    pq.write_table(pa.table({"image": [b"x"], "label": ["a"]}), tmp_path / "images.parquet")
+    files = {"shop/t.csv": rows.encode(), "shop/broken.csv": b"path,name\na,b\n"}
+    files |= {f"shop/{name}": (tmp_path / name).read_bytes() for name in ("t.parquet", "images.parquet")}
+    for name, content in files.items():
+        monkeypatch.setitem(FILES, name, content)
+    first, last = FILES["shop/photos/item-1/0.jpg"], FILES["shop/photos/item-2/1.jpg"]
+    for place in ("s3://shop/t.csv", address(server, "shop/t.csv?key=secret")):
+        photos = read_catalogue(place)
+        assert [(each.item_id, each.metadata, each.read()) for each in photos] == [
+            ("one", {"price": 9.5}, first),
+            ("two", {"price": 8}, last),
+        ]
+        assert photos[0].photo_id == "photos/item-1/0.jpg"
+    assert [each.read() for each in read_catalogue("s3://shop/t.parquet")] == [first]
+    with pytest.raises(DataError, match=r"^s3://shop/broken.csv has the columns"):
+        read_catalogue("s3://shop/broken.csv")
+    with pytest.raises(DataError, match=r"s3://shop/images.parquet holds the photos themselves. Copy it"):
+        read_catalogue("s3://shop/images.parquet")
+    with pytest.raises(DataError, match=r"s3://shop/none.csv cannot be read"):
+        read_catalogue("s3://shop/none.csv")
+    remote._file_system.cache_clear()
+
+
+def test_a_container_on_azure_needs_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in remote.ACCOUNT:
+        monkeypatch.delenv(name, raising=False)
+    assert remote._with_account("c@shop.dfs.core.windows.net") == "c@shop.dfs.core.windows.net"
+    with pytest.raises(OSError, match="name the account: c@ACCOUNT"):
+        remote._with_account("c")
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "shop")
+    assert remote._with_account("c") == "c@shop.dfs.core.windows.net"
 
 
 def test_a_server_that_fails_is_asked_three_times(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +305,7 @@ def test_photos_at_addresses_are_read_together(server: Server, monkeypatch: pyte
 
 
 def test_what_is_an_address() -> None:
-    assert all(map(is_url, ("https://a/b.jpg", "s3://a/b", "gs://a/b", "abfss://c@a/b", "HTTPS://a/b")))
+    assert all(map(is_url, ("https://a/b.jpg", "s3://a/b", "gs://a/b", "abfss://c@a/b", "az://c/b", "HTTPS://a/b")))
     assert not any(map(is_url, ("a/b.jpg", "/a/b", "file:///etc/passwd", "ftp://a/b", Path("s3:/a"), None, "s3:/a")))
     assert Photo("p", Path("a"), "x").state() == ""
 

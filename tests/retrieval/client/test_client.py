@@ -5,6 +5,7 @@ import base64
 import inspect
 import io
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ from retrieval.client.client import Answer, ApiError, AsyncRetrievalClient, Retr
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter, MissingDependency
 from retrieval.images import MAX_BYTES, open_image
 from retrieval.result import Match
-from serving.api import schemas
+from serving.api import schemas, sync_route
 
 from ...conftest import ROOT
 from ...world import draw, encode
@@ -48,6 +49,15 @@ ANSWER = {
     "bundle_id": "b",
     "gallery_version": 12,
     "explanation": None,
+}
+SYNCED = {
+    "updated": 1,
+    "unchanged": 0,
+    "missing": 1,
+    "missing_photos": ["b"],
+    "gone": 2,
+    "gone_photos": ["c", "d"],
+    "gallery_version": 7,
 }
 NOTHING = {**ANSWER, "decision": "no_match", "reason": "gallery_empty", "matches": [], "nearest": None, "margin": None}
 PROBLEM = {"type": "/problems/image-unreadable", "title": "not an image", "status": 400, "detail": "Convert it"}
@@ -373,6 +383,18 @@ def test_feedback_names_the_answer(ask: Ask, server: Server) -> None:
         assert only(server).headers["content-type"] == "application/json"
 
 
+def test_a_table_is_synchronized(ask: Ask, server: Server) -> None:
+    server.will(SYNCED, SYNCED)
+    rows = [{"photo_id": "a", "item_id": "mug", "metadata": {"price": 9.5}}, {"photo_id": "b", "item_id": "cup"}]
+    found = ask("sync", rows, prune=True, prune_at_most=0.2)
+    assert found == client_answers.Synced(1, 0, 1, ("b",), 2, ("c", "d"), 7)
+    assert only(server).url.path == "/v1/admin/sync"
+    sent = {"photos": rows, "prune": True, "dry_run": False, "prune_at_most": 0.2}
+    assert json.loads(only(server).content) == sent
+    with pytest.raises(InvalidParameter, match="photos must hold plain JSON values"):
+        ask("sync", [{"photo_id": "a", "item_id": "mug", "metadata": {"price": math.nan}}])
+
+
 def test_a_reload_may_replay_images(ask: Ask, server: Server) -> None:
     server.will(RELOADED)
     made = ask("reload")
@@ -636,7 +658,7 @@ def methods(client: type) -> Iterator[tuple[str, Any]]:
 
 def test_both_clients_have_the_same_methods() -> None:
     assert dict(methods(RetrievalClient)) == dict(methods(AsyncRetrievalClient))
-    assert len(dict(methods(RetrievalClient))) == 15
+    assert len(dict(methods(RetrievalClient))) == 16
     assert all(
         inspect.iscoroutinefunction(method)
         for name, method in inspect.getmembers(AsyncRetrievalClient, inspect.isfunction)
@@ -658,6 +680,7 @@ def test_both_clients_have_the_same_methods() -> None:
         (client_answers.Reloaded, schemas.Reloaded),
         (client_answers.Removed, schemas.Removed),
         (client_answers.Stored, schemas.Stored),
+        (client_answers.Synced, sync_route.Synced),
         (Match, schemas.MatchOut),
     ],
 )

@@ -142,3 +142,18 @@ def test_the_server_ends_when_asked_and_takes_the_uploads_along(
     assert "30 photos of 10 items" in told
     assert f"page at {running.address}" in told
     assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("kind", ["TIFF", "HEIF"])
+def test_a_photo_that_browsers_do_not_show_has_a_preview(page: httpx.Client, kind: str) -> None:
+    if kind == "HEIF":
+        pytest.importorskip("pillow_heif", reason="pillow-heif is not installed").register_heif_opener()
+    photo = encode(draw(3, 0).resize((1500, 1500)), kind)
+    token = upload(page, photo)
+    shown = page.get(f"/gradio_api/file={token}")
+    assert shown.headers["content-type"] == "image/jpeg"
+    assert Image.open(io.BytesIO(shown.content)).size == (1024, 1024)
+    assert "item-03" in ask(page, f"preview-{kind}", path=token)
+    damaged = upload(page, photo[:600])
+    assert page.get(f"/gradio_api/file={damaged}").content == photo[:600]
+    assert "cannot be searched" in ask(page, f"damaged-{kind}", path=damaged)

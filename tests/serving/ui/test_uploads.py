@@ -300,3 +300,14 @@ def test_the_photos_of_a_query_expire_together(uploads: Uploads, clock: Clock) -
     clock.now = 111
     uploads.sweep()
     assert files(uploads) == {example}
+
+
+def test_a_preview_goes_with_its_photo(uploads: Uploads) -> None:
+    token = uploads.store("a", b"photo", b"preview")
+    assert (uploads.read(token, "a"), uploads.read(token, "a", preview=True)) == (b"photo", b"preview")
+    assert uploads.read(uploads.store("a", b"plain"), "a", preview=True) == b"plain"
+    with pytest.raises(NoSuchThing):
+        uploads.read(token, "b", preview=True)
+    uploads.claim(token, "a", "s")
+    uploads.forget("a", "s")
+    assert not list(uploads.folder.glob(f"{token}*"))

@@ -1,0 +1,143 @@
+"""Every command that takes a gallery takes an address on Milvus, or says why it cannot; on Milvus Lite, a file."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from index.errors import GalleryError
+from index.location import open_gallery
+from index.transfer import export_photos, import_photos
+from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.read import read_catalogue
+from retrieval.cli.main import group
+from retrieval.indexing.pipeline import index_catalogue
+from retrieval.retriever import Retriever
+from retrieval.threshold.gallery_calibration import propose
+
+from ...world import draw, write_folder
+from ..threshold.test_gallery_anchor import bundle_of
+
+pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("empty_pictures"),
+    pytest.mark.filterwarnings("ignore"),  # pymilvus warns of its own dependencies
+]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    logging.getLogger("pymilvus").setLevel(logging.CRITICAL)
+
+
+def run(*words: object) -> Result:
+    """Run a command that must succeed."""
+    done = CliRunner().invoke(group, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def refusal(*words: object) -> GalleryError:
+    """Return the error of a command."""
+    with pytest.raises(GalleryError) as error:
+        CliRunner().invoke(group, [str(word) for word in words], catch_exceptions=False)
+    return error.value
+
+
+def test_every_verb_takes_an_address(tmp_path: Path) -> None:
+    bundle, address = bundle_of(tmp_path), f"milvus+{tmp_path}/lite.db/shop"
+    photos = read_catalogue(write_folder(tmp_path / "photos", items=range(24), photos=range(2)))
+    index_catalogue(bundle, photos, address, progress=False)
+    info = run("gallery", "info", address).output
+    assert "48 photos of 24 items, 48 numbers each" in info
+    assert "Created 20" in info
+    assert "set in this gallery" in info
+    run("gallery", "declare", address, "colour:text")
+    assert "1 photos removed." in run("gallery", "remove", address, "--photo", "item-00/0.png").output
+    log = [line.split(maxsplit=3)[1:] for line in run("gallery", "log", address).output.splitlines()]
+    assert [words[-1].split("  ")[0] for words in log] == ["remove", "declare colour", "calibrate", *["add"] * 3]
+    assert "47 photos are intact; Milvus checks its own files." in run("gallery", "verify", address).output
+    assert "Milvus maintains the index" in refusal("gallery", "rebuild", address).message
+    assert "47 photos of 24 items" in run("audit", bundle.path, address, "-o", tmp_path / "audit.html").output
+    assert run("calibrate", bundle.path, address, "--report", tmp_path / "report.html").exit_code == 0
+    run("gallery", "report", bundle.path, address, "-o", tmp_path / "again.html")
+    assert "item-" in (tmp_path / "again.html").read_text()
+    assert "No problems found." in run("doctor", bundle.path, address).output
+    probed = CliRunner().invoke(group, ["doctor", str(bundle.path), address, "--probe", str(tmp_path / "photos")])
+    assert "no other kinds can be compared" in probed.output
+    draw(3, 5).save(tmp_path / "query.png")
+    found = json.loads(run("search", bundle.path, address, tmp_path / "query.png", "--json").output)
+    assert found["matches"][0]["item_id"] == "item-03"
+    many = tmp_path / "answers.jsonl"
+    run("search", bundle.path, address, tmp_path / "photos", "-o", many, "--truth", "item_id")
+    assert len(many.read_text().splitlines()) == 49
+    run("gallery", "export", address, tmp_path / "table.csv")
+    assert len((tmp_path / "table.csv").read_text().splitlines()) == 48
+
+
+def test_a_gallery_that_went_to_milvus_and_back_answers_alike(tmp_path: Path, test_data: Path) -> None:
+    """The features are those of a pretrained model, of real photos."""
+    from training.export.pretrained import Pretrained, export_pretrained
+
+    bundle = export_pretrained(
+        Pretrained.load(str(test_data / "weights" / "mobilenet_v1_0.75_224"), size=96), tmp_path / "bundle"
+    )
+    by_item: dict[str, list[Photo]] = {}
+    for photo in read_catalogue(test_data / "data" / "covers" / "covers.csv"):
+        by_item.setdefault(photo.item_id, []).append(photo)
+    items = [photos for photos in by_item.values() if len(photos) > 1][:60]
+    shown = [photo for photos in items[:40] for photo in photos[:2]]
+    queries = [photos[-1].path for photos in items[::4]]
+    places: tuple[Path | str, ...] = (tmp_path / "local", f"milvus+{tmp_path}/lite.db/shop", tmp_path / "back")
+    index_catalogue(bundle, shown, places[0], progress=False)
+    with open_gallery(places[0]) as gallery:
+        indexed = [change.action for change in reversed(gallery.changes(-1))]
+    for number, (source, target) in enumerate(pairwise(places)):
+        file = tmp_path / f"{number}.parquet"
+        with open_gallery(source, read_only=True) as gallery:
+            assert export_photos(gallery, file) == len(shown)
+        assert import_photos(file, target).photos == len(shown)
+    answers, contents = [], []
+    for place in places:
+        with open_gallery(place) as gallery:
+            propose(Bundle.open(bundle.path), gallery).write(gallery)  # draws are not exported
+            stored = sorted(gallery.photos(), key=lambda photo: photo[0])
+            contents.append((stored, gallery.thumbnails([photo_id for photo_id, *_ in stored])))
+            actions = [change.action for change in reversed(gallery.changes(-1))]
+            assert actions[: len(indexed)] == indexed
+        with Retriever.open(bundle.path, place) as retriever:
+            answers.append(retriever.search_batch(queries))
+    assert contents[0] == contents[1] == contents[2]
+    first = [result.to_dict() for result in answers[0]]  # type: ignore[union-attr]
+    for other in answers[1:]:
+        for one, two in zip(first, other, strict=True):
+            after = two.to_dict()  # type: ignore[union-attr]
+            assert after["decision"] == one["decision"]
+            assert after["threshold"] == pytest.approx(one["threshold"], abs=1e-6)
+            for name in ("matches", "review"):
+                assert [match["item_id"] for match in after[name]] == [match["item_id"] for match in one[name]]
+                for a, b in zip(after[name], one[name], strict=True):
+                    assert (a["distance"], a["p_value"]) == pytest.approx((b["distance"], b["p_value"]), abs=1e-6)
+            assert after["nearest"]["p_value"] == pytest.approx(one["nearest"]["p_value"], abs=1e-6)
+    assert len({answer["nearest"]["p_value"] for answer in first}) > 2
+
+
+def test_a_noisy_photo_has_a_thumbnail_that_milvus_can_hold(tmp_path: Path) -> None:
+    from PIL import Image
+
+    bundle, address = bundle_of(tmp_path), f"milvus+{tmp_path}/lite.db/shop"
+    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(noise).save(tmp_path / "photos" / "noise.png")
+    report = index_catalogue(bundle, read_catalogue(tmp_path / "photos"), address, progress=False)
+    assert report.added == 1
+    with open_gallery(address) as gallery:
+        assert gallery.thumbnail("noise.png") is not None
