@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.checks import Additions
 from index.errors import GalleryError, InvalidParameter, MissingDependency
 from index.location import SCHEME
 from index.shell import command
@@ -178,6 +179,18 @@ def _create_texts(client: MilvusClient, name: str) -> None:
     index = client.prepare_index_params()
     index.add_index("unused", index_type="FLAT", metric_type="IP")
     client.create_collection(name, schema=fields, index_params=index, consistency_level=STRONG)
+
+
+def check_lengths(new: Additions) -> None:
+    """Raise InvalidParameter for texts that Milvus cannot hold."""
+    for text in (*new.photo_ids, *new.item_ids):
+        if len(text.encode()) > LONGEST_ID:
+            raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
+    largest = LONGEST_TEXT // 4 * 3
+    for photo_id, jpeg in zip(new.photo_ids, new.thumbnails, strict=True):
+        if jpeg and len(jpeg) > largest:
+            rule = f"have at most {largest:,} bytes in Milvus"
+            raise InvalidParameter(f"the thumbnail of {photo_id}", rule, f"{len(jpeg):,} bytes")
 
 
 def exists(address: str, *, token: str = "") -> bool:

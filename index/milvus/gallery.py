@@ -38,7 +38,7 @@ from index.features import FeatureFormat
 from index.filters import check_columns
 from index.metadata import encode_metadata
 
-from .collection import LONGEST_ID, LONGEST_TEXT, Collection
+from .collection import Collection, check_lengths
 from .photos import MilvusPhotos
 from .reader import UNKNOWN, MilvusReader
 
@@ -133,7 +133,7 @@ class MilvusGallery(MilvusReader):
     def _put(self, new: Additions, actor: str, *, upsert: bool = True, action: str = "") -> int:
         """Write photos; `action` is the text of the log, by default that of an addition."""
         count = len(new.photo_ids)
-        _check_lengths(new)
+        check_lengths(new)
         with self._guard:
             check_values(new.metadata, self.columns())
             present = self._existing(new.photo_ids)
@@ -287,15 +287,3 @@ class Logged(NamedTuple):
     actor: str
     action: str
     photos: int
-
-
-def _check_lengths(new: Additions) -> None:
-    """Raise InvalidParameter for texts that Milvus cannot hold."""
-    for text in (*new.photo_ids, *new.item_ids):
-        if len(text.encode()) > LONGEST_ID:
-            raise InvalidParameter("ids", f"have at most {LONGEST_ID} bytes in Milvus", text[:60])
-    largest = LONGEST_TEXT // 4 * 3
-    for photo_id, jpeg in zip(new.photo_ids, new.thumbnails, strict=True):
-        if jpeg and len(jpeg) > largest:
-            rule = f"have at most {largest:,} bytes in Milvus"
-            raise InvalidParameter(f"the thumbnail of {photo_id}", rule, f"{len(jpeg):,} bytes")

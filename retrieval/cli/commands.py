@@ -18,10 +18,10 @@ from index.shell import command
 from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
 
-from .gallery import MEMORY, describe_index, describe_rebuild
+from .gallery import describe_index, describe_rebuild
 from .lines import SHOWN, show_lines
 from .next_step import show_next
-from .options import CataloguePlace, Place
+from .options import MEMORY, CataloguePlace, Place
 from .signing_options import trust_option
 from .sync_options import Sync, known_columns, show_plan, sync_options
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,7 +13,7 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
-from .options import Place
+from .options import MEMORY, Place
 
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
@@ -23,26 +22,6 @@ if TYPE_CHECKING:
 
 Folder = click.Path(path_type=Path)
 EXACT = "it is exact"
-UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-
-
-class Memory(click.ParamType[int]):
-    """A number of bytes, with or without a unit."""
-
-    name = "bytes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Convert to bytes."""
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
-        unit = (match[2] or "").lower() if match else None
-        if match is None or unit not in UNITS:
-            self.fail(f"{value!r} is not an amount of memory such as 2GiB or 500MB", param, ctx)
-        return int(float(match[1]) * UNITS[unit])
-
-
-MEMORY = Memory()
 
 
 def describe_index(gallery: GalleryProtocol) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import click
 
 from index.location import is_address
 from retrieval.catalogue.remote import is_url
+
+UNITS = {"": 1, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 
 
 class Place(click.ParamType["Path | str"]):
@@ -29,3 +32,22 @@ class CataloguePlace(click.ParamType["Path | str"]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:  # noqa: ARG002
         """Return a path, or an address unchanged."""
         return value if is_url(value) else Path(value)
+
+
+class Memory(click.ParamType[int]):
+    """A number of bytes, with or without a unit."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Convert to bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?b)?\s*", str(value), re.IGNORECASE)
+        unit = (match[2] or "").lower() if match else None
+        if match is None or unit not in UNITS:
+            self.fail(f"{value!r} is not an amount of memory such as 2GiB or 500MB", param, ctx)
+        return int(float(match[1]) * UNITS[unit])
+
+
+MEMORY = Memory()
