@@ -285,7 +285,7 @@ def test_columns_are_declared_by_hand(shop: Path) -> None:
 
 @pytest.mark.parametrize(("text", "bytes_"), [("2GiB", 2 * 2**30), ("500 mb", 500 * 10**6), ("1024", 1024)])
 def test_memory_has_units(text: str, bytes_: int) -> None:
-    from retrieval.cli.gallery import MEMORY
+    from retrieval.cli.options import MEMORY
 
     assert MEMORY.convert(text, None, None) == bytes_
 
