@@ -55,7 +55,7 @@ CHANGES = [  # commands that write into what is there
 ]
 LOST = [  # commands whose input is not there, or is a folder or a file where the other is meant
     "search BUNDLE GALLERY FILE/x.jpg",
-    "search BUNDLE GALLERY PHOTOS",
+    "search BUNDLE GALLERY PHOTO -o FILE/x.jsonl",
     "search FILE/x GALLERY PHOTO",
     "search BUNDLE FILE/x PHOTO",
     "index FILE/x PHOTOS -o OUT",

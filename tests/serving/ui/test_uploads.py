@@ -309,5 +309,5 @@ def test_a_preview_goes_with_its_photo(uploads: Uploads) -> None:
     with pytest.raises(NoSuchThing):
         uploads.read(token, "b", preview=True)
     uploads.claim(token, "a", "s")
-    uploads.forget("a", "s")
+    uploads.clear("a", "s")
     assert not list(uploads.folder.glob(f"{token}*"))
