@@ -2,14 +2,14 @@
 
 The gallery keeps the local features of its photos as opaque bytes. A `Verifier` compares them: it counts inliers, the
 features of a query that have a counterpart in a photo under one geometric transformation. It verifies a shortlist: the
-nearest items by the base distance, and the photos that share the most visual words with the query. Everything else
-counts as having no inliers and keeps its base distance.
+nearest items by the base distance, and the photos with the most votes (`index.votes`). Everything else counts as having
+no inliers and keeps its base distance.
 
 A query may have several photos of one item. Each of them has a shortlist of its own: the nearest items are those of the
 query, the votes those of the photo. The inliers of a gallery photo are the greatest over the photos of the query, so
 another photo of the item can only add evidence.
 
-Shapes: n queries, m photos, w visual words.
+Shapes: n queries, m photos, k key points, w visual words, a words that a key point asks.
 """
 
 from __future__ import annotations
@@ -25,6 +25,25 @@ from .distance import DistanceForm, Floats
 from .errors import InvalidParameter
 
 Features = bytes | tuple[bytes, ...]  # of a query, a tuple if it has several photos
+
+BITS = 64  # of a signature
+
+
+@dataclass(frozen=True, eq=False)
+class Points:
+    """What key points vote by: visual words, and signatures that are alike for near descriptors of a word."""
+
+    words: NDArray[np.uint16]  # (k,) of a photo, (k, a) of a query
+    signatures: NDArray[np.uint64]  # of the same shape
+
+
+@dataclass(frozen=True, eq=False)
+class Voting:
+    """What decides a vote besides the points."""
+
+    key: str  # identifies everything that decides points and votes
+    weights: NDArray[np.float32]  # (w,) of each visual word, at least 0
+    agreement: NDArray[np.float32]  # (BITS + 1,) factor by the number of bits in which two signatures differ
 
 
 class Verifier(Protocol):
@@ -48,14 +67,17 @@ class Verifier(Protocol):
 
     @property
     def voted(self) -> int:
-        """Return how many photos are verified because they share the most visual words with the query."""
+        """Return how many photos are verified because they have the most votes."""
 
     @property
-    def weights(self) -> NDArray[np.float32]:
-        """Return the weight of each visual word (w,) in a vote (`index.votes`), at least 0."""
+    def voting(self) -> Voting:
+        """Return what decides votes (`index.votes`)."""
 
-    def words(self, features: bytes) -> NDArray[np.uint16]:
-        """Return the visual word of each local feature."""
+    def points(self, features: bytes) -> Points:
+        """Return the key points of a photo (k,), for which a query can vote."""
+
+    def asked(self, features: bytes) -> Points:
+        """Return the words that each key point of a query asks (k, a), and its signature in each."""
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,); each depends on its pair alone."""

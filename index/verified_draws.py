@@ -26,7 +26,6 @@ from .sampling import lives
 from .snapshot import Filter, Rows
 from .verified import photos_of
 from .verified_search import NOT_COMPARED, Query, Shortlist, VerifiedSearch, most_votes
-from .votes import InvertedLists, PhotoWords, Words
 
 Near = Sequence[tuple[int, float]]  # position and distance of the nearest items, in order
 
@@ -57,21 +56,12 @@ class VerifiedDraws:
         """Return the results of queries; `rows` (n,) holds the row of each in the known draws, -1 for a new query."""
         if known.shortlists is None:
             known, rows = Draws.none(), np.full(len(rows), -1)
-        words = [self._words(queries, row) for row in range(len(rows))]
-        again = self._again(queries, words, known, rows)
-        new = iter(self._drawn(queries, words, np.flatnonzero(again), known, rows))
+        again = self._again(queries, known, rows)
+        new = iter(self._drawn(queries, np.flatnonzero(again), known, rows))
         draws = [next(new) if made else _known(known, row) for made, row in zip(again, rows.tolist(), strict=True)]
-        return _joined(draws, photos=len(words[0]) if words else 1)
+        return _joined(draws, photos=len(self._features(queries, 0)) if len(rows) else 1)
 
-    def _words(self, queries: Queries, row: int) -> tuple[Words, ...]:
-        positions = _own_positions(queries, row)
-        if positions:
-            return tuple(map(self.search.stored_words, positions))
-        return tuple(map(self.search.words, photos_of(queries.features[row])))
-
-    def _again(
-        self, queries: Queries, words: Sequence[tuple[Words, ...]], known: Draws, rows: Rows
-    ) -> NDArray[np.bool_]:
+    def _again(self, queries: Queries, known: Draws, rows: Rows) -> NDArray[np.bool_]:
         """Return a mask (n,) of the draws to repeat."""
         snapshot, form, again = self.search.snapshot, self.search.form, rows < 0
         if known.shortlists is None or again.all():
@@ -91,16 +81,15 @@ class VerifiedDraws:
         mask[new] = True
         only = Filter(mask, new, None, None, ("", []))
         nearest = snapshot.nearest(queries.vectors[waiting], 1, form, self.search.densities, only=only)
-        added = [self.search.stored_words(position) for position in new.tolist()]
-        votes = InvertedLists.of(PhotoWords.of(added), form.verifier.weights)
         for row, ((_, distance),) in zip(waiting.tolist(), nearest, strict=True):
-            scores = np.array([votes.scores(some, form.verifier.weights).max() for some in words[row]])
-            again[row] = distance <= lists.radius[row] or (scores > lists.least_votes[row]).any()
+            again[row] = distance <= lists.radius[row]
+            if not again[row]:
+                asked = map(form.verifier.asked, self._features(queries, row))
+                scores = np.array([self.search.scores(some, start)[new - start].max() for some in asked])
+                again[row] = (scores > lists.least_votes[row]).any()
         return again
 
-    def _drawn(
-        self, queries: Queries, words: Sequence[tuple[Words, ...]], chosen: Rows, known: Draws, rows: Rows
-    ) -> list[Drawn]:
+    def _drawn(self, queries: Queries, chosen: Rows, known: Draws, rows: Rows) -> list[Drawn]:
         """Return new draws of the chosen queries; photos that the known draws have verified are not verified again."""
         own = self.search.form.densities(queries.vectors[chosen]).tolist()
         others = self._others(queries, chosen)
@@ -112,7 +101,8 @@ class VerifiedDraws:
             left_out = frozenset([number, *self.search.snapshot.items[same].tolist()])
             features = self._features(queries, row)
             counted = self._counted(known, int(rows[row]))
-            query = Query(queries.vectors[row], own[place], features, words[row], positions, left_out, counted)
+            asked = tuple(map(self.search.form.verifier.asked, features))
+            query = Query(queries.vectors[row], own[place], features, asked, positions, left_out, counted)
             return self._draw(query, number, near, same)
 
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -190,8 +180,8 @@ class VerifiedDraws:
         if (distances[first], positions[first]) < last:
             nearest = search.nearest_photos(positions, distances, np.array([number]))
         chosen = []
-        for words, (others, votes) in zip(query.words, found.votes, strict=True):
-            scores = search.scores(words)[positions]
+        for every, (others, votes) in zip(found.scores, found.votes, strict=True):
+            scores = every[positions]
             voting, all_votes = np.append(others, positions[scores > 0]), np.append(votes, scores[scores > 0])
             voted, _ = most_votes(voting, all_votes, search.form.verifier.voted)
             chosen.append(np.union1d(nearest, np.intersect1d(voted, positions)))

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from .distance import Floats, squared_distance
 from .snapshot import Filter, Rows, Snapshot
-from .verified import Features, VerifiedDistance, photos_of
-from .votes import InvertedLists, Words, distinct
+from .verified import Features, Points, VerifiedDistance, photos_of
+from .votes import InvertedLists
 
 NOT_COMPARED = -1  # in place of the inliers of two photos that were not compared
 Votes = tuple[Rows, Floats]  # positions of the photos with the most votes, and their scores
@@ -34,7 +34,7 @@ class Query:
     vector: NDArray[np.float32]  # (d,) of length one
     density: float
     features: tuple[bytes, ...]  # (q) of each photo
-    words: tuple[Words, ...]  # (q) of each photo, distinct and ascending
+    asked: tuple[Points, ...]  # (q) of each photo
     own: tuple[int, ...] = ()  # positions of the photos, if they are in the gallery
     left_out: frozenset[int] = frozenset()  # numbers of the items that are not searched
     known: Mapping[tuple[int, int], int] = field(default_factory=dict)  # inliers by number of the photo, and position
@@ -51,6 +51,7 @@ class Shortlist:
     votes: Sequence[Votes]  # (q)
     radius: float  # base distance of the last item of the shortlist, inf if all items are in it
     least_votes: Floats  # (q,) least score of the shortlist's votes, 0 if every photo with a vote is in it
+    scores: Sequence[Floats]  # (q) of all photos of the snapshot
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class VerifiedSearch:
         answers = []
         for vector, density, some, best in zip(vectors, own, features, near, strict=True):
             photos = photos_of(some)
-            query = Query(vector, density, photos, tuple(map(self.words, photos)))
+            query = Query(vector, density, photos, tuple(map(self.form.verifier.asked, photos)))
             answers.append(self.by_item(self.shortlist(query, best, only=only), best, k))
         return answers
 
@@ -86,18 +87,10 @@ class VerifiedSearch:
         """The number of nearest items that are verified."""
         return max(1, self.form.verifier.items)
 
-    def words(self, features: bytes) -> Words:
-        """Return the distinct visual words of a photo's features, ascending."""
-        return distinct(self.form.verifier, features)
-
-    def stored_words(self, position: int) -> Words:
-        """Return the distinct visual words of a photo of the snapshot, ascending."""
-        segment = bisect_right(self._starts, position) - 1
-        return self.lists[segment].words.photo(position - self._starts[segment])
-
     def shortlist(self, query: Query, near: Sequence[tuple[int, float]], *, only: Filter | None = None) -> Shortlist:
         """Return the verified shortlist of a query from position and distance of its nearest items, in order."""
-        votes = [self.votes(query, self.scores(words), only) for words in query.words]
+        every = [self.scores(asked) for asked in query.asked]
+        votes = [self.votes(query, scores, only) for scores in every]
         first = self.snapshot.items[[position for position, _ in near[: self.items]]]
         voted = np.concatenate([positions for positions, _ in votes])
         positions = self.photos_of(np.union1d(first, self.snapshot.items[voted]))
@@ -110,7 +103,7 @@ class VerifiedSearch:
         fused = self.fused(positions, distances, verified, inliers)
         radius = near[self.items - 1][1] if len(near) >= self.items else np.inf
         least = [scores.min(initial=np.inf) if len(scores) == self.form.verifier.voted else 0 for _, scores in votes]
-        return Shortlist(positions, fused, verified, inliers, votes, radius, np.array(least, dtype=np.float64))
+        return Shortlist(positions, fused, verified, inliers, votes, radius, np.array(least, dtype=np.float64), every)
 
     def by_item(self, found: Shortlist, near: Sequence[tuple[int, float]], k: int) -> list[tuple[int, float]]:
         """Return position and distance of the k nearest items of a shortlist and of `near`, by their nearest photo."""
@@ -121,10 +114,11 @@ class VerifiedSearch:
         best = order[np.sort(np.unique(items, return_index=True)[1])[:k]]
         return list(zip(positions[best].tolist(), distances[best].tolist(), strict=True))
 
-    def scores(self, words: Words) -> Floats:
-        """Return the score of each photo of the snapshot for the words of a query."""
-        weights = self.form.verifier.weights
-        return np.concatenate([np.zeros(0), *(part.scores(words, weights) for part in self.lists)])
+    def scores(self, asked: Points, start: int = 0) -> Floats:
+        """Return the score of each photo of the snapshot, from position `start` on, for the points of a query."""
+        first = bisect_right(self._starts, start) - 1
+        parts = [lists.scores(asked, self.form.verifier.voting) for lists in self.lists[first:]]
+        return np.concatenate([np.zeros(0), *parts])[start - self._starts[first] :]
 
     def votes(self, query: Query, scores: Floats, only: Filter | None = None) -> Votes:
         """Return the photos with the most votes, given the scores of all photos for one photo of a query."""

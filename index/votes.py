@@ -1,9 +1,11 @@
-"""Votes: photos that share visual words with a query, from inverted lists of each segment.
+"""Votes: photos that show the key points of a query, from inverted lists of each segment.
 
-The score of a photo is the cosine between its set of words and that of the query, where a word counts as the square
-root of its weight, times the norm of the query: the sum of the weights of the shared words, divided by the root of the
-sum of the weights of the photo's words. It depends on the query, the photo and the weights alone.
-Shapes: n photos, w words in the vocabulary, t words of all photos together.
+A key point of a query asks some visual words. It votes for the photos with a key point of such a word and a similar
+signature: a vote is the weight of the word times the agreement of the signatures, and a photo counts the greatest vote
+of each key point of the query. The score of a photo is the sum of its votes, divided by the root of the sum of the
+weights of its own key points. It depends on the query, the photo and the weights alone.
+Shapes: n photos, k key points, w words in the vocabulary, t key points of all photos together, a words that a key
+point asks.
 """
 
 from __future__ import annotations
@@ -20,63 +22,82 @@ from .database import RESTORE
 from .distance import Floats
 from .errors import GalleryCorrupt
 from .segments import OpenSegment
-from .verified import Verifier
+from .verified import Points, Verifier, Voting
 
-CACHED_FROM = 64  # minimum photos of a segment whose words are cached on disk
+CACHED_FROM = 64  # minimum photos of a segment whose points are cached on disk
 
-Words = NDArray[np.uint16]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class PhotoWords:
-    """The distinct visual words of n photos, ascending for each photo."""
+class PhotoPoints:
+    """The key points of n photos."""
 
-    starts: NDArray[np.int64]  # (n + 1,)
-    words: Words  # (t,)
+    starts: Rows  # (n + 1,)
+    words: NDArray[np.uint16]  # (t,)
+    signatures: NDArray[np.uint64]  # (t,)
 
     @classmethod
-    def of(cls, photos: Sequence[Words]) -> PhotoWords:
-        """Return the words of photos from the words of each, distinct and ascending."""
-        starts = np.concatenate([[0], np.cumsum([len(words) for words in photos], dtype=np.int64)]).astype(np.int64)
-        return cls(starts, np.concatenate([np.zeros(0, np.uint16), *photos]))
-
-    def photo(self, row: int) -> Words:
-        """Return the words of a photo."""
-        return self.words[self.starts[row] : self.starts[row + 1]]
+    def of(cls, photos: Sequence[Points]) -> PhotoPoints:
+        """Return the points of photos from those of each."""
+        lengths = np.cumsum([len(points.words) for points in photos], dtype=np.int64)
+        words = np.concatenate([np.zeros(0, np.uint16), *(points.words for points in photos)])
+        signatures = np.concatenate([np.zeros(0, np.uint64), *(points.signatures for points in photos)])
+        return cls(np.concatenate([np.zeros(1, np.int64), lengths]), words, signatures)
 
 
 @dataclass(frozen=True)
 class InvertedLists:
-    """The photos of each visual word."""
+    """The key points of each visual word."""
 
-    words: PhotoWords
-    starts: NDArray[np.int64]  # (w + 1,) start of each list
-    rows: NDArray[np.int32]  # (t,) photos of each list, ascending
-    norms: Floats  # (n,) root of the sum of the weights of each photo's words
+    starts: Rows  # (w + 1,) start of each list
+    rows: NDArray[np.int32]  # (t,) photo of each key point, ascending in each list
+    signatures: NDArray[np.uint64]  # (t,) of each key point
+    norms: Floats  # (n,) root of the sum of the weights of each photo's key points
 
     @classmethod
-    def of(cls, words: PhotoWords, weights: NDArray[np.float32]) -> InvertedLists:
+    def of(cls, points: PhotoPoints, voting: Voting) -> InvertedLists:
         """Return the lists of n photos."""
-        photos = len(words.starts) - 1
-        rows = np.repeat(np.arange(photos, dtype=np.int32), np.diff(words.starts))
-        order = np.argsort(words.words, kind="stable")
-        starts = np.searchsorted(words.words[order], np.arange(len(weights) + 1))
-        sums = np.bincount(rows, weights=weights[words.words].astype(np.float64), minlength=photos)
-        return cls(words, starts, rows[order], np.sqrt(sums))
+        photos = len(points.starts) - 1
+        rows = np.repeat(np.arange(photos, dtype=np.int32), np.diff(points.starts))
+        order = np.argsort(points.words, kind="stable")
+        starts = np.searchsorted(points.words[order], np.arange(len(voting.weights) + 1))
+        sums = np.bincount(rows, weights=voting.weights[points.words].astype(np.float64), minlength=photos)
+        return cls(starts, rows[order], points.signatures[order], np.sqrt(sums))
 
-    def scores(self, query: Words, weights: NDArray[np.float32]) -> Floats:
-        """Return the score of each photo (n,) for distinct, ascending words of a query."""
-        first, counts = self.starts[query], self.starts[query.astype(np.int64) + 1] - self.starts[query]
-        ends = np.cumsum(counts)
-        places = np.arange(ends[-1] if len(ends) else 0) + np.repeat(first - ends + counts, counts)
-        # bincount adds one after the other, by ascending word: the sum does not depend on the segment
-        gained = np.repeat(weights[query].astype(np.float64), counts)
-        shared = np.bincount(self.rows[places], weights=gained, minlength=len(self.norms))
-        return np.divide(shared, self.norms, out=np.zeros(len(shared)), where=self.norms > 0)
+    def scores(self, asked: Points, voting: Voting) -> Floats:
+        """Return the score of each photo (n,) for the key points of a query."""
+        photos, numbers, votes = self._votes(asked, voting)
+        if not len(votes):
+            return np.zeros(len(self.norms))
+        pairs = photos * asked.words.size + numbers // asked.words.shape[1]  # of a photo and a key point of the query
+        order = np.argsort(pairs, kind="stable")
+        firsts = np.flatnonzero(np.diff(pairs[order], prepend=-1))
+        greatest = np.maximum.reduceat(votes[order], firsts)
+        # bincount adds one after the other, by key point of the query: the sum does not depend on the segment
+        gained = np.bincount(photos[order[firsts]], weights=greatest, minlength=len(self.norms))
+        return np.divide(gained, self.norms, out=np.zeros(len(gained)), where=self.norms > 0)
+
+    def _votes(self, asked: Points, voting: Voting) -> tuple[Rows, Rows, Floats]:
+        """Return the photo, the number of the asked word and the size of each vote."""
+        words, signatures = asked.words.ravel().astype(np.int64), asked.signatures.ravel()
+        starts, stops, weights = self.starts[words], self.starts[words + 1], voting.weights[words]
+        numbers = np.flatnonzero((stops > starts) & (weights > 0))
+        starts, stops = starts[numbers], stops[numbers]
+        ends = np.cumsum(stops - starts)
+        compared = np.empty(ends[-1] if len(ends) else 0, np.uint64)
+        for number, start, stop, end in zip(numbers, starts.tolist(), stops.tolist(), ends.tolist(), strict=True):
+            np.bitwise_xor(self.signatures[start:stop], signatures[number], out=compared[end - stop + start : end])
+        differing = np.bitwise_count(compared)
+        near = np.flatnonzero(differing <= np.flatnonzero(voting.agreement).max(initial=-1))
+        lists = np.searchsorted(ends, near, side="right")
+        photos = self.rows[near - ends[lists] + stops[lists]].astype(np.int64)
+        votes = weights[numbers[lists]].astype(np.float64) * voting.agreement[differing[near]]
+        return photos, numbers[lists], votes
 
 
 class VisualWords:
-    """Inverted lists by verifier and segment."""
+    """Inverted lists by voting and segment."""
 
     def __init__(self, folder: Path) -> None:
         self._cache: SegmentCache[InvertedLists] = SegmentCache(folder)
@@ -84,29 +105,23 @@ class VisualWords:
 
     def of(self, verifier: Verifier, segments: Sequence[OpenSegment]) -> list[InvertedLists]:
         """Return the lists of each segment."""
-        return self._cache.of(
-            verifier.key, segments, lambda s: InvertedLists.of(self._of_segment(verifier, s), verifier.weights)
-        )
+        voting = verifier.voting
+        return self._cache.of(voting.key, segments, lambda s: InvertedLists.of(self._of_segment(verifier, s), voting))
 
-    def _of_segment(self, verifier: Verifier, segment: OpenSegment) -> PhotoWords:
+    def _of_segment(self, verifier: Verifier, segment: OpenSegment) -> PhotoPoints:
         rows = len(segment.seqs)
-        path = self._cache.path(segment, verifier.features_key)
+        path = self._cache.path(segment, verifier.voting.key)
         if rows >= CACHED_FROM:
-            cached = read_cached(path, 2)
+            cached = read_cached(path, 3)
             if cached is not None and cached[0].shape == (rows + 1,):
-                return PhotoWords(*cached)
-        words = PhotoWords.of([distinct(verifier, segment.read_features(row)) for row in range(rows)])
-        if len(words.words) and int(words.words.max()) >= len(verifier.weights):
-            row = int(np.searchsorted(words.starts, np.argmax(words.words), side="right")) - 1
+                return PhotoPoints(*cached)
+        points = PhotoPoints.of([verifier.points(segment.read_features(row)) for row in range(rows)])
+        if len(points.words) and int(points.words.max()) >= len(verifier.voting.weights):
+            row = int(np.searchsorted(points.starts, np.argmax(points.words), side="right")) - 1
             raise GalleryCorrupt(
                 f"the features of photo number {segment.seqs[row]} have a visual word that the bundle does not know",
                 remedy=RESTORE,
             )
         if rows >= CACHED_FROM:
-            write_cached(path, [words.starts, words.words])
-        return words
-
-
-def distinct(verifier: Verifier, features: bytes) -> Words:
-    """Return the distinct visual words of a photo's features, ascending."""
-    return np.unique(verifier.words(features))
+            write_cached(path, [points.starts, points.words, points.signatures])
+        return points

@@ -18,7 +18,7 @@ class PackedFeatures:
     @classmethod
     def of(cls, bundle: Bundle) -> PackedFeatures | None:
         """Return the format of the features that a bundle computes, None if it computes none."""
-        return None if bundle.verifier is None else cls(len(bundle.verifier.weights))
+        return None if bundle.verifier is None else cls(len(bundle.verifier.vocabulary.weights))
 
     def problem(self, features: bytes) -> str:
         """Return what is wrong with the features of a photo, "" if nothing is."""

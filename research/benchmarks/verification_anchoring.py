@@ -21,7 +21,7 @@ from index.distance import PLAIN, DistanceForm, Floats
 from index.draws import Probes
 from index.gallery import Gallery
 from index.kept_draws import OWN, update_draws
-from index.verified import VerifiedDistance
+from index.verified import Points, VerifiedDistance
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.drawn_distances import LABELLED, DrawnDistances
 from retrieval.verification.verifier import GeometricVerifier
@@ -46,11 +46,15 @@ class Remembered:
     items = property(lambda self: self.verifier.items)
     photos = property(lambda self: self.verifier.photos)
     voted = property(lambda self: self.verifier.voted)
-    weights = property(lambda self: self.verifier.weights)
+    voting = property(lambda self: self.verifier.voting)
 
-    def words(self, features: bytes) -> NDArray[np.uint16]:
-        """Return the visual word of each local feature."""
-        return self.verifier.words(features)
+    def points(self, features: bytes) -> Points:
+        """Return the key points of a photo (k,)."""
+        return self.verifier.points(features)
+
+    def asked(self, features: bytes) -> Points:
+        """Return the words that each key point of a query asks (k, a)."""
+        return self.verifier.asked(features)
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,)."""

@@ -23,8 +23,8 @@ from index.distance import PLAIN
 from index.features import FEATURES
 from index.gallery import Gallery
 from index.reader import SEGMENTS
-from index.verified import VerifiedDistance
-from index.votes import InvertedLists, PhotoWords, distinct
+from index.verified import Points, VerifiedDistance
+from index.votes import InvertedLists, PhotoPoints
 from retrieval.images import open_image
 from retrieval.verification.features import LocalFeatures
 from retrieval.verification.verifier import GeometricVerifier
@@ -54,9 +54,9 @@ def copied(features: LocalFeatures, generator: np.random.Generator) -> LocalFeat
     )
 
 
-def fill(gallery: Gallery, photos: Photos, verifier: GeometricVerifier, count: int) -> list[np.ndarray]:
-    """Add `count` copies of photos and return the visual words of each."""
-    generator, words = np.random.default_rng(0), []
+def fill(gallery: Gallery, photos: Photos, verifier: GeometricVerifier, count: int) -> list[Points]:
+    """Add `count` copies of photos and return the key points of each."""
+    generator, points = np.random.default_rng(0), []
     for start in tqdm(range(0, count, BLOCK), desc="gallery"):
         numbers = range(start, min(start + BLOCK, count))
         rows = [number % len(photos.items) for number in numbers]
@@ -67,8 +67,8 @@ def fill(gallery: Gallery, photos: Photos, verifier: GeometricVerifier, count: i
             f"{photos.items[row]} {number // len(photos.items)}" for row, number in zip(rows, numbers, strict=True)
         ]
         gallery.add([str(number) for number in numbers], items, vectors.astype(np.float32), features=features)
-        words += [distinct(verifier, each) for each in features]
-    return words
+        points += [verifier.points(each) for each in features]
+    return points
 
 
 def median(action: Callable[[int], object], count: int) -> tuple[float, float]:
@@ -127,10 +127,10 @@ def main() -> None:
         path = Path(folder) / "gallery"
         dim = prints.vectors.shape[1]
         with Gallery.create(path, dim=dim, embedding_id="e", features_key=verifier.features_key) as gallery:
-            words = fill(gallery, Photos.joined(prints, shelves).described(verifier), verifier, arguments.photos)
+            points = fill(gallery, Photos.joined(prints, shelves).described(verifier), verifier, arguments.photos)
             measure(record, gallery, asked, verifier)
-        lists = InvertedLists.of(PhotoWords.of(words), verifier.weights)
-        held = lists.rows.nbytes + lists.norms.nbytes + lists.words.words.nbytes + lists.words.starts.nbytes
+        lists = InvertedLists.of(PhotoPoints.of(points), verifier.voting)
+        held = sum(array.nbytes for array in (lists.starts, lists.rows, lists.signatures, lists.norms))
         stored = sum(file.stat().st_size for file in (path / SEGMENTS).glob(f"*{FEATURES}"))
         record.table("space", ("what", "a photo"))
         record.add("local features on disk", f"{stored / arguments.photos / 1024:.1f} KiB")

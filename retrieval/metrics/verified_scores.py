@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from index.distance import Floats
 from index.verified import VerifiedDistance, Verifier
 from index.verified_search import most_votes
-from index.votes import InvertedLists, PhotoWords, distinct
+from index.votes import InvertedLists, PhotoPoints
 from retrieval.cores import cores
 
 from .identification import NEAR, SearchScores
@@ -138,12 +138,12 @@ class _Searched:
         )
         self._codes = np.searchsorted(self.side.items, self.side.labels)
         self._features = [gallery.features[place] for place in self.side.order.tolist()]
-        words = PhotoWords.of([distinct(self._verifier, content) for content in self._features])
-        self._lists = InvertedLists.of(words, self._verifier.weights)
+        points = PhotoPoints.of([self._verifier.points(content) for content in self._features])
+        self._lists = InvertedLists.of(points, self._verifier.voting)
 
     def verified(self, row: int, query: bytes, distances: Floats, own: NDArray[np.bool_]) -> _Part:
         """Return the verified pairs of a query, given its base distances (m,) and its item's photos (m,)."""
-        votes = self._lists.scores(distinct(self._verifier, query), self._verifier.weights)
+        votes = self._lists.scores(self._verifier.asked(query), self._verifier.voting)
         mated = self._shortlist(distances, votes)
         non_mated = self._shortlist(np.where(own, np.inf, distances), votes)
         photos = np.union1d(mated, non_mated)

@@ -1,6 +1,6 @@
 """The verifier of a verified distance: detects, packs, compares and fuses local features.
 
-Shapes: m photos, n inliers, k key points, w visual words.
+Shapes: m photos, n inliers, k key points, w visual words, a words that a key point asks.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from PIL import Image
 
 from index.arrays import load_arrays
 from index.distance import Floats
+from index.verified import Points, Voting
 from retrieval.errors import BundleCorrupt, InvalidParameter, RetrievalError
 
 from .detector import DetectorSettings, detect
 from .features import LocalFeatures, unpack_words
 from .fusion import Fusion
 from .matching import MatchingSettings, inlier_pairs
+from .signatures import SignatureSettings, projected, signatures_of
 from .vocabulary import WORDS, Vocabulary
 
 FORMAT = 1  # of the detection and comparison; part of the keys
+WITHOUT_SIGNATURES, WITH_SIGNATURES = FORMATS = 1, 2  # of a packed verifier
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,10 @@ class GeometricVerifier:
     ----------
     items, photos, voted:
         Size of the shortlist: number of nearest items, of nearest photos of each of these items, and of the photos
-        that share the most visual words with the query.
+        with the most votes.
+    signatures:
+        How key points of the same visual word vote; with None, as in bundles without signatures, photos count the
+        distinct words that they share with the query.
     """
 
     vocabulary: Vocabulary
@@ -62,6 +68,7 @@ class GeometricVerifier:
     items: int = 10
     photos: int = 3
     voted: int = 20
+    signatures: SignatureSettings | None = field(default_factory=SignatureSettings)
 
     def __post_init__(self) -> None:
         for name in ("items", "photos", "voted"):
@@ -93,17 +100,25 @@ class GeometricVerifier:
     def key(self) -> str:
         """A key that identifies everything that decides a verified distance."""
         shortlist = [self.items, self.photos, self.voted]
-        return _hash([self.features_key, self.matching.to_dict(), self.fusion.to_dict(), shortlist], self.weights)
+        settings = [self.features_key, self.matching.to_dict(), self.fusion.to_dict(), shortlist, *self._signed]
+        return _hash(settings, self.vocabulary.weights)
 
     @cached_property
     def features_key(self) -> str:
         """A key that identifies everything that decides the features of a photo."""
         return _hash([FORMAT, self.detector.to_dict()], self.vocabulary.centres)
 
+    @cached_property
+    def voting(self) -> Voting:
+        """What decides votes besides the key points."""
+        key = _hash([self.features_key, "votes", *self._signed], self.vocabulary.weights)
+        settings = self.signatures or SignatureSettings(asked=1, bits=0)
+        return Voting(key, self.vocabulary.weights, settings.agreement())
+
     @property
-    def weights(self) -> NDArray[np.float32]:
-        """The weight of each visual word (w,) in a vote."""
-        return self.vocabulary.weights
+    def _signed(self) -> list[dict[str, Any]]:
+        """The settings of the signatures in a list that is empty without them."""
+        return [] if self.signatures is None else [self.signatures.to_dict()]
 
     def describe(self, image: Image.Image) -> bytes:
         """Return the packed local features of an upright image, cropped to its bbox."""
@@ -113,9 +128,35 @@ class GeometricVerifier:
         """Return detected features with their visual words, packed."""
         return features.with_words(self.vocabulary.assign(features.descriptors)).pack()
 
-    def words(self, features: bytes) -> NDArray[np.uint16]:
-        """Return the visual word (k,) of each local feature."""
-        return unpack_words(features)
+    def points(self, features: bytes) -> Points:
+        """Return the key points of a photo (k,), for which a query can vote."""
+        if self.signatures is None:
+            words = np.unique(unpack_words(features))
+            return Points(words, np.zeros(words.shape, np.uint64))
+        found = LocalFeatures.unpack(features)
+        return Points(found.words, self._signatures(found, self._known(found)[:, None])[:, 0])
+
+    def asked(self, features: bytes) -> Points:
+        """Return the words that each key point of a query asks (k, a), and its signature in each."""
+        if self.signatures is None:
+            distinct = self.points(features)
+            return Points(distinct.words[:, None], distinct.signatures[:, None])
+        found = LocalFeatures.unpack(features)
+        words = self.vocabulary.nearest(found.descriptors, self._known(found), self.signatures.asked)
+        return Points(words, self._signatures(found, words))
+
+    def _known(self, found: LocalFeatures) -> NDArray[np.uint16]:
+        """Return the words of features; one that the vocabulary does not have becomes its last one."""
+        return np.minimum(found.words, np.uint16(len(self.vocabulary.centres) - 1))
+
+    def _signatures(self, found: LocalFeatures, words: NDArray[np.uint16]) -> NDArray[np.uint64]:
+        """Return the signature of key points in each of their words (k, a)."""
+        return signatures_of(projected(found.descriptors), self._projected[words])
+
+    @cached_property
+    def _projected(self) -> NDArray[np.float32]:
+        """The projected centres (w, BITS)."""
+        return projected(self.vocabulary.centres)
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,)."""
@@ -138,11 +179,12 @@ class GeometricVerifier:
     def to_dict(self) -> dict[str, Any]:
         """Return all parameters but the vocabulary as plain JSON values."""
         return {
-            "format": FORMAT,
+            "format": WITHOUT_SIGNATURES if self.signatures is None else WITH_SIGNATURES,
             "detector": self.detector.to_dict(),
             "matching": self.matching.to_dict(),
             "fusion": self.fusion.to_dict(),
             **{name: getattr(self, name) for name in ("items", "photos", "voted")},
+            **({} if self.signatures is None else {"signatures": self.signatures.to_dict()}),
         }
 
     def pack(self) -> bytes:
@@ -158,14 +200,20 @@ class GeometricVerifier:
         try:
             arrays = load_arrays(data)
             values: Mapping[str, Any] = json.loads(arrays["settings"].tobytes())
-            if values["format"] != FORMAT:
-                raise BundleCorrupt(f"the verification has format {values['format']!r}, this version reads {FORMAT}")
+            if values["format"] not in FORMATS:
+                known = " and ".join(map(str, FORMATS))
+                raise BundleCorrupt(f"the verification has format {values['format']!r}, this version reads {known}")
+            signed = values["format"] == WITH_SIGNATURES
+            items, photos, voted = (int(values[name]) for name in ("items", "photos", "voted"))
             return cls(
                 Vocabulary(arrays["centres"], arrays["weights"]),
                 DetectorSettings.from_dict(values["detector"]),
                 MatchingSettings.from_dict(values["matching"]),
                 Fusion.from_dict(values["fusion"]),
-                *(int(values[name]) for name in ("items", "photos", "voted")),
+                items,
+                photos,
+                voted,
+                SignatureSettings.from_dict(values["signatures"]) if signed else None,
             )
         except BundleCorrupt:
             raise

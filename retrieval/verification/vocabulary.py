@@ -1,6 +1,6 @@
 """Visual words: cluster centres of descriptors, to find photos that share many of them without comparing all photos.
 
-Shapes: k descriptors, w words.
+Shapes: k descriptors, w words, a words of each descriptor.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SAMPLED = 100_000  # descriptors that the centres are fitted to
 PASSES = 5  # over the sample
 PER_WORD = 8  # minimum number of descriptors per word
 FEWEST_PHOTOS = 2
+NEIGHBOURS = 32  # words around that of a descriptor, among which its next nearest ones are looked for
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +69,27 @@ class Vocabulary:
         """Return the nearest word of each descriptor (k, 128)."""
         centres, halves = self._exact
         return np.asarray(np.argmax(descriptors.astype(np.float32) @ centres - halves, axis=1), dtype=np.uint16)
+
+    def nearest(self, descriptors: NDArray[np.uint8], words: NDArray[np.uint16], count: int) -> NDArray[np.uint16]:
+        """Return the nearest words (k, a) of descriptors (k, 128) with known words (k,), at most `count` of each."""
+        if count == 1:
+            return words[:, None]
+        centres, halves = self._exact
+        around = self._neighbours[words]  # (k, NEIGHBOURS)
+        products = (centres.T[around] @ descriptors.astype(np.float32)[:, :, None])[..., 0]
+        order = np.argsort(halves[around] - products, axis=1, kind="stable")[:, :count]
+        return np.asarray(np.take_along_axis(around, order, axis=1), dtype=np.uint16)
+
+    @cached_property
+    def _neighbours(self) -> NDArray[np.int64]:
+        """The nearest words of each word (w, NEIGHBOURS or w), including itself, ascending."""
+        (centres, halves), count = self._exact, len(self.centres)
+        width, found = min(NEIGHBOURS, count), []
+        for start in range(0, count, 512):
+            apart = 2 * (halves - centres.T[start : start + 512] @ centres)  # whole numbers
+            ranks = apart.astype(np.int64) * count + np.arange(count)  # of equally near words, the first comes first
+            found.append(np.sort(np.argpartition(ranks, width - 1, axis=1)[:, :width], axis=1))
+        return np.concatenate(found)
 
     @cached_property
     def _exact(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -1,4 +1,7 @@
-"""A verifier of packed integers: its inliers are the integers that a query and a photo share."""
+"""A verifier of packed integers: its inliers are the integers that a query and a photo share.
+
+An integer is a key point. Its word is the remainder by WORDS, and its signature has as many bits as it holds WORDS.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from index.gallery import Gallery
+from index.verified import BITS, Points, Voting
 
 from .vectors import DIM, unit
 
@@ -23,6 +27,15 @@ def pack(points: Sequence[int] | np.ndarray) -> bytes:
 
 def points_of(features: bytes) -> np.ndarray:
     return np.frombuffer(features, dtype=np.uint16)
+
+
+def signatures(numbers: np.ndarray) -> np.ndarray:
+    return (np.uint64(1) << (numbers // WORDS).astype(np.uint64)) - np.uint64(1)
+
+
+def agreement(*factors: float) -> np.ndarray:
+    """Return the factors by the number of differing bits, 0 for more bits."""
+    return np.array([*factors, *[0.0] * (BITS + 1 - len(factors))], dtype=np.float32)
 
 
 def some_features(count: int, seed: int) -> list[bytes]:
@@ -48,11 +61,19 @@ class FakeVerifier:
         return f"fake {self.items} {self.photos} {self.voted} {self.factor}"
 
     @property
-    def weights(self) -> np.ndarray:
-        return np.log(np.arange(WORDS) + 1).astype(np.float32)  # word 0 counts nothing
+    def voting(self) -> Voting:
+        weights = np.log(np.arange(WORDS) + 1).astype(np.float32)  # word 0 counts nothing
+        return Voting("fake votes", weights, agreement(1.0, 0.5, 0.25))
 
-    def words(self, features: bytes) -> np.ndarray:
-        return points_of(features) % WORDS
+    def points(self, features: bytes) -> Points:
+        numbers = points_of(features)
+        return Points(numbers % WORDS, signatures(numbers))
+
+    def asked(self, features: bytes) -> Points:
+        """Return the word of each integer, and the next one."""
+        found = self.points(features)
+        words = np.stack([found.words, (found.words + 1) % WORDS], axis=1)
+        return Points(words, np.repeat(found.signatures[:, None], 2, axis=1))
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> np.ndarray:
         self.compared += len(photos)

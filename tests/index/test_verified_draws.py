@@ -217,7 +217,7 @@ def test_an_added_photo_can_raise_a_distance_and_its_removal_restores_it(tmp_pat
 
 def test_votes_alone_can_raise_a_distance(tmp_path: Path) -> None:
     form = VerifiedDistance(PLAIN, FakeVerifier(items=1, photos=1, voted=1, factor=0.3))
-    with shop(tmp_path / "g", {**LINE, "c0": ("c", 14.0, [1, 2, 3, 50, 80])}) as gallery:
+    with shop(tmp_path / "g", {**LINE, "c0": ("c", 14.0, [1, 2, 3, 50, 80, 90])}) as gallery:
         first = drawer(gallery, form).own(None, excluded=NONE)
         assert first.nearest_items[first.ids.tolist().index("a0")] == "c"
         put(gallery, {"e0": ("e", 90.0, [101, 102, 103])})  # the words of a0, and no shared integer

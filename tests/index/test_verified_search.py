@@ -33,11 +33,26 @@ class Lifted:
         return np.sqrt(squared) * (1 + np.asarray(query) + np.asarray(photo))
 
 
+def slow_score(query: bytes, photo: bytes) -> float:
+    """Return the score of a photo: the greatest vote of each integer of the query, over the root of all weights."""
+    weights, factors = np.log(np.arange(WORDS) + 1), {0: 1.0, 1: 0.5, 2: 0.25}
+    shown, total = points_of(photo).tolist(), 0.0
+    for number in points_of(query).tolist():
+        votes = [
+            weights[other % WORDS] * factors.get(abs(number // WORDS - other // WORDS), 0.0)
+            for other in shown
+            if (other - number) % WORDS in (0, 1)
+        ]
+        total += max(votes, default=0.0)
+    norm = np.sqrt(sum(weights[other % WORDS] for other in shown))
+    return float(total / norm) if norm else 0.0
+
+
 def slow(
     gallery: Gallery, form: VerifiedDistance, vector: np.ndarray, features: Features, k: int, brand: str = "ab"
 ) -> list[tuple[str, str, float]]:
     """Return item, photo and distance of the nearest items, by the definition."""
-    verifier, weights = form.verifier, form.verifier.weights.astype(np.float64)
+    verifier = form.verifier
     photos = [photo for some in gallery.walk(1000, features=True) for photo in some if photo.metadata["brand"] in brand]
     stored = np.array([photo.vector for photo in photos])
     own, around = form.densities(vector[None]), form.densities(stored)
@@ -47,11 +62,7 @@ def slow(
     near = {i for item in nearest for i in [i for i in order if photos[i].item_id == item][: verifier.photos]}
     distances = base.copy()
     for asked in features if isinstance(features, tuple) else (features,):
-        asked_words, scores = set((points_of(asked) % WORDS).tolist()), []
-        for photo in photos:
-            words = set((points_of(photo.features or b"") % WORDS).tolist())
-            norm = np.sqrt(sum(weights[word] for word in words))
-            scores.append(sum(weights[word] for word in words & asked_words) / norm if norm else 0.0)
+        scores = [slow_score(asked, photo.features or b"") for photo in photos]
         best = sorted((i for i in range(len(photos)) if scores[i] > 0), key=lambda i: -round(scores[i], 9))
         for i in near | set(best[: verifier.voted]):
             inliers = verifier.inliers(asked, [photos[i].features or b""])

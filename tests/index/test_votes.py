@@ -1,7 +1,8 @@
-"""Votes by hand, the order among equals, and words that are read once."""
+"""Votes by hand, the order among equals, and points that are read once."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,35 +12,59 @@ from index.distance import PLAIN
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.segments import OpenSegment
-from index.verified import VerifiedDistance
+from index.verified import Points, VerifiedDistance, Voting
 from index.verified_search import most_votes
-from index.votes import InvertedLists, PhotoWords
+from index.votes import InvertedLists, PhotoPoints
 
-from .fake_verifier import FakeVerifier, fill, verified_gallery
+from .fake_verifier import FakeVerifier, agreement, fill, verified_gallery
 
 FORM = VerifiedDistance(PLAIN, FakeVerifier())
 
 
-def words(*numbers: int) -> np.ndarray:
-    return np.array(numbers, dtype=np.uint16)
+def points(words: list[int], signatures: list[int] | None = None) -> Points:
+    return Points(np.array(words, dtype=np.uint16), np.array(signatures or [0] * len(words), dtype=np.uint64))
+
+
+def asked(*words: list[int], signatures: list[list[int]] | None = None) -> Points:
+    """Return the points of a query: the words of each key point."""
+    numbers = np.array(words, dtype=np.uint16) if words else np.zeros((0, 2), np.uint16)
+    return Points(numbers, np.array(signatures or np.zeros(numbers.shape), dtype=np.uint64))
+
+
+def voting(*weights: float) -> Voting:
+    return Voting("v", np.array(weights, dtype=np.float32), agreement(1.0, 0.5, 0.25))
+
+
+def lists_of(votes: Voting, *photos: Points) -> InvertedLists:
+    return InvertedLists.of(PhotoPoints.of(photos), votes)
 
 
 def test_scores_by_hand() -> None:
-    weights = np.array([1, 4, 9, 0, 5], dtype=np.float32)
-    lists = InvertedLists.of(PhotoWords.of([words(0, 1), words(), words(1, 2, 4), words(3), words(0)]), weights)
-    assert lists.scores(words(1, 3), weights).tolist() == [4 / np.sqrt(5), 0, 4 / np.sqrt(18), 0, 0]
-    everything = lists.scores(words(0, 1, 2, 4), weights).tolist()
+    votes = voting(1, 4, 9, 0, 5)
+    lists = lists_of(votes, points([0, 1]), points([]), points([1, 2, 4]), points([3]), points([0]))
+    assert lists.scores(asked([1], [3]), votes).tolist() == [4 / np.sqrt(5), 0, 4 / np.sqrt(18), 0, 0]
+    everything = lists.scores(asked([0], [1], [2], [4]), votes).tolist()
     assert everything == pytest.approx([np.sqrt(5), 0, np.sqrt(18), 0, 1])
-    assert lists.scores(words(), weights).tolist() == [0] * 5
-    assert lists.words.photo(2).tolist() == [1, 2, 4]
-    nothing = InvertedLists.of(PhotoWords.of([]), weights)
-    assert nothing.scores(words(0, 4), weights).tolist() == []
+    assert lists.scores(asked(), votes).tolist() == [0] * 5
+    assert lists_of(votes).scores(asked([0], [4]), votes).tolist() == []
+
+
+def test_votes_by_signatures_by_hand() -> None:
+    votes = voting(1, 4)
+    lists = lists_of(votes, points([0, 1, 1], [0b1, 0b11, 0b1]), points([1], [0b1111]))
+    assert lists.norms.tolist() == [3, 2]
+    assert lists.scores(asked([1], signatures=[[0b1]]), votes).tolist() == [4 / 3, 0]  # of two votes, the greatest
+    assert lists.scores(asked([1], signatures=[[0b0]]), votes).tolist() == [2 / 3, 0]
+    assert lists.scores(asked([1], signatures=[[0b111]]), votes).tolist() == [2 / 3, 1]
+    both = asked([0, 1], signatures=[[0b1, 0b111]])
+    assert lists.scores(both, votes).tolist() == [2 / 3, 1]  # a key point asks two words and votes once
+    assert lists.scores(asked([0], [1], signatures=[[0b1], [0b111]]), votes).tolist() == [1, 1]
 
 
 def test_the_largest_word_is_a_word() -> None:
-    weights = np.ones(65_536, dtype=np.float32)
-    lists = InvertedLists.of(PhotoWords.of([words(65_535), words(0, 65_535)]), weights)
-    assert lists.scores(words(65_535), weights).tolist() == [1, 1 / np.sqrt(2)]
+    votes = voting(*np.ones(65_536))
+    lists = lists_of(votes, points([65_535]), points([0, 65_535]))
+    assert lists.scores(asked([65_535]), votes).tolist() == [1, 1 / np.sqrt(2)]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +91,7 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with Gallery.open(tmp_path / "g", read_only=True) as gallery:
         again = gallery.verified_search(FORM)
         assert len(read) == 14  # of the small segments: the words of the large one are in a file
-        assert again.lists[0].words.words.tolist() == first.lists[0].words.words.tolist()
+        assert again.lists[0].signatures.tolist() == first.lists[0].signatures.tolist()
     (file,) = (tmp_path / "g" / "words").iterdir()
     file.write_bytes(file.read_bytes()[:-3])
     read.clear()
@@ -79,18 +104,22 @@ def test_words_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert list((tmp_path / "g" / "words").iterdir()) == []
 
 
-def test_two_verifiers_are_kept(tmp_path: Path) -> None:
+def test_lists_are_kept_by_voting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
-        words = gallery._words
-        for items in range(1, 5):
-            gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=items)))
-        assert [key.split()[1] for key in words._cache._known] == ["3", "4"]
+        first = gallery.verified_search(FORM)
+        other = gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(factor=0.5)))
+        assert other is not first
+        assert other.lists[0] is first.lists[0]  # another fusion, the same votes
+        for number in range(1, 5):
+            monkeypatch.setattr(FakeVerifier, "voting", replace(FORM.verifier.voting, key=f"votes {number}"))
+            gallery.verified_search(VerifiedDistance(PLAIN, FakeVerifier(items=number)))
+        assert list(gallery._words._cache._known) == ["votes 3", "votes 4"]
 
 
 def test_a_word_that_the_verifier_does_not_know_is_named_with_its_photo(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
-        monkeypatch.setattr(FakeVerifier, "words", lambda *_: words(60_000))
+        monkeypatch.setattr(FakeVerifier, "points", lambda *_: points([60_000]))
         with pytest.raises(GalleryCorrupt, match="photo number 0 have a visual word that the bundle does not know"):
             gallery.verified_search(FORM)

@@ -197,7 +197,7 @@ def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path
     assert bundle.verifier is not None
     whole = bundle.verifier.describe(draw_cover(3, 0))
     local = LocalFeatures.unpack(whole)
-    words = len(bundle.verifier.weights)
+    words = len(bundle.verifier.vocabulary.weights)
     last, beyond = (local.with_words(np.full(len(local), word, np.uint16)).pack() for word in (words - 1, words))
     refused = {
         b"": r"\(0 bytes\) are damaged",

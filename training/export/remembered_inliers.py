@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.distance import Floats
-from index.verified import Verifier
+from index.verified import Points, Verifier
 
 
 class RememberedInliers:
@@ -19,11 +19,15 @@ class RememberedInliers:
         self._known: dict[tuple[bytes, bytes], int] = {}
         self.key, self.features_key = verifier.key, verifier.features_key
         self.items, self.photos, self.voted = verifier.items, verifier.photos, verifier.voted
-        self.weights = verifier.weights
+        self.voting = verifier.voting
 
-    def words(self, features: bytes) -> NDArray[np.uint16]:
-        """Return the visual word of each local feature."""
-        return self._verifier.words(features)
+    def points(self, features: bytes) -> Points:
+        """Return the key points of a photo (k,)."""
+        return self._verifier.points(features)
+
+    def asked(self, features: bytes) -> Points:
+        """Return the words that each key point of a query asks (k, a)."""
+        return self._verifier.asked(features)
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,)."""

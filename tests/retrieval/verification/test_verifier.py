@@ -10,10 +10,13 @@ import pytest
 from PIL import Image
 
 from index.verified import Verifier
+from index.votes import InvertedLists, PhotoPoints
 from retrieval.errors import BundleCorrupt, GalleryCorrupt, InvalidParameter
 from retrieval.verification.detector import DetectorSettings
+from retrieval.verification.features import LocalFeatures
 from retrieval.verification.fusion import Fusion
 from retrieval.verification.matching import MatchingSettings
+from retrieval.verification.signatures import SignatureSettings
 from retrieval.verification.verifier import GeometricVerifier
 
 from .pictures import photographed, picture
@@ -35,11 +38,38 @@ def test_the_own_picture_comes_first(verifier: GeometricVerifier) -> None:
     assert len(form.inliers(photos[0], [])) == 0
 
 
-def test_words_come_from_the_vocabulary(verifier: GeometricVerifier) -> None:
-    words = verifier.words(verifier.describe(picture(0)))
-    assert len(words) > 100
-    assert words.max() < len(verifier.weights) <= 64
-    assert len(verifier.words(verifier.describe(BLANK))) == 0
+def test_points_come_from_the_vocabulary(verifier: GeometricVerifier) -> None:
+    features = verifier.describe(picture(0))
+    points, asked = verifier.points(features), verifier.asked(features)
+    assert len(points.words) > 100
+    assert points.words.max() < len(verifier.voting.weights) <= 64
+    assert asked.words.shape == asked.signatures.shape == (len(points.words), 3)
+    assert np.array_equal(asked.words[:, 0], points.words)
+    assert np.array_equal(asked.signatures[:, 0], points.signatures)
+    blank = verifier.describe(BLANK)
+    assert (len(verifier.points(blank).words), verifier.asked(blank).words.shape) == (0, (0, 3))
+
+
+def test_the_pictured_photo_has_the_most_votes(verifier: GeometricVerifier) -> None:
+    shown = [verifier.points(verifier.describe(picture(seed))) for seed in range(8)]
+    lists = InvertedLists.of(PhotoPoints.of(shown), verifier.voting)
+    for seed in range(8):
+        asked = verifier.asked(verifier.describe(photographed(picture(seed))))
+        scores = lists.scores(asked, verifier.voting)
+        assert scores.argmax() == seed
+        assert scores[seed] > 1.5 * np.sort(scores)[-2]
+
+
+def test_a_bundle_without_signatures_votes_by_distinct_words(verifier: GeometricVerifier) -> None:
+    old = replace(verifier, signatures=None)
+    again = GeometricVerifier.unpack(old.pack())
+    assert (again.signatures, again.key, again.to_dict()["format"]) == (None, old.key, 1)
+    features = old.describe(picture(0))
+    points, asked = again.points(features), again.asked(features)
+    assert points.words.tolist() == sorted(set(LocalFeatures.unpack(features).words.tolist()))
+    assert np.array_equal(asked.words, points.words[:, None])
+    votes = InvertedLists.of(PhotoPoints.of([points]), again.voting).scores(asked, again.voting)
+    assert votes == pytest.approx(np.sqrt(again.voting.weights[points.words].sum()))
 
 
 def test_counts_do_not_depend_on_threads_order_or_other_photos(verifier: GeometricVerifier) -> None:
@@ -68,14 +98,18 @@ def test_keys_tell_what_changes(verifier: GeometricVerifier) -> None:
     stronger = verifier.with_fusion(Fusion(strength=2.0))
     matched = replace(verifier, matching=MatchingSettings(error=3.0))
     voted = replace(verifier, voted=7)
+    signed = replace(verifier, signatures=SignatureSettings(bits=12))
+    unsigned = replace(verifier, signatures=None)
     detected = replace(verifier, detector=DetectorSettings(points=100))
-    variants = (stronger, matched, voted, detected)
-    assert len({each.key for each in (verifier, *variants)}) == 5
-    assert [each.features_key == verifier.features_key for each in variants] == [True, True, True, False]
+    variants = (stronger, matched, voted, signed, unsigned, detected)
+    assert len({each.key for each in (verifier, *variants)}) == 7
+    assert [each.features_key == verifier.features_key for each in variants] == [True] * 5 + [False]
+    assert [each.voting.key == verifier.voting.key for each in variants] == [True] * 3 + [False] * 3
 
 
 def test_a_verifier_survives_packing(verifier: GeometricVerifier) -> None:
-    given = replace(verifier, items=7, photos=2, voted=11, matching=MatchingSettings(error=3.0))
+    signatures = SignatureSettings(asked=2, bits=20, scale=9.0)
+    given = replace(verifier, items=7, photos=2, voted=11, signatures=signatures, matching=MatchingSettings(error=3.0))
     packed = given.pack()
     again = GeometricVerifier.unpack(packed)
     assert (again.key, again.features_key) == (given.key, given.features_key)

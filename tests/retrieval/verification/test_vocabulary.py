@@ -36,6 +36,26 @@ def test_assign_is_the_nearest_centre() -> None:
     assert len(vocabulary.assign(asked[:0])) == 0
 
 
+def test_nearest_words_in_order() -> None:
+    vocabulary = Vocabulary(described(list(range(10)), 3), np.zeros(30, np.float32))
+    asked = described(list(range(10)), 20)
+    words = vocabulary.assign(asked)
+    apart = ((asked[:, None].astype(int) - vocabulary.centres.astype(int)) ** 2).sum(axis=2)
+    nearest = np.argsort(apart, axis=1, kind="stable")
+    for count in (1, 3):
+        assert vocabulary.nearest(asked, words, count).tolist() == nearest[:, :count].tolist()
+    few = Vocabulary(vocabulary.centres[:2], np.zeros(2, np.float32))
+    assert few.nearest(asked, few.assign(asked), 3).shape == (200, 2)  # of two words
+
+
+def test_nearest_words_of_a_large_vocabulary() -> None:
+    centres = generator.integers(0, 256, (1200, 128), dtype=np.uint8)
+    vocabulary = Vocabulary(centres, np.zeros(1200, np.float32))
+    apart = ((centres[:, None].astype(int) - centres[None, :50].astype(int)) ** 2).sum(axis=2).T
+    nearest = np.argsort(apart, axis=1, kind="stable")
+    assert np.array_equal(vocabulary.nearest(centres[:50], np.arange(50, dtype=np.uint16), 3), nearest[:, :3])
+
+
 def test_the_same_photos_and_seed_give_the_same_vocabulary() -> None:
     photos = [described([0, 1, 2]), described([3, 4])]
     fits = [Vocabulary.fit(photos, words=8, seed=seed) for seed in (1, 1, 2)]
