@@ -59,7 +59,7 @@ class VerifiedDraws:
         again = self._again(queries, known, rows)
         new = iter(self._drawn(queries, np.flatnonzero(again), known, rows))
         draws = [next(new) if made else _known(known, row) for made, row in zip(again, rows.tolist(), strict=True)]
-        return _joined(draws, photos=len(self._features(queries, 0)) if len(rows) else 1)
+        return _joined(draws, photos=_photos_of_each(queries))
 
     def _again(self, queries: Queries, known: Draws, rows: Rows) -> NDArray[np.bool_]:
         """Return a mask (n,) of the draws to repeat."""
@@ -195,6 +195,13 @@ class VerifiedDraws:
 def _own_positions(queries: Queries, row: int) -> tuple[int, ...]:
     """Return the positions of a query's photos in the gallery, none for a probe."""
     return tuple(position for position in np.atleast_1d(queries.positions[row]).tolist() if position != NOBODY)
+
+
+def _photos_of_each(queries: Queries) -> int:
+    """Return the number of photos of each query, 1 if there is no query."""
+    if not len(queries.positions):
+        return 1
+    return len(_own_positions(queries, 0)) or len(photos_of(queries.features[0]))
 
 
 def _inliers_of(positions: Rows, counted: Mapping[int, Sequence[int]], *, photos: int) -> Rows:
