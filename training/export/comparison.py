@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from index.distance import DistanceForm
+from index.verified import VerifiedDistance
 from retrieval.bundle.embedder import Embedder
-from retrieval.catalogue.read import Photo
 from retrieval.images import to_tensor
 from retrieval.metrics.consistency import opis, search_opis
 from retrieval.metrics.identification import SearchScores, identification_rates, threshold_at_fpir
 from retrieval.text_table import text_table
 from retrieval.threshold.report import variant_cells
-from training.evaluation.evaluate import item_labels, make_evaluation_split, score_split
+from training.evaluation.evaluate import item_labels, score_split
 
-from .exported_models import ExportedModel, ModelExporter
+from .calibration_items import CalibrationItems
+from .exported_models import ModelExporter
 
 ROUNDS = 7
 TIMED = 32  # photos in the batch for timing
@@ -87,30 +89,21 @@ def medians(rates: Sequence[Sequence[float]]) -> list[float]:
     return [statistics.median(model_rates) for model_rates in rates]
 
 
-def compare_with_fp32(
-    exporter: ModelExporter,
-    exported_model: ExportedModel,
-    photos: Sequence[Photo],
-    raw: np.ndarray,
-    exported: np.ndarray,
-) -> list[dict[str, Any]]:
-    """Return the metrics of fp32 on the CPU and of another model, each with its own threshold and without verification.
-
-    Parameters
-    ----------
-    photos, raw, exported:
-        Calibration photos, and their unit vectors (n, d): by torch before whitening, and by the exported model.
-    """
-    reference, run = exporter.reference, exporter.run
-    split = make_evaluation_split("calibration", photos, run.splits.calibration, run.protocol)
-    labels = item_labels(photos)
-    tensor = to_tensor(exported_model.embedder.read([photo.read() for photo in photos[:TIMED]]), run.preprocessing)
+def compare_with_fp32(exporter: ModelExporter, items: CalibrationItems) -> list[dict[str, Any]]:
+    """Return the metrics of fp32 on the CPU and of the model that embedded the items, each with its own threshold."""
+    reference, exported_model, photos = exporter.reference, items.model, items.photos
+    labels, verified = item_labels(photos), items.distance_form
+    read = exported_model.embedder.read([photo.read() for photo in photos[:TIMED]])
+    tensor = to_tensor(read, exporter.run.preprocessing)
     rates = medians(images_per_second([reference.embedder, exported_model.embedder], tensor))
     rows = []
     for model, vectors, rate in zip(
-        (reference, exported_model), (reference.whitened(raw), exported), rates, strict=True
+        (reference, exported_model), (reference.whitened(items.raw), items.vectors), rates, strict=True
     ):
-        scores = score_split(split, vectors, labels, distance_form=model.choice.distance_form)
+        form: DistanceForm = model.choice.distance_form
+        if isinstance(verified, VerifiedDistance):
+            form = VerifiedDistance(form, verified.verifier)
+        scores = score_split(items.split, vectors, labels, distance_form=form, features=items.features)
         name = model.variant.describe()
         rows.append(VariantMetrics.of(name, rate, vectors, labels, scores, target_fpir=exporter.target_fpir).to_dict())
     return rows

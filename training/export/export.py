@@ -42,7 +42,14 @@ from .exported_models import ExportedModel, ModelExporter
 from .options import OFF
 from .precision import TriedForm, choose_form, forms_evidence
 from .variants import REFERENCE, Variant, check_parity
-from .verification import ValidationPhotos, VerificationChoice, check_verify, choose_verification, not_verified
+from .verification import (
+    ValidationPhotos,
+    VerificationChoice,
+    check_verify,
+    choose_verification,
+    describe_photos,
+    not_verified,
+)
 from .views import views_evidence
 
 
@@ -106,7 +113,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
         model, tried = _model(exporter, variant)
         items = CalibrationItems.embed(exporter, model, _verification(exporter, model, verify))
         parity = check_parity(items.vectors, model.whitened(items.raw), model.variant)
-        cut = _validated_cut(exporter, model) if reject_uncertain else _Cut()
+        cut = _validated_cut(exporter, items) if reject_uncertain else _Cut()
         scores = without_uncertain(items.searches, items.certainties, cut.certainty)
         if pairs_far_range is None:
             promise = target_fpir if target is None else target.as_fpir(scores)
@@ -209,9 +216,7 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
     point, cut, verification = calibrated.point, calibrated.cut, items.verification
     run, model, variant = exporter.run, items.model, items.model.variant
     flips = items.decision_flips(point.threshold)
-    comparison = (
-        [] if variant.is_reference else compare_with_fp32(exporter, model, items.photos, items.raw, items.vectors)
-    )
+    comparison = [] if variant.is_reference else compare_with_fp32(exporter, items)
     evidence = {
         "protocol": vars(run.protocol),
         "calibration_items": list(run.splits.calibration),
@@ -254,11 +259,17 @@ def _write(path: Path, exporter: ModelExporter, items: CalibrationItems, calibra
     )
 
 
-def _validated_cut(exporter: ModelExporter, model: ExportedModel) -> _Cut:
-    """Return the best cut on the certainty for the validation items, which are searched without verification."""
-    split = validation_split(exporter.photos, exporter.run.splits, exporter.run.protocol)
-    vectors = model.whitened(model.fitted.vectors)
-    scores = score_split(split, vectors, item_labels(exporter.photos), distance_form=model.choice.distance_form)
+def _validated_cut(exporter: ModelExporter, items: CalibrationItems) -> _Cut:
+    """Return the best cut on the certainty for the validation items, searched as the calibration items are."""
+    model, photos = items.model, exporter.photos
+    split = validation_split(photos, exporter.run.splits, exporter.run.protocol)
+    vectors, features = model.whitened(model.fitted.vectors), [b""] * len(photos)
+    if items.verification.verifier is not None:
+        used = np.union1d(split.queries, split.gallery).tolist()
+        described = describe_photos(items.verification.verifier, [photos[i] for i in used], exporter.run.preprocessing)
+        for place, some in zip(used, described, strict=True):
+            features[place] = some
+    scores = score_split(split, vectors, item_labels(photos), distance_form=items.distance_form, features=features)
     return _Cut(*choose_cut(scores, model.fitted.certainties[split.queries], exporter.target_fpir))
 
 

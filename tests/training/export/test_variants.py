@@ -14,7 +14,8 @@ from retrieval.cli.main import group
 from retrieval.errors import InvalidParameter, MissingDependency, RunError
 from retrieval.images import to_tensor
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.metrics.identification import identification_rates
+from retrieval.metrics.consistency import search_opis
+from retrieval.metrics.identification import identification_rates, threshold_at_fpir
 from retrieval.retriever import Retriever
 from training.data.reader import PhotoReader
 from training.export import variants
@@ -40,6 +41,19 @@ def bundle(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 def shop(run: Run) -> list[Photo]:
     """Return the photos of the calibration items: the model never saw them."""
     return [photo for photo in run.photos() if photo.item_id in run.splits.calibration]
+
+
+def test_a_variant_is_compared_with_the_distance_that_serves(run: Run, tmp_path: Path) -> None:
+    options = {"target_fpir": 0.2, "allow_estimate": True, "reject_uncertain": True}
+    made = export(run, tmp_path / "b", variant=Variant("int8", "cpu"), verify="on", **options)  # type: ignore[arg-type]
+    assert made.verifier is not None
+    assert made.calibration is not None
+    scores, evidence = made.calibration.scores, made.manifest["evidence"]
+    rates = identification_rates(scores, threshold_at_fpir(scores, 0.2))
+    _, int8 = evidence["beside_fp32"]
+    assert (int8["tpir"], int8["fpir"]) == pytest.approx((rates.tpir, rates.fpir))
+    assert int8["search_opis"] == pytest.approx(search_opis(scores, 0.2).value)
+    assert evidence["certainty"]["cut"] == made.operating_point.min_certainty
 
 
 def test_an_int8_bundle_says_what_it_is_beside_fp32(bundle: Bundle, run: Run) -> None:
