@@ -9,6 +9,7 @@ many_classes     the same claims with 98 to 1,000 training classes (`research.cl
 rotations        one threshold for unseen items, in four rotations of the families; `rotation_tables`
 anchoring        FPIR that thresholds set in a gallery realise on items that are not in it, with frozen features
 anchored_training  the same with fine-tuned models (`anchored_models`), in the galleries of `anchored_galleries`
+compatible       new queries in the gallery of an earlier model, with backward-compatible training
 growth           FPIR that a threshold realises in a growing gallery if it is only tightened
 pretrained       ranking and thresholds of pretrained models without training
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
