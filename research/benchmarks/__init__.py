@@ -14,6 +14,7 @@ growth           FPIR that a threshold realises in a growing gallery if it is on
 pretrained       ranking and thresholds of pretrained models without training
 verification     geometric verification on covers and on the rotations of grocery; `verification_data`
 verification_anchoring  FPIR that thresholds set in a gallery of covers realise, with verification
+verification_photos  verified queries of one to three photos of a cover, in a gallery
 verification_cost  time of its searches, disk and memory of a photo
 several_photos   queries of several photos, item scores, views and re-ranking; `photo_searches`, `photo_views`
 several_photos_promise  FPIR that thresholds for queries of several photos realise

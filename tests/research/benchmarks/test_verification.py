@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from research.benchmarks.verification import Searched, choose, searched, shortli
 from research.benchmarks.verification_anchoring import Remembered
 from research.benchmarks.verification_cost import copied
 from research.benchmarks.verification_data import Photos
+from research.benchmarks.verification_photos import measured, queries_of
 from retrieval.catalogue.read import Photo
 from retrieval.verification.detector import DetectorSettings, detect
 from retrieval.verification.matching import inlier_pairs
@@ -76,3 +78,16 @@ def test_remembered_pairs_are_the_same() -> None:
         assert np.array_equal(remembered.inliers(packed[0], packed), verifier.inliers(packed[0], packed))
     assert len(remembered.known) == 3
     assert (remembered.key, remembered.items) == (verifier.key, verifier.items)
+
+
+def test_queries_of_several_photos_are_all_combinations_and_searched_in_a_gallery(searches: Searched) -> None:
+    verifier = searches.verifier.with_fusion(replace(searches.verifier.fusion, strength=1.0))
+    shown = photos([picture(i) for i in range(4)], 0).described(verifier)
+    asked = photos([photographed(picture(i % 4), i) for i in range(12)], 1).described(verifier)
+    asked = replace(asked, photos=[replace(p, item_id=f"item {i % 4}") for i, p in enumerate(asked.photos)])
+    two = queries_of(asked, 2)
+    assert (two.vectors.shape, len(two.features)) == ((12, 16), 12)
+    assert two.features[0] == (asked.packed[0], asked.packed[4])
+    rows = list(measured("pictures", shown, asked, verifier))
+    assert [row[:3] for row in rows] == [["pictures", "1", "12"], ["pictures", "2", "12"], ["pictures", "3", "4"]]
+    assert [row[4] for row in rows] == ["1.000"] * 3  # every query finds its picture
