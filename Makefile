@@ -28,6 +28,7 @@ ifneq ($(SERVE),0)
 endif
 
 test test-fast: export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores
+test test-fast: export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
 
 test: $(VENV)/.installed  ## everything, the slow and the browser tests too
 	$(BIN)/python -m pytest -n $(WORKERS) --junitxml=.ci/report.xml

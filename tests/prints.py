@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -51,7 +52,8 @@ def write_covers(folder: Path, *, items: range, photos: range) -> Path:
     return folder
 
 
-def cover_verifier(*, strength: float = 1.0, items: range = range(500, 512)) -> GeometricVerifier:
+@cache
+def cover_verifier(*, strength: float = 1.0, items: range = range(500, 504)) -> GeometricVerifier:
     """Return a verifier whose vocabulary is fitted to covers of other items."""
     features = [detect(open_image(draw_cover(item, 0)), DETECTOR) for item in items]
     return GeometricVerifier.fit(features, detector=DETECTOR, fusion=Fusion(strength=strength), words=256)

@@ -77,7 +77,8 @@ class FakeVerifier:
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> np.ndarray:
         self.compared += len(photos)
-        shared = [len(np.intersect1d(points_of(query), points_of(photo))) for photo in photos]
+        points = set(points_of(query).tolist())
+        shared = [len(points.intersection(points_of(photo).tolist())) for photo in photos]
         return np.array([count if count > 1 else 0 for count in shared], dtype=np.int64)
 
     def fused(self, distances: np.ndarray, inliers: np.ndarray) -> np.ndarray:
