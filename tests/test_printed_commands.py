@@ -271,9 +271,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "make_plan", few)
     monkeypatch.setattr(runs, "Options", lambda **named: wanted(**(named | {"smoke_test": True})))
     monkeypatch.setattr(uvicorn.Server, "run", run)
-    monkeypatch.setattr("serving.cli.bind", lambda host, _: bind(host, 0))  # the port may be taken here
-    monkeypatch.setattr("serving.cli.logging.basicConfig", lambda **_: None)
-    monkeypatch.setattr("serving.cli.signal.signal", lambda *_: None)
+    monkeypatch.setattr("serving.launch.bind", lambda host, _: bind(host, 0))  # the port may be taken here
+    monkeypatch.setattr("serving.launch.logging.basicConfig", lambda **_: None)
+    monkeypatch.setattr("serving.launch.signal.signal", lambda *_: None)
 
 
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
