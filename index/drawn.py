@@ -118,7 +118,7 @@ class Queries:
     """The queries of n draws."""
 
     vectors: NDArray[np.float32]  # (n, d) of length 1
-    numbers: NDArray[np.int32]  # (n,) of the items to leave out, -1 if the gallery does not have the item
+    numbers: NDArray[np.int32]  # (n,) or (n, i) of the items to leave out, -1 if the gallery does not have the item
     positions: Rows  # (n,) of the photos in the gallery, (n, m) for queries of m photos; NOBODY for a probe
     features: Sequence[Features] = ()  # of each probe, for a verified distance form
 

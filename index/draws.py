@@ -91,13 +91,21 @@ class Drawer:
         found = self._measured(Queries(vectors, self.snapshot.items[firsts], positions), known, rows)
         return self._draws(ids, items, seqs, found, known, rows)
 
-    def probes(self, known: Draws | None, probes: Probes, *, numbers: Sequence[int], most: int | None = None) -> Draws:
+    def probes(
+        self,
+        known: Draws | None,
+        probes: Probes,
+        *,
+        numbers: Sequence[int] | NDArray[np.int32],
+        most: int | None = None,
+    ) -> Draws:
         """Return the probe draws, reusing `known` draws of an earlier version.
 
         Parameters
         ----------
         numbers:
-            Number of each probe's item in the gallery, -1 if the item is not in the gallery.
+            Number of each probe's item in the gallery, -1 if the item is not in the gallery; or those of all items that
+            are left out, the same number of them for each probe.
         """
         known = Draws.none() if known is None else known
         labels = np.array(probes.items, dtype=str)
@@ -190,7 +198,8 @@ class Drawer:
             answers = self.snapshot.nearest(vectors[waiting], count, self.distance_form, self.densities, only=only)
             again = []
             for row, best in zip(waiting.tolist(), answers, strict=True):
-                others = [(p, distance) for p, distance in best if self.snapshot.items[p] != numbers[row]]
+                own = np.atleast_1d(numbers[row]).tolist()
+                others = [(p, distance) for p, distance in best if int(self.snapshot.items[p]) not in own]
                 other = next((o for o in others if not self.copies.of_query(queries[row], o[0])), None)
                 if len(others) > (other is not None) and self.copies.of_query(queries[row], others[0][0]):
                     duplicates[row] = self.snapshot.seqs[others[0][0]]
@@ -206,8 +215,14 @@ class Drawer:
     ) -> tuple[Floats, Rows]:
         """Return the distance and seq of the nearest photo of the own item, except the query's own photos.
 
-        They are at `positions` (n,) or (n, m).
+        They are at `positions` (n,) or (n, m). With several own items per query, `numbers` (n, i), it is the nearest
+        photo of any of them.
         """
+        if numbers.ndim == 2:
+            each = [self._own(vectors, column, positions, known, rows) for column in numbers.T]
+            apart, nearest = (np.stack(values, axis=1) for values in zip(*each, strict=True))
+            best = apart.argmin(axis=1)[:, None]
+            return np.take_along_axis(apart, best, 1)[:, 0], np.take_along_axis(nearest, best, 1)[:, 0]
         snapshot = self.snapshot
         items = np.where(snapshot.live, snapshot.items, NOBODY)
         order = np.argsort(items, kind="stable")

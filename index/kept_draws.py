@@ -36,6 +36,7 @@ class KeptDraws:
     photos: int = -1  # number of live photos that were searched
     seqs: int = -1  # sum of their seqs
     photos_per_query: int = 1
+    regions: str = ""  # name of the policy that divides the photos of queries into regions (`region_draws`)
 
     @property
     def until(self) -> int:
@@ -54,16 +55,16 @@ class KeptDraws:
         for source, draws in self.sources.items():
             arrays |= {f"{source}{MARK}{name}": value for name, value in draws.arrays().items()}
         np.savez(file, **arrays)
-        return {draws_name(self.photos_per_query): file.getvalue()}
+        return {draws_name(self.photos_per_query, self.regions): file.getvalue()}
 
     @classmethod
-    def read(cls, gallery: Drawable, *, photos_per_query: int = 1) -> KeptDraws | None:
+    def read(cls, gallery: Drawable, *, photos_per_query: int = 1, regions: str = "") -> KeptDraws | None:
         """Return the draws that a gallery keeps, None if there are none or they are damaged."""
         try:
-            content = gallery.kept(draws_name(photos_per_query))
+            content = gallery.kept(draws_name(photos_per_query, regions))
             if content is None:
                 return None
-            return replace(cls._unpacked(load_arrays(content)), photos_per_query=photos_per_query)
+            return replace(cls._unpacked(load_arrays(content)), photos_per_query=photos_per_query, regions=regions)
         except (GalleryCorrupt, ValueError, KeyError, TypeError, EOFError, BadZipFile):
             return None
 
@@ -78,8 +79,10 @@ class KeptDraws:
         return cls(about["model"], draws, frozenset(about["fitted"]), int(about["photos"]), int(about["seqs"]))
 
 
-def draws_name(photos_per_query: int) -> str:
-    """Return the name under which a gallery keeps the draws for this number of photos per query."""
+def draws_name(photos_per_query: int, regions: str = "") -> str:
+    """Return the name under which a gallery keeps the draws for this number of photos per query, or for regions."""
+    if regions:
+        return f"{DRAWS} of regions {regions}"
     return DRAWS if photos_per_query == 1 else f"{DRAWS} of {photos_per_query} photos"
 
 

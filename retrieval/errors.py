@@ -10,6 +10,7 @@ RetrievalError
 │   └── ImageUnsupported      unsupported format, mode, shape or animation
 ├── RunError                  a training run is missing, unfinished or has other settings
 ├── CalibrationError          no threshold meets the target with these photos
+├── DetectorError             a detector cannot be used, or its output is invalid
 ├── BundleError               a bundle is missing, damaged or of another format
 │   ├── BundleCorrupt         a file differs from the manifest
 │   ├── BundleUntrusted       the bundle is not signed with a trusted key
@@ -40,6 +41,7 @@ __all__ = [
     "BundleUntrusted",
     "CalibrationError",
     "DataError",
+    "DetectorError",
     "GalleryCorrupt",
     "GalleryError",
     "GalleryLocked",
@@ -78,6 +80,10 @@ class RunError(RetrievalError):
 
 class CalibrationError(RetrievalError):
     """No threshold meets the target with these photos."""
+
+
+class DetectorError(RetrievalError):
+    """A detector of regions cannot be used, or its output is invalid."""
 
 
 class BundleError(RetrievalError):

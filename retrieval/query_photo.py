@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from .errors import ImageRefused
-from .images import Appearance, Source
+from .images import Appearance, Source, open_image
+from .regions.boxes import BBox, cropped
 
 
 class PhotoEmbedder(Protocol):
@@ -37,12 +38,20 @@ class QueryPhoto:
     seconds: float = 0.0  # time to compute the features
 
     @classmethod
-    def read(cls, embedder: PhotoEmbedder, image: Source) -> QueryPhoto | ImageRefused:
-        """Decode, preprocess and describe an image; return the refusal if it cannot be used."""
+    def read(cls, embedder: PhotoEmbedder, image: Source, bbox: BBox | None = None) -> QueryPhoto | ImageRefused:
+        """Decode, preprocess and describe an image or the part of it in a box; return the refusal if it is unusable.
+
+        Raises InvalidParameter if the box reaches beyond the image.
+        """
         try:
-            opened = embedder.open(image)
+            opened = embedder.open(image) if bbox is None else open_image(image)
         except ImageRefused as refusal:
             return refusal
+        return cls.of_image(embedder, opened if bbox is None else cropped(opened, bbox))
+
+    @classmethod
+    def of_image(cls, embedder: PhotoEmbedder, opened: Image.Image) -> QueryPhoto:
+        """Preprocess and describe an upright RGB image."""
         pixels, started = embedder.square(opened), time.perf_counter()
         features = embedder.describe(opened)
         return cls(pixels, features, 0.0 if features is None else time.perf_counter() - started)

@@ -20,54 +20,66 @@ from index.verified import Features, VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embeddings
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.threshold.drawn_distances import GalleryRates
-from retrieval.threshold.forecast import FpirForecast, fpir_forecast
 
 from .answers import Answers
 from .arguments import check_arguments, check_photos
 from .compatibility import in_gallery, require_match
 from .errors import GalleryError, ImageRefused
-from .gallery_points import GalleryPoints, measured_photos
+from .gallery_points import measured_photos
 from .images import Source
+from .measured_gallery import MeasuredGallery
 from .query_photo import QueryPhoto, different_photos
+from .regions.boxes import check_parts
+from .regions.detector import Detector
+from .regions.policy import AUTO
+from .regions.result import RegionsResult
+from .regions.search import Regions, RegionSearch, policy_of
 from .result import REVIEW_P, SearchResult
 from .served import Served
 from .timed_verifier import TimedVerifier
 
 
-class Retriever:
+class Retriever(MeasuredGallery):
     """Searches a gallery with the model and threshold of a bundle. Thread-safe.
 
     As a context manager it closes itself on exit, together with the gallery if `open` opened it.
     """
 
-    def __init__(self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1) -> None:
+    def __init__(
+        self, bundle: Bundle, gallery: GalleryProtocol, *, threads: int = 1, detector: Detector | None = None
+    ) -> None:
         require_match(bundle, gallery)
-        self.bundle = bundle = in_gallery(bundle, gallery)
-        self.gallery = gallery
+        bundle = in_gallery(bundle, gallery)
+        super().__init__(bundle, gallery)
         self.embedder = bundle.embedder(threads=threads)
-        self._points = GalleryPoints(bundle, gallery)
+        self.detector = detector  # of searches with regions="detector"
         self._timer = None if bundle.verifier is None else TimedVerifier(bundle.verifier)
         self._distance_form = (
             bundle.distance_form if self._timer is None else VerifiedDistance(bundle.base_form, self._timer)
         )
-        self._forecasts: dict[int, FpirForecast | None] = {}
         self._owns_gallery = False
         self._closed = False
 
     @classmethod
     def open(
-        cls, bundle: str | Path, gallery: str | Path, *, threads: int = 1, trust: Sequence[str | Path] = ()
+        cls,
+        bundle: str | Path,
+        gallery: str | Path,
+        *,
+        threads: int = 1,
+        trust: Sequence[str | Path] = (),
+        detector: str | Path | None = None,
     ) -> Retriever:
-        """Open a bundle and a gallery.
+        """Open a bundle and a gallery, and an ONNX detector of regions (`retrieval.regions.detector`) if one is given.
 
         Raises BundleMismatch if another model made the gallery. If `trust` lists public key files, one of the keys
         must have signed the bundle; otherwise BundleUntrusted is raised.
         """
         opened = Bundle.open(bundle, trust=trust)
+        found = None if detector is None else Detector(detector, threads=threads)
         place = open_gallery(gallery, read_only=True)
         try:
-            retriever = cls(opened, place, threads=threads)
+            retriever = cls(opened, place, threads=threads, detector=found)
         except BaseException:
             place.close()
             raise
@@ -95,6 +107,7 @@ class Retriever:
         self,
         image: Source,
         *,
+        bbox: Sequence[float] | None = None,
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
@@ -106,6 +119,8 @@ class Retriever:
         ----------
         image:
             Encoded bytes or a BytesIO of them, a path, a PIL image, or RGB pixels uint8 (height, width, 3).
+        bbox:
+            Part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
         top_k:
             Maximum number of matches and candidates for review together, 1 to 100.
         where:
@@ -124,7 +139,8 @@ class Retriever:
         InvalidParameter
             If an argument is invalid.
         """
-        (answer,) = self.search_batch([image], top_k=top_k, where=where, explain=explain, review=review)
+        bboxes = None if bbox is None else [bbox]
+        (answer,) = self.search_batch([image], bboxes=bboxes, top_k=top_k, where=where, explain=explain, review=review)
         if isinstance(answer, ImageRefused):
             raise answer
         return answer
@@ -133,6 +149,7 @@ class Retriever:
         self,
         images: Sequence[Source],
         *,
+        bboxes: Sequence[Sequence[float] | None] | None = None,
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
@@ -140,13 +157,15 @@ class Retriever:
     ) -> list[SearchResult | ImageRefused]:
         """Search with up to 64 photos at once and return one result per photo.
 
-        A photo that cannot be used gets an `ImageRefused` in its place. The other arguments are those of `search`.
+        A photo that cannot be used gets an `ImageRefused` in its place. `bboxes` holds a part of each photo, or None
+        for the whole photo. The other arguments are those of `search`.
         Each result's timings are the batch's timings divided by the number of photos.
         """
         self._check_open()
         check_arguments(images, top_k=top_k, where=where, review=review)
         started = time.perf_counter()
-        photos = [QueryPhoto.read(self.embedder, image) for image in images]
+        parts = check_parts(images, bboxes)
+        photos = [QueryPhoto.read(self.embedder, *each) for each in zip(images, parts, strict=True)]
         read = [photo for photo in photos if not isinstance(photo, ImageRefused)]
         if not read:
             return [photo for photo in photos if isinstance(photo, ImageRefused)]
@@ -223,6 +242,37 @@ class Retriever:
             stages |= {"search": stages["search"] - verified, "verify": verified}
         return {name: round(1e3 * seconds / queries, 3) for name, seconds in stages.items()}
 
+    def search_regions(
+        self,
+        image: Source,
+        regions: Regions = AUTO,
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        review: float = REVIEW_P,
+    ) -> RegionsResult:
+        """Return the catalogue items in a photo, each with its bounding box.
+
+        `regions` is "auto" (overlapping windows), "detector", an `AutoRegions`, a `DetectorRegions`, or 1 to 64
+        bounding boxes, which are searched one by one. Without a threshold for the same settings (`retrieval calibrate
+        --regions`), that of whole photos is used, and the status is "unanchored".
+
+        Raises
+        ------
+        ImageRefused, DetectorError
+            If the photo or the detector cannot be used.
+        InvalidParameter
+            If an argument is invalid, or the bundle verifies matches and no bounding boxes are given.
+        """
+        self._check_open()
+        check_arguments([image], top_k=top_k, where=where, review=review)
+        policy = policy_of(regions, self.detector, self.region_points)
+        search = RegionSearch(self.bundle, self.gallery, self.embedder, self._distance_form, self._points, policy)
+        result = search.search(image, top_k=top_k, where=where, review=review)
+        if self._timer is not None:
+            self._timer.take()  # the times of a later search are its own
+        return result
+
     def _check_open(self) -> None:
         if self._closed:
             raise GalleryError("the retriever is closed", remedy="Open it again: Retriever.open(BUNDLE, GALLERY)")
@@ -248,26 +298,3 @@ class Retriever:
             vectors, top_k, where=where, distance_form=self._distance_form, within=within, features=features
         )
         return self._points.of_version(version, points[-1], photos), found
-
-    @property
-    def point(self) -> OperatingPoint:
-        """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
-        return self._points.point()
-
-    def rates(self) -> GalleryRates | None:
-        """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
-        return self._points.rates_at(self.gallery.version, self.point)
-
-    @property
-    def unmeasured(self) -> bool:
-        """Whether the gallery's own threshold serves, and its FPIR in the newest version is unknown."""
-        return self.point is not self.bundle.operating_point and self.rates() is None
-
-    def fpir_forecast(self) -> FpirForecast | None:
-        """Return the expected FPIR at the gallery's current size, None if it was measured or the bundle cannot tell."""
-        if self.point is not self.bundle.operating_point:
-            return None
-        items = self.gallery.items
-        if items not in self._forecasts:
-            self._forecasts = {items: fpir_forecast(self.bundle, items)}
-        return self._forecasts[items]

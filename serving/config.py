@@ -48,6 +48,9 @@ class ServeSettings:
         CAPACITY,
         "Whether adding photos may tighten the gallery's threshold, in the same transaction: off or tighten.",
     )
+    detector: Path | None = setting(
+        None, CAPACITY, "ONNX file of a detector, for searches with regions=detector.", shown="none"
+    )
     review: float = setting(
         REVIEW_P,
         PAGE,

@@ -42,7 +42,7 @@ class ServePlan:
         """Open the bundle and the gallery; links may have changed since the last time."""
         from retrieval.retriever import Retriever
 
-        return Retriever.open(self.bundle, self.gallery, trust=self.trust)
+        return Retriever.open(self.bundle, self.gallery, trust=self.trust, detector=self.settings.detector)
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""

@@ -9,6 +9,7 @@ from retrieval.bundle.served_point import threshold_status
 from retrieval.threshold.drawn_distances import unmeasured_warning
 from serving.ops.drift_monitor import drift_warning
 
+from .region_states import region_states
 from .service import Service
 
 
@@ -32,6 +33,7 @@ def server_info(service: Service) -> dict[str, Any]:
         "evidence": dict(point.evidence),
         "threshold_status": threshold_status(point, bundle),
         "in_gallery": None if rates is None else {**rates.to_dict(point), "warning": rates.warning(point)},
+        "regions": region_states(retriever),
         "fpir_forecast": None if forecast is None else forecast.to_dict(),
         "gallery": {
             "version": gallery.version,

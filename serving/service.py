@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from index.location import is_address, open_gallery
 from index.protocol import GalleryProtocol
@@ -20,6 +20,9 @@ from retrieval.errors import GalleryLocked
 from retrieval.feature_format import PackedFeatures
 from retrieval.images import Source
 from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.regions.boxes import BBox
+from retrieval.regions.result import RegionsResult
+from retrieval.regions.search import Regions
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
@@ -35,6 +38,8 @@ from .errors import GalleryMismatch, NoSuchThing
 from .feedback import FeedbackRecorder
 from .pool import SearchPool
 from .reloads import Reloads
+
+T = TypeVar("T")
 
 
 class Service:
@@ -60,7 +65,8 @@ class Service:
         self.ready = False
         self.readiness = Readiness(self)
         bundle, gallery = retriever.bundle, retriever.gallery
-        reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust)
+        detector = None if retriever.detector is None else retriever.detector.path
+        reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust, detector=detector)
         self.reloads = Reloads(self, reopen)
         self._writing = Lock()
         self.judged = FeedbackRecorder(self.settings)
@@ -91,21 +97,24 @@ class Service:
         self,
         image: Source,
         *,
+        bbox: BBox | None = None,
         top_k: int = 10,
         where: str | None = None,
         explain: bool = False,
         any_review: bool = False,
         request_id: str = "",
     ) -> SearchResult:
-        """Search with one photo in the pool.
+        """Search with one photo in the pool, or with a part of it.
 
         With `any_review` the candidates for review may have any p-value, unless the settings ask for none.
 
         Raises Busy when the queue is full or the deadline passes.
         """
         review = 1.0 if any_review and self.settings.review else self.settings.review
-        work = partial(self.retriever.search, image, top_k=top_k, where=where, explain=explain, review=review)
-        return await self._answered(work, request_id, [image])
+        work = partial(
+            self.retriever.search, image, bbox=bbox, top_k=top_k, where=where, explain=explain, review=review
+        )
+        return await self._answered(work, request_id, [image] if bbox is None else [])
 
     async def search_photos(
         self,
@@ -122,15 +131,31 @@ class Service:
         work = partial(self.retriever.search_photos, images, top_k=top_k, where=where, explain=explain, review=review)
         return await self._answered(work, request_id, images)
 
+    async def search_regions(
+        self, image: Source, regions: Regions, *, top_k: int = 10, where: str | None = None
+    ) -> RegionsResult:
+        """Search for the items in the regions of a photo in the pool. Such answers take no feedback."""
+        work = partial(
+            self.retriever.search_regions, image, regions, top_k=top_k, where=where, review=self.settings.review
+        )
+        result, waited = await self._run(work)
+        result.timings_ms["queue"] = round(1e3 * waited, 3)
+        self.telemetry.regions(result)
+        return result
+
+    async def _run(self, work: Callable[[], T]) -> tuple[T, float]:
+        """Run a search in the pool and count a refusal; return its result and the seconds it waited."""
+        try:
+            return await self.pool.run(work)
+        except Busy:
+            self.telemetry.busy.inc()
+            raise
+
     async def _answered(
         self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source]
     ) -> SearchResult:
         """Run a search in the pool and record its result."""
-        try:
-            result, waited = await self.pool.run(work)
-        except Busy:
-            self.telemetry.busy.inc()
-            raise
+        result, waited = await self._run(work)
         result.timings_ms["queue"] = round(1e3 * waited, 3)
         if result.photos == 1:  # the statistics are those of single photos
             self.monitor.observe(result)

@@ -31,6 +31,7 @@ from retrieval.threshold.forecast import fpir_forecast
 from serving.http.keys import add_key, read_keys
 
 from .conftest import ROOT
+from .retrieval.regions.scenes import write_detector
 from .retrieval.threshold.test_gallery_size import searches, simulated
 from .world import make_bundle, write_folder
 
@@ -68,6 +69,7 @@ WORDS = {
     "run.path": "run",
     "catalogue": "photos",
     "keys": "new-keys.json",
+    "detector": "detector.onnx",
     "self.path": "keys.json",
     "file": "shop.key",
     "f'{key}.pub'": "shop.key.pub",
@@ -227,6 +229,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
     write_folder(folder / "labelled", items=range(20), photos=range(4, 5))
+    write_detector(folder / "detector.onnx", np.float32([[0, 0, 30, 30]]), np.float32([0.9]))
     new_signing_key(folder / "shop.key")
     sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(folder / "shop.key"))
     add_key(folder / "keys.json", "shop", "search")
@@ -296,7 +299,7 @@ def check_runs(case: Printed, shop: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for name in ("bundle", "gallery", "run"):
         if (shop / name).exists():
             shutil.copytree(shop / name, own / name)
-    for name in ("keys.json", "shop.key", "shop.key.pub", "settings.toml"):
+    for name in ("keys.json", "shop.key", "shop.key.pub", "settings.toml", "detector.onnx"):
         shutil.copy(shop / name, own / name)
     for name in ("photos", "labelled"):
         (own / name).symlink_to(shop / name, target_is_directory=True)

@@ -18,6 +18,7 @@ verification_photos  verified queries of one to three photos of a cover, in a ga
 verification_cost  time of its searches, disk and memory of a photo
 several_photos   queries of several photos, item scores, views and re-ranking; `photo_searches`, `photo_views`
 several_photos_promise  FPIR that thresholds for queries of several photos realise
+regions          items found in composed photos of 1 to 4 items, and FPIR per photo; `region_scenes`
 misses           causes of the searches that miss, with two distances
 coverage         how often a certified threshold of a gallery keeps its FPIR, in worlds fitted to real features;
                  `coverage_worlds`, `coverage_searches`, `coverage_bounds`

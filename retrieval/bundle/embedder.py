@@ -129,16 +129,21 @@ class Embedder:
         return Embeddings(vectors, certainties)
 
 
-def _open_session(
-    model: Path | bytes, threads: int, provider: Provider | None, *, precision: str, size: int
-) -> onnxruntime.InferenceSession:
-    onnxruntime = import_onnxruntime()
-    options = onnxruntime.SessionOptions()
+def session_options(threads: int) -> onnxruntime.SessionOptions:
+    """Return the options of a session: its threads, no external files and no spinning."""
+    options = import_onnxruntime().SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads sleep instead of spinning
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", NO_FOLDER)
+    return options
+
+
+def _open_session(
+    model: Path | bytes, threads: int, provider: Provider | None, *, precision: str, size: int
+) -> onnxruntime.InferenceSession:
+    onnxruntime = import_onnxruntime()
     engines: list[tuple[str, dict[str, str]]]
     if provider is None:
         known = onnxruntime.get_available_providers()
@@ -148,7 +153,7 @@ def _open_session(
     try:
         session = onnxruntime.InferenceSession(
             model if isinstance(model, bytes) else str(model),
-            options,
+            session_options(threads),
             providers=[engine for engine, _ in engines],
             provider_options=[settings for _, settings in engines],
             enable_fallback=int(provider is None),

@@ -1,7 +1,7 @@
 """Operating points that a gallery keeps, one per bundle, and the choice of the one that serves.
 
 A gallery keeps the points of several bundles of its model, so that a rollback to an earlier bundle finds its point. A
-query of several photos has an operating point of its own.
+query of several photos has an operating point of its own, and so has a search for the items in the regions of a photo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,30 @@ from .bundle import Bundle
 from .operating_point import EXTRAPOLATED, UNANCHORED, OperatingPoint
 
 MOST_POINTS = 8  # bundles whose points a gallery keeps
-DRAWS_ID, POINT, SEVERAL = "draws_id", "operating_point", "several_photos"  # keys of a kept point
+DRAWS_ID, POINT, SEVERAL, REGIONS = "draws_id", "operating_point", "several_photos", "regions"  # keys of a kept point
+POLICY = "policy"  # key of the policy of a region point
+
+
+@dataclass(frozen=True)
+class RegionPoint:
+    """The operating point of searches for the items in the regions of a photo."""
+
+    policy: Mapping[str, Any]  # what decides the regions (`retrieval.regions.policy.RegionPolicy.to_dict`)
+    point: OperatingPoint
+
+    @property
+    def regions(self) -> str:
+        """The name of the policy."""
+        return str(self.policy["regions"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the point as plain JSON values."""
+        return {POLICY: dict(self.policy), POINT: self.point.to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> RegionPoint:
+        """Create a RegionPoint from the output of `to_dict`."""
+        return cls(dict(values[POLICY]), OperatingPoint.from_dict(values[POINT]))
 
 
 @dataclass(frozen=True)
@@ -29,6 +52,7 @@ class KeptPoint:
     draws_id: str  # of the draws that measure it (`Bundle.draws_id`)
     point: OperatingPoint
     several: Mapping[int, OperatingPoint] = field(default_factory=dict)  # by the number of photos of a query, from 2
+    regions: Mapping[str, RegionPoint] = field(default_factory=dict)  # by the name of the policy
 
 
 def pack_points(
@@ -36,17 +60,25 @@ def pack_points(
     bundle: Bundle,
     point: OperatingPoint | None,
     several: Mapping[int, OperatingPoint] | None = None,
+    *,
+    regions: Mapping[str, RegionPoint] | None = None,
 ) -> bytes | None:
     """Return the points that a gallery keeps with those of this bundle replaced, or removed if the point is None.
 
-    `several` holds the points of queries of several photos, by their number.
+    `several` holds the points of queries of several photos, by their number, and `regions` those of regions, by the
+    name of their policy; None keeps the ones that the gallery has.
     """
     points = _points(content)
-    points.pop(bundle.bundle_id, None)
+    before = points.pop(bundle.bundle_id, {})
     if point is not None:
         points[bundle.bundle_id] = {DRAWS_ID: bundle.draws_id, POINT: point.to_dict()}
         if several:
             points[bundle.bundle_id][SEVERAL] = {str(count): each.to_dict() for count, each in sorted(several.items())}
+        of_regions = (
+            before.get(REGIONS) if regions is None else {name: each.to_dict() for name, each in regions.items()}
+        )
+        if of_regions:
+            points[bundle.bundle_id][REGIONS] = of_regions
     newest = dict(list(points.items())[-MOST_POINTS:])
     return json.dumps({"points": newest}).encode() if newest else None
 
@@ -62,6 +94,11 @@ def stored_points(content: bytes | None, bundle: Bundle) -> dict[int, OperatingP
     return {} if kept is None else {1: kept.point, **kept.several}
 
 
+def stored_regions(content: bytes | None, bundle: Bundle) -> Mapping[str, RegionPoint]:
+    """Return the operating points of regions that a gallery keeps for this bundle, by the name of the policy."""
+    return next((kept.regions for kept in read_points(content) if kept.bundle_id == bundle.bundle_id), {})
+
+
 def read_points(content: bytes | None) -> list[KeptPoint]:
     """Return the operating points that a gallery keeps, the newest last."""
     try:
@@ -71,6 +108,7 @@ def read_points(content: bytes | None) -> list[KeptPoint]:
                 values[DRAWS_ID],
                 OperatingPoint.from_dict(values[POINT]),
                 {int(count): OperatingPoint.from_dict(each) for count, each in values.get(SEVERAL, {}).items()},
+                {name: RegionPoint.from_dict(each) for name, each in values.get(REGIONS, {}).items()},
             )
             for bundle_id, values in _points(content).items()
         ]

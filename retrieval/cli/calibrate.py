@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from index.shell import command
+from retrieval.errors import InvalidParameter
 from retrieval.files import check_place, write_file
 
 from .feedback_options import feedback_options, show_tally
 from .lines import show_lines
 from .next_step import show_next
 from .options import CataloguePlace, Place
+from .regions import RegionOptions, calibrate_regions, region_options
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
@@ -58,6 +60,7 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
     help="Also set the threshold for queries of this many photos of the same item. Can be repeated; 1 removes these "
     "thresholds.  [default: the numbers that have a threshold]",
 )
+@region_options(boxes=False)
 @click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is.")
 @click.option(
     "--report",
@@ -77,6 +80,7 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     trust_key: Sequence[str],
     certify: bool,
     photos_per_query: Sequence[int],
+    regions: RegionOptions,
     dry_run: bool,
     report: Path | None,
     as_json: bool,
@@ -88,11 +92,62 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
     Photos that show no item of it have an empty item id; with 20 of them the threshold keeps the target on them too.
 
+    With --regions, sets only the threshold of searches for the items in the regions of a photo, from --queries: photos
+    like those that users send. A line of the table names one item of a photo; all items of a photo are left out of its
+    search. The target is then the share of photos of unknown items in which anything matches.
+
     \b
     Example:
       retrieval calibrate bundles/shop galleries/shop --queries labelled.csv --target-fpir 0.02 --dry-run
       retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3 --report report.html
+      retrieval calibrate bundles/shop galleries/shop --regions auto --queries shelves.csv
     """
+    if regions.regions is not None:
+        if feedback is not None or photos_per_query or report is not None:
+            raise InvalidParameter(
+                "--regions", "be used without --feedback, --photos-per-query and --report", regions.regions
+            )
+        calibrate_regions(
+            bundle,
+            gallery,
+            regions,
+            queries=queries,
+            target_fpir=target_fpir,
+            certify=certify,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    calibrate_photos(
+        bundle,
+        gallery,
+        target_fpir=target_fpir,
+        queries=queries,
+        feedback=feedback,
+        trust_key=trust_key,
+        certify=certify,
+        photos_per_query=photos_per_query,
+        dry_run=dry_run,
+        report=report,
+        as_json=as_json,
+    )
+
+
+def calibrate_photos(  # noqa: PLR0913, one an option
+    bundle: Path,
+    gallery: Path | str,
+    *,
+    target_fpir: float | None,
+    queries: Path | None,
+    feedback: Path | None,
+    trust_key: Sequence[str],
+    certify: bool,
+    photos_per_query: Sequence[int],
+    dry_run: bool,
+    report: Path | None,
+    as_json: bool,
+) -> None:
+    """Set the threshold of whole photos, and of queries of several photos, and print what to expect of it."""
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.catalogue.photos import QUERIES

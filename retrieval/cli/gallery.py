@@ -14,6 +14,7 @@ from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
 from .options import MEMORY, Place
+from .regions import describe_regions
 
 if TYPE_CHECKING:
     from index.ann.kinds import Choice
@@ -79,7 +80,7 @@ def describe_point(opened: GalleryProtocol) -> list[str]:
     upper = f"at most {rates.fpir_upper(point.threshold):.1%} with 95 % confidence"
     lines.append(f"An unknown item now returns a match in {rates.fpir(point.threshold):.1%} of searches ({upper}).")
     warning = rates.warning(point, gallery=opened.path)
-    return [*lines, f"Warning: {warning}."] if warning else lines
+    return [*lines, *([f"Warning: {warning}."] if warning else []), *describe_regions(opened, newest)]
 
 
 @click.group()

@@ -15,6 +15,7 @@ from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResul
 
 from .bulk import Bulk, bulk_options, search_many
 from .options import CataloguePlace, Place
+from .regions import RegionOptions, region_options, search_parts, show_regions
 
 Folder = click.Path(path_type=Path)
 
@@ -38,9 +39,10 @@ Folder = click.Path(path_type=Path)
     is_flag=True,
     help="Also print how many details agree with the nearest items; with --json, add the explanation.",
 )
+@region_options(boxes=True)
 @bulk_options
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; with --output, the counts and rates.")
-def search(
+def search(  # noqa: PLR0913, PLR0917, one an option
     bundle: Path,
     gallery: Path | str,
     images: tuple[Path | str, ...],
@@ -49,6 +51,7 @@ def search(
     where: str | None,
     review: float,
     explain: bool,
+    regions: RegionOptions,
     bulk: Bulk,
     as_json: bool,
 ) -> None:
@@ -61,36 +64,49 @@ def search(
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
     comes as close. Items for review lie beyond the threshold; they are not matches.
 
-    A query of several photos has a threshold of its own, which `retrieval calibrate --photos-per-query` sets.
+    A query of several photos has a threshold of its own, which `retrieval calibrate --photos-per-query` sets. So has a
+    search for the items in the regions of a photo, with --regions: `retrieval calibrate --regions` sets it.
 
     \b
     Example:
       retrieval search bundles/shop galleries/shop query.jpg --explain
       retrieval search bundles/shop galleries/shop front.jpg back.jpg --combine
+      retrieval search bundles/shop galleries/shop shelf.jpg --regions auto --json
       retrieval search bundles/shop galleries/shop photos/ -o answers.jsonl
       retrieval search bundles/shop galleries/shop queries.csv --truth item_id --report worst.html -o answers.parquet
     """
     from retrieval.retriever import Retriever
 
     if bulk.is_asked(images):
-        if combine:
-            rule = "be left out with folders, tables, addresses, --output, --truth and --report"
-            raise InvalidParameter("--combine", rule, combine)
+        rule = "be left out with folders, tables, addresses, --output, --truth and --report"
+        if combine or regions.asked:
+            raise InvalidParameter("--combine" if combine else "--regions and --bbox", rule, combine or regions.asked)
         settings = bulk.settings(top_k=top_k, where=where, review=review, explain=explain)
         search_many(bundle, gallery, images, settings, output=bulk.output, report=bulk.report, as_json=as_json)
         return
     if len(images) > 1 and not combine:
         remedy = "Pass --combine if all show the same item, or --output FILE to search with each"
         raise InvalidParameter("IMAGE", "be one photo", len(images), remedy=remedy)
-    with Retriever.open(bundle, gallery) as retriever:
+    regions.check_alone(combine=combine, explain=explain)
+    with Retriever.open(bundle, gallery, detector=regions.detector) as retriever:
+        if regions.several:
+            found = search_parts(retriever, images[0], regions, top_k=top_k, where=where, review=review)
+            show_regions(found, bundle, gallery, regions, as_json=as_json)
+            return
         if combine:
             result = retriever.search_photos(images, top_k=top_k, where=where, review=review, explain=explain)
         else:
-            result = retriever.search(images[0], top_k=top_k, where=where, review=review, explain=explain)
+            (bbox,) = regions.bboxes() or (None,)
+            result = retriever.search(images[0], bbox=bbox, top_k=top_k, where=where, review=review, explain=explain)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
-        return
-    for line in lines(result, filtered=where is not None):
+    else:
+        show(result, bundle, gallery, filtered=where is not None)
+
+
+def show(result: SearchResult, bundle: Path, gallery: Path | str, *, filtered: bool) -> None:
+    """Print a result, and what its threshold does not cover."""
+    for line in lines(result, filtered=filtered):
         click.echo(line)
     if result.threshold_status == EXTRAPOLATED:
         line = command("calibrate", bundle, gallery, "--photos-per-query", str(result.photos))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrieval.images import Source
 
-from . import calls
+from . import calls, region_calls
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Synced
+from .models import Answer, ApiError, Info, Item, ItemPage, Photo, RegionsAnswer, Reloaded, Removed, Stored, Synced
 
 if TYPE_CHECKING:
     import httpx
@@ -55,6 +55,7 @@ class AsyncRetrievalClient(ClientLimits):
         self,
         image: Source,
         *,
+        bbox: Sequence[float] | None = None,
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
@@ -62,9 +63,10 @@ class AsyncRetrievalClient(ClientLimits):
     ) -> Answer:
         """Return the catalogue items that match a photo, if any.
 
+        `bbox` is a part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
         `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
         """
-        call = await to_thread(calls.search, image, top_k=top_k, where=where, fields=fields, explain=explain)
+        call = await to_thread(calls.search, image, bbox=bbox, top_k=top_k, where=where, fields=fields, explain=explain)
         return await self._send(call)
 
     async def search_batch(
@@ -91,6 +93,19 @@ class AsyncRetrievalClient(ClientLimits):
     ) -> Answer:
         """Search with 2 to 8 photos of the same item as one query."""
         call = await to_thread(calls.search_photos, images, top_k=top_k, where=where, fields=fields, explain=explain)
+        return await self._send(call)
+
+    async def search_regions(
+        self,
+        image: Source,
+        regions: str | Sequence[Sequence[float]] = "auto",
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> RegionsAnswer:
+        """Return the items in the regions of a photo: "auto", "detector", or 1 to 64 bounding boxes."""
+        call = await to_thread(region_calls.search_regions, image, regions, top_k=top_k, where=where, fields=fields)
         return await self._send(call)
 
     async def items(self, after: str | None = None, limit: int = 100) -> ItemPage:

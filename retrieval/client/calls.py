@@ -18,6 +18,7 @@ from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
+from retrieval.regions.boxes import bbox_text
 
 from .models import (
     Answer,
@@ -90,12 +91,20 @@ class Call(Generic[T]):
 
 
 def search(
-    image: Source, *, top_k: int, where: str | None, fields: Sequence[str] | None, explain: bool
+    image: Source,
+    *,
+    bbox: Sequence[float] | None = None,
+    top_k: int,
+    where: str | None,
+    fields: Sequence[str] | None,
+    explain: bool,
 ) -> Call[Answer]:
-    """Search with one photo."""
+    """Search with one photo, or a part of it."""
     data = image_bytes(image)
-    query = _search_query(top_k, where, fields, explain=explain)
-    return Call("POST", "/v1/search", _as(Answer), query=query, body=data, media_type=media_type(data))
+    query = search_query(top_k, where, fields, explain=explain)
+    if bbox is not None:
+        query = {**query, "bbox": bbox_text(bbox)}
+    return Call("POST", "/v1/search", parsed_as(Answer), query=query, body=data, media_type=media_type(data))
 
 
 def search_batch(
@@ -104,7 +113,7 @@ def search_batch(
     """Search with several photos at once."""
     if not images:
         raise InvalidParameter("images", "hold at least one image", images)
-    query = _search_query(top_k, where, fields, explain=explain)
+    query = search_query(top_k, where, fields, explain=explain)
     return Call("POST", "/v1/search/batch", _read_batch, query=query, images=[image_bytes(i) for i in images])
 
 
@@ -115,29 +124,29 @@ def search_photos(
     if isinstance(images, str | bytes) or not 2 <= len(images) <= MOST_QUERY_PHOTOS:
         given = type(images) if isinstance(images, str | bytes) else len(images)
         raise InvalidParameter("images", f"be 2 to {MOST_QUERY_PHOTOS} photos of the same item", given)
-    query = _search_query(top_k, where, fields, explain=explain)
-    return Call("POST", "/v1/search/photos", _as(Answer), query=query, images=[image_bytes(i) for i in images])
+    query = search_query(top_k, where, fields, explain=explain)
+    return Call("POST", "/v1/search/photos", parsed_as(Answer), query=query, images=[image_bytes(i) for i in images])
 
 
 def items(after: str | None, limit: int) -> Call[ItemPage]:
     """List item_ids."""
     query: Query = {"limit": limit}
-    return Call("GET", "/v1/items", _as(ItemPage), query=query if after is None else {"after": after, **query})
+    return Call("GET", "/v1/items", parsed_as(ItemPage), query=query if after is None else {"after": after, **query})
 
 
 def item(item_id: str) -> Call[Item]:
     """Get an item and its photos."""
-    return Call("GET", _path("items", item_id), _as(Item))
+    return Call("GET", _path("items", item_id), parsed_as(Item))
 
 
 def remove_item(item_id: str) -> Call[Removed]:
     """Remove an item and its photos."""
-    return Call("DELETE", _path("items", item_id), _as(Removed))
+    return Call("DELETE", _path("items", item_id), parsed_as(Removed))
 
 
 def photo(photo_id: str) -> Call[Photo]:
     """Get a photo's item and metadata."""
-    return Call("GET", _path("photos", photo_id), _as(Photo))
+    return Call("GET", _path("photos", photo_id), parsed_as(Photo))
 
 
 def put_photo(photo_id: str, image: Source, *, item_id: str, metadata: Mapping[str, Any] | None) -> Call[Stored]:
@@ -145,18 +154,18 @@ def put_photo(photo_id: str, image: Source, *, item_id: str, metadata: Mapping[s
     path, data = _path("photos", photo_id), image_bytes(image)
     if not metadata:
         query = {"item_id": item_id}
-        return Call("PUT", path, _as(Stored), query=query, body=data, media_type=media_type(data))
+        return Call("PUT", path, parsed_as(Stored), query=query, body=data, media_type=media_type(data))
     values = {"image": base64.b64encode(data).decode(), "item_id": item_id, "metadata": dict(metadata)}
     try:
         body = json.dumps(values, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidParameter("metadata", "hold plain JSON values", metadata) from error
-    return Call("PUT", path, _as(Stored), body=body, media_type=JSON)
+    return Call("PUT", path, parsed_as(Stored), body=body, media_type=JSON)
 
 
 def remove_photo(photo_id: str) -> Call[Removed]:
     """Remove a photo."""
-    return Call("DELETE", _path("photos", photo_id), _as(Removed))
+    return Call("DELETE", _path("photos", photo_id), parsed_as(Removed))
 
 
 def thumbnail(photo_id: str) -> Call[bytes]:
@@ -166,7 +175,7 @@ def thumbnail(photo_id: str) -> Call[bytes]:
 
 def info() -> Call[Info]:
     """Get information about the server's bundle and gallery."""
-    return Call("GET", "/v1/info", _as(Info))
+    return Call("GET", "/v1/info", parsed_as(Info))
 
 
 def feedback(about: Answer | str, verdict: Verdict, item_id: str = "") -> Call[bool]:
@@ -187,14 +196,14 @@ def sync(
         body = json.dumps(values, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise InvalidParameter("photos", "hold plain JSON values", str(error)) from error
-    return Call("POST", "/v1/admin/sync", _as(Synced), body=body, media_type=JSON)
+    return Call("POST", "/v1/admin/sync", parsed_as(Synced), body=body, media_type=JSON)
 
 
 def reload(images: Sequence[Source], *, dry_run: bool) -> Call[Reloaded]:
     """Make the server reopen its bundle and gallery."""
     files = [image_bytes(image) for image in images]
     query = {"dry_run": dry_run}
-    return Call("POST", "/v1/admin/reload", _as(Reloaded), query=query, images=files, repeatable=False)
+    return Call("POST", "/v1/admin/reload", parsed_as(Reloaded), query=query, images=files, repeatable=False)
 
 
 def ready() -> Call[bool]:
@@ -227,7 +236,8 @@ def media_type(data: bytes) -> str:
     return "image/jpeg" if form is None else form.media_type
 
 
-def _search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:
+def search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:
+    """Return the query parameters that the searches share."""
     if isinstance(fields, str):
         raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
     query: dict[str, str | int | bool | list[str]] = {"top_k": top_k, "explain": explain}
@@ -254,7 +264,8 @@ def _read_file(path: Path) -> bytes:
         raise ImageUnreadable(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _as(kind: type[T]) -> Callable[[httpx.Response], T]:
+def parsed_as(kind: type[T]) -> Callable[[httpx.Response], T]:
+    """Return a function that reads a response as a model."""
     return lambda response: decode(kind, response.json())
 
 

@@ -12,12 +12,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from retrieval.images import Source
 
-from . import calls
+from . import calls, region_calls
 from .async_client import AsyncRetrievalClient
 from .base import ClientLimits
 from .calls import Call, Verdict
 from .connection import address, headers
-from .models import Answer, ApiError, Info, Item, ItemPage, Photo, Reloaded, Removed, Stored, Synced, Unreachable
+from .models import (
+    Answer,
+    ApiError,
+    Info,
+    Item,
+    ItemPage,
+    Photo,
+    RegionsAnswer,
+    Reloaded,
+    Removed,
+    Stored,
+    Synced,
+    Unreachable,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -77,6 +90,7 @@ class RetrievalClient(ClientLimits):
         self,
         image: Source,
         *,
+        bbox: Sequence[float] | None = None,
         top_k: int = 10,
         where: str | None = None,
         fields: Sequence[str] | None = None,
@@ -84,9 +98,10 @@ class RetrievalClient(ClientLimits):
     ) -> Answer:
         """Return the catalogue items that match a photo, if any.
 
+        `bbox` is a part of the photo to search with: left, upper, right, lower in pixels of the upright photo.
         `where` filters by declared columns; `fields` selects the metadata keys to return, all by default.
         """
-        return self._send(calls.search(image, top_k=top_k, where=where, fields=fields, explain=explain))
+        return self._send(calls.search(image, bbox=bbox, top_k=top_k, where=where, fields=fields, explain=explain))
 
     def search_batch(
         self,
@@ -111,6 +126,18 @@ class RetrievalClient(ClientLimits):
     ) -> Answer:
         """Search with 2 to 8 photos of the same item as one query."""
         return self._send(calls.search_photos(images, top_k=top_k, where=where, fields=fields, explain=explain))
+
+    def search_regions(
+        self,
+        image: Source,
+        regions: str | Sequence[Sequence[float]] = "auto",
+        *,
+        top_k: int = 10,
+        where: str | None = None,
+        fields: Sequence[str] | None = None,
+    ) -> RegionsAnswer:
+        """Return the items in the regions of a photo: "auto", "detector", or 1 to 64 bounding boxes."""
+        return self._send(region_calls.search_regions(image, regions, top_k=top_k, where=where, fields=fields))
 
     def items(self, after: str | None = None, limit: int = 100) -> ItemPage:
         """Return a page of item_ids that follow `after`."""

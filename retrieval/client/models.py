@@ -8,6 +8,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from retrieval.bundle.operating_point import UNANCHORED
 from retrieval.errors import RetrievalError
+from retrieval.regions.result import RegionMatch
 from retrieval.result import MATCH, Match
 
 T = TypeVar("T")
@@ -87,6 +88,35 @@ class Answer:
     @property
     def matched(self) -> bool:
         """Whether the photo matches an item of the catalogue."""
+        return self.decision == MATCH
+
+
+@dataclass(frozen=True)
+class RegionsAnswer:
+    """The answer to a search for the items in the regions of a photo; the fields are those of `RegionsResult`."""
+
+    decision: str
+    reason: str
+    matches: tuple[RegionMatch, ...]
+    nearest: RegionMatch | None
+    threshold: float | None
+    threshold_status: str
+    fpir_per: str
+    regions: str
+    searched: int
+    width: int
+    height: int
+    request_id: str
+    timings_ms: dict[str, float]
+    bundle_id: str
+    gallery_version: int
+    ranked: tuple[RegionMatch, ...] = ()
+    review: tuple[RegionMatch, ...] = ()
+    p_value_without_filter: bool = False
+
+    @property
+    def matched(self) -> bool:
+        """Whether any region matches an item of the catalogue."""
         return self.decision == MATCH
 
 
@@ -174,6 +204,7 @@ class Info:
     fpir_forecast: dict[str, Any] | None  # what the bundle's threshold does at this gallery size, if it serves
     gallery: GalleryInfo
     drift: dict[str, Any]
+    regions: tuple[dict[str, Any], ...] = ()  # thresholds of searches by regions
     warnings: tuple[str, ...] = ()  # for operators, with the command that helps
 
 

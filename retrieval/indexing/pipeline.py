@@ -37,6 +37,7 @@ from retrieval.feature_format import PackedFeatures
 from retrieval.ordered import in_order
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
+from retrieval.threshold.regions import measure_regions_again
 from retrieval.threshold.several_photos import measure_again
 
 from .columns import convert_columns, refused_metadata
@@ -230,6 +231,7 @@ def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport
     elif GalleryRates.read(gallery, point, anchor.bundle.draws_id) is None:
         gallery.keep(draws.pack(), "measure the threshold")
     measure_again(anchor, gallery)
+    measure_regions_again(anchor, gallery)
     report.point = point
     report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
 

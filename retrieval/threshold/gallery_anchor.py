@@ -24,6 +24,7 @@ from .anchor import anchor
 from .drawn_distances import LABELLED, LEAST_ITEMS, PROBE, REFERENCE, TOLERANCE, GalleryRates
 from .labelled_queries import by_source, kept_queries, pack_queries, queries_name
 from .query_shift import Shift, gallery_shift
+from .regions import follow_regions
 from .verdicts import FeedbackCaps
 
 FEW_FOUND = 0.5  # share of photos that find their item, below which it is said what to do
@@ -57,15 +58,17 @@ class GalleryAnchor:
         for photos_per_query in (1, *(count for count in points if count > 1)):
             draws = self.draws(gallery, photos_per_query=photos_per_query)
             contents |= draws.pack()
-            point = self._stricter(gallery, draws, points.get(photos_per_query)) if self.tighten else None
+            point = self.stricter(gallery, draws, points.get(photos_per_query)) if self.tighten else None
             if point is not None:
                 stricter[photos_per_query] = point
-        if stricter:
+        of_regions, regions = follow_regions(self, gallery)
+        contents |= of_regions
+        if stricter or regions is not None:
             several = {**points, **stricter}
-            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, several.pop(1), several)
+            contents[POINT] = pack_points(gallery.kept(POINT), self.bundle, several.pop(1), several, regions=regions)
         return contents
 
-    def _stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint | None) -> OperatingPoint | None:
+    def stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint | None) -> OperatingPoint | None:
         """Return an operating point to replace one that misses its target, None if there is none or no need for it.
 
         A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold

@@ -27,6 +27,7 @@ STATUS = {
     "BundleUntrusted": HTTPStatus.INTERNAL_SERVER_ERROR,
     "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "DetectorError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "GalleryCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "KeyFileError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "MissingDependency": HTTPStatus.INTERNAL_SERVER_ERROR,

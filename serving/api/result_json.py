@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from retrieval.regions.result import RegionsResult
 from retrieval.result import SearchResult
 
 
@@ -14,6 +15,15 @@ def answer_of(result: SearchResult, request_id: str, fields: Collection[str] | N
     explained = values["explanation"] and values["explanation"]["plain_nearest"]
     found = (*values["matches"], *values["ranked"], *values["review"])
     for match in (*found, values["nearest"], explained):
+        if match:
+            match["metadata"] = public(match["metadata"], fields)
+    return values
+
+
+def regions_answer_of(result: RegionsResult, request_id: str, fields: Collection[str] | None = None) -> dict[str, Any]:
+    """Return the result of a search by regions as a JSON object; `fields` selects metadata keys, None selects all."""
+    values = result.to_dict() | {"request_id": request_id}
+    for match in (*values["matches"], *values["ranked"], *values["review"], values["nearest"]):
         if match:
             match["metadata"] = public(match["metadata"], fields)
     return values

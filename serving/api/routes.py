@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
 from retrieval.errors import RetrievalError
+from retrieval.regions.boxes import check_bbox, parse_bbox
 from serving.http.guard import BUNDLE_REPORT_PATH, DOCS_PATH, REPORT_PATH
 from serving.reloads import ReloadOutcome
 from serving.server_info import server_info
@@ -26,7 +27,8 @@ from .docs_page import docs_page
 from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
 from .photos_route import add_photos_route
 from .problems import STATUS, problem, problem_response
-from .query_parameters import Fields, TopK, Where
+from .query_parameters import Box, Fields, TopK, Where
+from .regions_route import add_regions_route
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
 from .result_json import answer_of
@@ -82,25 +84,7 @@ def search_routes(service: Service) -> APIRouter:
     """Return the search routes."""
     router = APIRouter(prefix="/v1", tags=["search"])
 
-    @router.post(
-        "/search",
-        response_model=Answer,
-        responses=errors(*LIMITED, *IMAGE, 503),
-        openapi_extra=body_of("SearchRequest", "image"),
-    )
-    async def search(
-        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
-    ) -> Response:
-        """Search with one photo: send the raw image, a form with the file `image`, or JSON with base64."""
-        if is_json(request):
-            body = await parsed(request, SearchRequest)
-            image, fields = decoded(body.image), body.fields
-            top_k, where, explain = body.top_k, body.where, body.explain
-        else:
-            image = await image_of(request)
-        request_id = request.state.request_id
-        result = await service.search(image, top_k=top_k, where=where, explain=explain, request_id=request_id)
-        return JSONResponse(answer_of(result, request_id, fields))
+    add_photo_route(router, service)
 
     @router.post(
         "/search/batch",
@@ -136,7 +120,41 @@ def search_routes(service: Service) -> APIRouter:
         return JSONResponse({"answers": answers, "request_id": request.state.request_id})
 
     add_photos_route(router, service)
+    add_regions_route(router, service)
     return router
+
+
+def add_photo_route(router: APIRouter, service: Service) -> None:
+    """Add the search route for one photo."""
+
+    @router.post(
+        "/search",
+        response_model=Answer,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("SearchRequest", "image"),
+    )
+    async def search(
+        request: Request,
+        bbox: Box | None = None,
+        top_k: TopK = 10,
+        where: Where = None,
+        fields: Fields = None,
+        explain: bool = False,
+    ) -> Response:
+        """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
+        if is_json(request):
+            body = await parsed(request, SearchRequest)
+            image, fields = decoded(body.image), body.fields
+            top_k, where, explain = body.top_k, body.where, body.explain
+            part = None if body.bbox is None else check_bbox(body.bbox)
+        else:
+            part = None if bbox is None else parse_bbox(bbox)
+            image = await image_of(request)
+        request_id = request.state.request_id
+        result = await service.search(
+            image, bbox=part, top_k=top_k, where=where, explain=explain, request_id=request_id
+        )
+        return JSONResponse(answer_of(result, request_id, fields))
 
 
 def feedback_routes(service: Service) -> APIRouter:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from retrieval.arguments import MOST_QUERY_PHOTOS
 
 from .examples import ANSWER
-from .fields import Base64, Fields, ThresholdStatus, TopK, Verdict, Where
+from .fields import BBOX, SIDES, Base64, Fields, ThresholdStatus, TopK, Verdict, Where
 
 MOST_IMAGES = 64  # per batch
 Id = Annotated[str, Field(min_length=1, max_length=500)]
@@ -25,6 +25,7 @@ class SearchRequest(Strict):
     """A search request."""
 
     image: Base64
+    bbox: Annotated[SIDES | None, Field(description=f"A part of the photo: {BBOX}")] = None
     top_k: TopK = 10
     where: Where = None
     fields: Fields = None
@@ -239,6 +240,10 @@ class Info(BaseModel):
     in_gallery: dict[str, Any] | None = Field(
         description="What the threshold does in the gallery as it is now: FPIR, its upper 95 % bound, items measured, "
         "and a warning if it misses the target."
+    )
+    regions: list[dict[str, Any]] = Field(
+        description="For auto and detector: the threshold of searches by regions with its FPIR per photo, or "
+        "unanchored with the command that sets one. Empty if the bundle verifies matches."
     )
     fpir_forecast: dict[str, Any] | None = Field(
         description="What the bundle's threshold does in a gallery of this size, if it serves."

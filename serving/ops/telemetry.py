@@ -11,6 +11,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
+from retrieval.regions.result import RegionsResult
 from retrieval.result import SearchResult
 
 if TYPE_CHECKING:
@@ -99,6 +100,12 @@ class Telemetry:
         self._certainty.observe(result.certainty)
         if result.nearest_distance is not None:
             self._nearest.observe(result.nearest_distance)
+
+    def regions(self, result: RegionsResult) -> None:
+        """Record a search by regions: stage times and decision."""
+        for stage, milliseconds in result.timings_ms.items():
+            self._stages.labels(stage).observe(milliseconds / 1e3)
+        self._decisions.labels(result.decision, result.reason).inc()
 
     def text(self) -> bytes:
         """Return all metrics in Prometheus text format."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -25,13 +25,13 @@ from serving.http.rates import Rates
 from serving.ops.drift_monitor import drift_warning
 from serving.service import Service
 
-from .more_photos import more_photos
+from .more_photos import MorePhotos, more_photos
 from .page_events import EVENT, SessionAnswers, events_of
 from .page_gradio import UNQUEUED, load_gradio, photo_input
 from .page_html import WAITING, example_label, example_labels_html, header_html
 from .page_routes import is_shown, page_routes
-from .page_search import TOP_K, WHOLE_PHOTO, PageSearch
-from .page_verdicts import verdict_buttons
+from .page_search import TOP_K, WHOLE_PHOTO, Found, PageSearch
+from .page_verdicts import Verdicts, verdict_buttons
 from .uploads import Uploads
 
 if TYPE_CHECKING:
@@ -100,23 +100,16 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
     """Return the page of a service; its searches run in the service's pool."""
     gradio, session_answers, searches = load_gradio(), SessionAnswers(), PageSearch(service, uploads)
     with gradio.Blocks(title=TITLE, analytics_enabled=False) as page:
-        head = gradio.HTML()
-        with gradio.Row(equal_height=False, elem_classes="r-main"):
-            with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
-                photo = photo_input("Your photo", "photo", height=340)
-                sides, part = _part()
-                more = more_photos()
-                _examples(photo, uploads, example_images(service.retriever, examples))
-            with gradio.Column(scale=3, min_width=280):
-                answer = gradio.HTML(WAITING, elem_id="answer")
-                verdicts = verdict_buttons(service, session_answers, TOP_K)
+        head, photo, sides, part, regions, more, answer, verdicts = _layout(service, uploads, session_answers, examples)
 
         def header() -> str:
             return header_html(service.retriever, drift=bool(drift_warning(service.drifts())))
 
         async def search(token: str | None, *box: float, another: str | None = None) -> tuple[Any, ...]:
+            return _shown(await searches.run(token, box, another))
+
+        def _shown(found: Found) -> tuple[Any, ...]:
             event = EVENT.get()
-            found = await searches.run(token, box, another)
             session_answers.record(event, found.answer)
             can_judge = found.answer is not None and service.settings.feedback is not None
             matched = found.answer is not None and bool(found.answer.matched)
@@ -133,6 +126,9 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
                 return (*unchanged, following)
             return (*await search(token, *WHOLE_PHOTO), *WHOLE_PHOTO, gradio.skip())
 
+        async def search_regions(token: str | None) -> tuple[Any, ...]:
+            return _shown(await searches.run_regions(token))
+
         async def search_added(another: str | None, token: str | None, *box: float) -> tuple[Any, ...]:
             return await search(token, *box, another=another)
 
@@ -148,6 +144,7 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
         progress = {"show_progress": "minimal", "show_progress_on": [answer]}
         photo.change(search_whole, photo, [*outputs, *sides, photo], api_name="search_whole", **progress, **UNQUEUED)
         part.click(search, query, outputs, api_name="search_part", **progress, **UNQUEUED)
+        regions.click(search_regions, photo, outputs, api_name="search_regions", **progress, **UNQUEUED)
         more.another.input(
             search_added, [more.another, *query], outputs, api_name="search_added", **progress, **UNQUEUED
         )
@@ -155,6 +152,37 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
             remove = partial(search_removed, number)
             button.click(remove, query, outputs, api_name=f"search_removed_{number}", **progress, **UNQUEUED)
     return page
+
+
+class _Layout(NamedTuple):
+    """The components of the page that events read and write."""
+
+    head: gradio.HTML
+    photo: gradio.Image
+    sides: list[gradio.Slider]
+    part: gradio.Button
+    regions: gradio.Button
+    more: MorePhotos
+    answer: gradio.HTML
+    verdicts: Verdicts
+
+
+def _layout(service: Service, uploads: Uploads, answers: SessionAnswers, examples: Sequence[Path]) -> _Layout:
+    """Lay out the page in the running `gradio.Blocks`."""
+    gradio = load_gradio()
+    head = gradio.HTML()
+    with gradio.Row(equal_height=False, elem_classes="r-main"):
+        with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
+            photo = photo_input("Your photo", "photo", height=340)
+            sides, part = _part()
+            can_divide = service.retriever.bundle.verifier is None  # which compares one item with another
+            regions = gradio.Button("Find all items in the photo", size="sm", elem_id="regions", visible=can_divide)
+            more = more_photos()
+            _examples(photo, uploads, example_images(service.retriever, examples))
+        with gradio.Column(scale=3, min_width=280):
+            answer = gradio.HTML(WAITING, elem_id="answer")
+            verdicts = verdict_buttons(service, answers, TOP_K)
+    return _Layout(head, photo, sides, part, regions, more, answer, verdicts)
 
 
 def _part() -> tuple[list[gradio.Slider], gradio.Button]:

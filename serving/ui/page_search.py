@@ -10,6 +10,7 @@ from anyio import to_thread
 
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter
 from retrieval.images import Source, crop, open_image
+from retrieval.regions.policy import AUTO, DETECTOR
 from retrieval.result import RANKED, SearchResult
 from serving.api.problems import problem_response
 from serving.errors import NoSuchThing
@@ -18,6 +19,7 @@ from serving.service import Service
 
 from .page_events import EVENT, SessionAnswer
 from .page_html import WAITING, answer_html, banner, shown_items
+from .regions_html import regions_html
 from .uploads import Uploads
 from .verified_html import AskedPhotos
 
@@ -68,6 +70,23 @@ class PageSearch:
         items = tuple(match.item_id for match in shown_items(result))
         answer = SessionAnswer(event.request_id, items, items[0] if result.matches else "")
         return Found(html, answer, takes_more=True)
+
+    async def run_regions(self, token: str | None) -> Found:
+        """Search for all items in a photo. There is nothing to judge: verdicts are about a search for one item."""
+        if token is None:
+            return Found(WAITING)
+        event, retriever = EVENT.get(), self._service.retriever
+        points = retriever.region_points
+        name = DETECTOR if retriever.detector is not None and DETECTOR in points else AUTO
+        try:
+            photo = await to_thread.run_sync(self._uploads.read, token, event.client)
+            result = await self._service.search_regions(photo, name, top_k=TOP_K)
+        except (ImageRefused, InvalidParameter, NoSuchThing, Busy) as error:
+            event.status = problem_response(error).status_code
+            return Found(banner("refused", "This photo cannot be searched", str(error)))
+        rates = retriever.region_rates(name) if name in points else None
+        rate = None if rates is None or result.threshold is None else rates.fpir(result.threshold)
+        return Found(regions_html(result, token, rate))
 
     async def _result(self, token: str, box: Sequence[float], added: Sequence[str]) -> SearchResult:
         event, service = EVENT.get(), self._service

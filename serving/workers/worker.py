@@ -122,7 +122,8 @@ def _open(plan: ServePlan, peers: Peers) -> Retriever:
     if not states:
         return plan.open()
     serving = states[0]
-    retriever = Retriever.open(serving.bundle, serving.gallery, trust=plan.trust)
+    detector = plan.settings.detector
+    retriever = Retriever.open(serving.bundle, serving.gallery, trust=plan.trust, detector=detector)
     if retriever.bundle.bundle_id != serving.bundle_id:
         raise BundleError(
             f"{serving.bundle} has changed since the server opened it", remedy="Reload, or restart the server"

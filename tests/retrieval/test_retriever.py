@@ -334,7 +334,7 @@ def test_as_many_items_are_answered_as_asked_for(retriever: Retriever, world: Pa
 
 def test_the_fpir_forecast_follows_the_gallery(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr("retrieval.retriever.fpir_forecast", lambda bundle, items: asked.append(items) or items)
+    monkeypatch.setattr("retrieval.measured_gallery.fpir_forecast", lambda bundle, items: asked.append(items) or items)
     bundle = Bundle.open(world / "bundle")
     with Gallery.create(tmp_path / "g", dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
         retriever = Retriever(bundle, gallery)

@@ -20,6 +20,7 @@ from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.feedback import read_feedback
 
 from ...prints import cover_distance, draw_cover, verified_bundle, write_covers
+from ...retrieval.regions.scenes import scene
 from ...world import draw, encode
 from ..conftest import Served, start, stop
 
@@ -468,3 +469,25 @@ def test_the_places_that_agree_lie_on_their_pictures(browser: Browser, verifying
     serious = [v["id"] for v in Axe().run(page).response["violations"] if v["impact"] in ("serious", "critical")]
     page.close()
     assert serious == []
+
+
+def test_the_items_of_a_photo_are_boxed_and_a_finger_leads_to_their_cards(browser: Browser, served: Served) -> None:
+    page = browser.new_page(viewport=PHONE, has_touch=True, is_mobile=True, reduced_motion="reduce")  # type: ignore[arg-type]
+    page.goto(served.address)
+    expect(page.locator("#answer .r-empty")).to_be_visible()
+    send(page, encode(scene(3, 8), "PNG"))
+    expect(page.locator("#answer .r-banner")).to_be_visible()
+    page.get_by_role("button", name="Find all items in the photo").tap()
+    boxes = page.locator(".r-scene a")
+    expect(boxes.first).to_be_visible()
+    wait_for_thumbnails(page)
+    photo, first = page.locator(".r-scene img").bounding_box(), boxes.first.bounding_box()
+    assert photo is not None
+    assert first is not None
+    assert photo["x"] - 1 <= first["x"] < first["x"] + first["width"] <= photo["x"] + photo["width"] + 1
+    number = boxes.count()
+    boxes.last.tap()
+    expect(page.locator(f"#region-{number}")).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert Axe().run(page, context="#answer").response["violations"] == []
+    page.close()

@@ -1,0 +1,273 @@
+"""Options and output of `retrieval search` and `retrieval calibrate` for the regions of a photo."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from retrieval.bundle.operating_point import UNANCHORED
+from retrieval.errors import InvalidParameter
+from retrieval.regions.calibration_command import calibration_command
+from retrieval.result import RANKED, p_value_words
+
+from .lines import show_lines
+
+if TYPE_CHECKING:
+    from index.gallery import Gallery
+    from retrieval.bundle.served_point import KeptPoint, RegionPoint
+    from retrieval.regions.boxes import BBox
+    from retrieval.regions.detector import Detector
+    from retrieval.regions.policy import RegionPolicy
+    from retrieval.regions.result import RegionMatch, RegionsResult
+    from retrieval.retriever import Retriever
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Folder = click.Path(path_type=Path)
+AUTO, DETECTOR = NAMES = "auto", "detector"
+
+
+class RegionOptions(NamedTuple):
+    """Options on the regions of a photo."""
+
+    regions: str | None
+    scale: tuple[float, ...]
+    max_windows: int | None
+    detector: Path | None
+    min_score: float | None
+    bbox: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        """Whether any of the options was given."""
+        return any(self)
+
+    def check(self) -> None:
+        """Raise InvalidParameter for options that do not go together."""
+        if self.bbox and self.regions:
+            raise InvalidParameter("--bbox", "be left out with --regions", self.bbox[0])
+        for name, wanted in (("scale", AUTO), ("detector", DETECTOR), ("min_score", DETECTOR)):
+            if getattr(self, name) and self.regions != wanted:
+                option = f"--{name.replace('_', '-')}"
+                raise InvalidParameter(option, f"be used with --regions {wanted}", getattr(self, name))
+        if self.max_windows is not None and self.regions is None:
+            raise InvalidParameter("--max-windows", "be used with --regions", self.max_windows)
+        if self.regions == DETECTOR and self.detector is None:
+            raise InvalidParameter("--detector", "be given with --regions detector", None, remedy="Name an ONNX file")
+
+    @property
+    def several(self) -> bool:
+        """Whether the regions of a photo are searched, rather than the photo or one part of it."""
+        return self.regions is not None or len(self.bbox) > 1
+
+    def check_alone(self, *, combine: bool, explain: bool) -> None:
+        """Raise InvalidParameter for other options of a search that do not go with these."""
+        if combine and self.asked:
+            raise InvalidParameter("--combine", "be left out with --regions and --bbox", combine)
+        if explain and self.several:
+            raise InvalidParameter("--explain", "be left out with --regions and several --bbox", explain)
+
+    def bboxes(self) -> list[BBox]:
+        """Return the bounding boxes that were given."""
+        from retrieval.regions.boxes import parse_bbox
+
+        return [parse_bbox(text) for text in self.bbox]
+
+    def policy(self, stored: Mapping[str, RegionPoint], detector: Detector | None) -> RegionPolicy:
+        """Return the policy: the stored one of the same name, or the default one, with the options that were given."""
+        from dataclasses import replace
+
+        from retrieval.regions.detector import DetectorRegions
+        from retrieval.regions.search import policy_of
+        from retrieval.regions.windows import AutoRegions
+
+        policy = policy_of(self.regions or AUTO, detector, stored)
+        if isinstance(policy, list):  # policy_of returns a list for bounding boxes only
+            raise TypeError("not a policy")
+        most = policy.most if self.max_windows is None else self.max_windows
+        if isinstance(policy, AutoRegions):
+            return replace(policy, most=most, scales=self.scale or policy.scales)
+        if not isinstance(policy, DetectorRegions):
+            return policy
+        least = policy.least_score if self.min_score is None else self.min_score
+        return replace(policy, most=most, least_score=least)
+
+
+OPTIONS = (
+    click.option(
+        "--regions",
+        type=click.Choice(NAMES),
+        help="Find the items in a photo of several things: auto searches overlapping windows at three scales, "
+        "detector the boxes of an ONNX detector.",
+    ),
+    click.option(
+        "--scale",
+        type=float,
+        multiple=True,
+        help="Side of the windows of --regions auto, as a share of the photo's shorter side. Can be repeated.  "
+        "[default: those of the gallery's threshold, or 1, 0.6 and 0.4]",
+    ),
+    click.option(
+        "--max-windows",
+        type=int,
+        help="Maximum number of regions of a photo.  [default: that of the gallery's threshold, or 32; 16 with a "
+        "detector]",
+    ),
+    click.option("--detector", type=Folder, help="ONNX file of the detector."),
+    click.option(
+        "--min-score",
+        type=float,
+        help="Least score of a detector's box.  [default: that of the gallery's threshold, or 0.3]",
+    ),
+)
+BBOX_OPTION = click.option(
+    "--bbox",
+    multiple=True,
+    metavar="'LEFT UPPER RIGHT LOWER'",
+    help="Search a part of the photo, in pixels of the upright photo. Can be repeated: each box gets its own answer.",
+)
+
+
+def region_options(*, boxes: bool) -> Callable[[Command], Command]:
+    """Return a decorator that adds the options on regions to a command, and passes it `regions`."""
+    options = (*OPTIONS, BBOX_OPTION) if boxes else OPTIONS
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def with_regions(
+            *arguments: Any,
+            regions: str | None,
+            scale: tuple[float, ...],
+            max_windows: int | None,
+            detector: Path | None,
+            min_score: float | None,
+            bbox: tuple[str, ...] = (),
+            **named: Any,
+        ) -> Any:
+            given = RegionOptions(regions, scale, max_windows, detector, min_score, bbox)
+            given.check()
+            return command(*arguments, regions=given, **named)
+
+        for option in reversed(options):
+            with_regions = option(with_regions)
+        return with_regions  # type: ignore[return-value]
+
+    return decorate
+
+
+def search_parts(
+    retriever: Retriever,
+    image: Path | str,
+    regions: RegionOptions,
+    *,
+    top_k: int,
+    where: str | None,
+    review: float,
+) -> RegionsResult:
+    """Search with the regions of a photo, or with several given boxes."""
+    asked = regions.bboxes() or regions.policy(retriever.region_points, retriever.detector)
+    return retriever.search_regions(image, asked, top_k=top_k, where=where, review=review)
+
+
+def show_regions(
+    result: RegionsResult, bundle: Path, gallery: Path | str, regions: RegionOptions, *, as_json: bool
+) -> None:
+    """Print the items in a photo."""
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    for line in _lines(result):
+        click.echo(line)
+    if result.threshold_status == UNANCHORED and result.regions in NAMES:
+        line = calibration_command(bundle, gallery, regions.detector)
+        click.echo(
+            "Note: the threshold is that of whole photos; how often a photo of unknown items returns a match was not "
+            f"measured, and it is probably much more often. `{line}` sets a threshold for regions."
+        )
+
+
+def _lines(result: RegionsResult) -> Iterator[str]:
+    for rank, match in enumerate(result.matches or result.ranked, 1):
+        yield f"{rank:3d}  {_line(match)}"
+    per = f"{result.searched} regions"
+    if result.matches:
+        yield f"{len(result.matches)} items within the threshold {result.threshold:.4f}, in {per}."
+    elif result.ranked:
+        yield "These are the nearest items. There is no threshold to decide whether any of them is right."
+    elif result.nearest is None:
+        outcome = "nothing to rank" if result.decision == RANKED else "no match"
+        yield f"{outcome}: {'no region was found in the photo' if not result.searched else 'nothing was compared'}"
+    else:
+        yield f"no match: the nearest of {per} is {_line(result.nearest)}; the threshold is {result.threshold:.4f}"
+    if result.review:
+        yield "For review, beyond the threshold:"
+    yield from (f"     {_line(match)}" for match in result.review)
+    if result.p_value_without_filter:
+        yield "How often unknown items come as close was measured without the filter."
+
+
+def _line(match: RegionMatch) -> str:
+    words = "" if match.p_value is None else f", {p_value_words(match.p_value)}"
+    return f"{match.distance:.4f}  {match.item_id}  at {' '.join(f'{side:g}' for side in match.bbox)}{words}"
+
+
+def describe_regions(gallery: Gallery, kept: KeptPoint) -> Iterator[str]:
+    """Yield a line on each threshold of searches by regions that a gallery keeps."""
+    from retrieval.threshold.regions import region_rates
+
+    for name, region in kept.regions.items():
+        rates, point = region_rates(gallery, region, kept.draws_id), region.point
+        now = "its FPIR in this version was not measured"
+        if rates is not None:
+            now = f"a photo of unknown items now returns a match in {rates.fpir(point.threshold):.1%} of searches"
+        yield (
+            f"Searches by regions ({name}): threshold {point.threshold:.4f} for an FPIR of at most "
+            f"{point.target_fpir:.1%} ({point.status}); {now}."
+        )
+
+
+def calibrate_regions(
+    bundle: Path,
+    gallery: Path | str,
+    regions: RegionOptions,
+    *,
+    queries: Path | None,
+    target_fpir: float | None,
+    certify: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Set the threshold of searches by regions, and print what to expect of it."""
+    from index.contents import POINT
+    from index.location import open_gallery
+    from retrieval.bundle.bundle import Bundle
+    from retrieval.bundle.served_point import stored_regions
+    from retrieval.catalogue.photos import QUERIES
+    from retrieval.catalogue.read import read_catalogue
+    from retrieval.compatibility import require_match
+    from retrieval.regions.detector import Detector
+    from retrieval.threshold.regions import propose_regions
+
+    opened = Bundle.open(bundle)
+    photos = None if queries is None else read_catalogue(queries, labels=QUERIES)
+    detector = None if regions.detector is None else Detector(regions.detector)
+    with open_gallery(gallery, read_only=dry_run) as place:
+        require_match(opened, place)
+        if not dry_run:
+            place.lock()  # nobody changes the gallery while it is measured
+        policy = regions.policy(stored_regions(place.kept(POINT), opened), detector)
+        proposal = propose_regions(opened, place, policy, photos=photos, target_fpir=target_fpir, certify=certify)
+        if as_json:
+            click.echo(json.dumps(proposal.to_dict(), indent=2))
+        else:
+            show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
+            for line in proposal.lines():
+                click.echo(line)
+        if not dry_run:
+            proposal.write(place)
+    if not as_json:
+        click.echo(f"Nothing was written to {gallery}." if dry_run else f"Wrote the threshold to {gallery}.")

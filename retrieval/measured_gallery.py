@@ -1,0 +1,56 @@
+"""What a bundle's threshold does in a gallery: the operating points that serve, and their measured rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from index.protocol import GalleryProtocol
+from retrieval.bundle.bundle import Bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.bundle.served_point import RegionPoint
+from retrieval.threshold.drawn_distances import GalleryRates
+from retrieval.threshold.forecast import FpirForecast, fpir_forecast
+
+from .gallery_points import GalleryPoints
+
+
+class MeasuredGallery:
+    """A gallery that is searched with a bundle, its operating points and rates."""
+
+    def __init__(self, bundle: Bundle, gallery: GalleryProtocol) -> None:
+        self.bundle = bundle
+        self.gallery = gallery
+        self._points = GalleryPoints(bundle, gallery)
+        self._forecasts: dict[int, FpirForecast | None] = {}
+
+    @property
+    def region_points(self) -> Mapping[str, RegionPoint]:
+        """The operating points of regions in the newest version of the gallery, by the name of their policy."""
+        return self._points.newest_regions()
+
+    def region_rates(self, regions: str) -> GalleryRates | None:
+        """Return the rates of a region point measured in the newest version, None if they are not."""
+        return self._points.region_rates_at(self.gallery.version, self.region_points[regions])
+
+    @property
+    def point(self) -> OperatingPoint:
+        """The operating point that serves: the gallery's, if it was set with this bundle, else the bundle's."""
+        return self._points.point()
+
+    def rates(self) -> GalleryRates | None:
+        """Return the rates measured in the newest version of the gallery, None if it is not anchored."""
+        return self._points.rates_at(self.gallery.version, self.point)
+
+    @property
+    def unmeasured(self) -> bool:
+        """Whether the gallery's own threshold serves, and its FPIR in the newest version is unknown."""
+        return self.point is not self.bundle.operating_point and self.rates() is None
+
+    def fpir_forecast(self) -> FpirForecast | None:
+        """Return the expected FPIR at the gallery's current size, None if it was measured or the bundle cannot tell."""
+        if self.point is not self.bundle.operating_point:
+            return None
+        items = self.gallery.items
+        if items not in self._forecasts:
+            self._forecasts = {items: fpir_forecast(self.bundle, items)}
+        return self._forecasts[items]

@@ -1,0 +1,1 @@
+"""Regions of a photo: which items are in it, and where."""

@@ -1,0 +1,60 @@
+"""The search route for the items in the regions of a photo."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse, Response
+
+from retrieval.errors import InvalidParameter
+from retrieval.regions.boxes import MOST_BBOXES, parse_bbox
+from retrieval.regions.search import Regions
+from serving.service import Service
+
+from .openapi import IMAGE, LIMITED, body_of, errors
+from .query_parameters import Box, Fields, TopK, Where
+from .region_schemas import RegionsAnswer, RegionsRequest
+from .request_body import decoded, image_of, is_json, parsed
+from .result_json import regions_answer_of
+
+Policy = Annotated[
+    Literal["auto", "detector"], Query(description="Overlapping windows, or the boxes of the server's detector.")
+]
+Boxes = Annotated[
+    list[Box] | None,
+    Query(max_length=MOST_BBOXES, description="Boxes to search one by one, instead of regions; repeat it for several."),
+]
+
+
+def add_regions_route(router: APIRouter, service: Service) -> None:
+    """Add the search route for the items in the regions of a photo."""
+
+    @router.post(
+        "/search/regions",
+        response_model=RegionsAnswer,
+        responses=errors(*LIMITED, *IMAGE, 503),
+        openapi_extra=body_of("RegionsRequest", "image"),
+    )
+    async def search_regions(
+        request: Request,
+        regions: Policy = "auto",
+        bbox: Boxes = None,
+        top_k: TopK = 10,
+        where: Where = None,
+        fields: Fields = None,
+    ) -> Response:
+        """Find the items in a photo of several things, each with its bounding box. The settings are the server's."""
+        if is_json(request):
+            body = await parsed(request, RegionsRequest)
+            image, fields, top_k, where = decoded(body.image), body.fields, body.top_k, body.where
+            chosen: Regions = [*body.bbox] or body.regions
+            is_named = "regions" in body.model_fields_set
+        else:
+            chosen = [parse_bbox(text) for text in bbox or ()] or regions
+            is_named = "regions" in request.query_params
+            image = await image_of(request)
+        if is_named and not isinstance(chosen, str):
+            raise InvalidParameter("bbox", "be left out where regions are named", chosen)
+        result = await service.search_regions(image, chosen, top_k=top_k, where=where)
+        return JSONResponse(regions_answer_of(result, request.state.request_id, fields))

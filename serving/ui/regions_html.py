@@ -1,0 +1,100 @@
+"""Render the answer to a search for all items in a photo: the photo with their boxes, and a card for each.
+
+A box is a link to the card of its item, so it works by touch, mouse and keyboard.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+from retrieval.bundle.operating_point import UNANCHORED
+from retrieval.regions.result import NO_REGION, RegionMatch, RegionsResult
+from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, p_value_words
+
+from .page_html import NO_MATCH, NO_THRESHOLD, banner, title_of
+from .page_links import photo_url, thumbnail_url
+
+REVIEWED = 3  # largest number of candidates that are shown without a match
+UNMEASURED = (
+    "How often a photo of unknown items returns a match was not measured for searches by regions. It is probably much "
+    "more often than for a photo of one item: check each match."
+)
+UNCLEAR = "The photo is too ambiguous for an answer: a sharper one may get one."
+NOTHING = {
+    NO_REGION: "No item was found in the photo.",
+    FILTERED_OUT: "No photo passes the filter.",
+    LOW_CERTAINTY: UNCLEAR,
+}
+
+
+def regions_html(result: RegionsResult, token: str, rate: float | None = None) -> str:
+    """Return the answer for the photo with a token; `rate` is the share of photos of unknown items with a match."""
+    shown = result.matches or result.ranked or result.review[:REVIEWED]
+    if not shown and result.nearest is not None:
+        shown = (result.nearest,)
+    return _banner(result) + _note(result, rate) + _scene(shown, result, token) + _cards(shown)
+
+
+def _banner(result: RegionsResult) -> str:
+    count = len(result.matches)
+    if count:
+        title = f"This is {title_of(result.matches[0])}" if count == 1 else f"{count} items found"
+        return banner("match", title, "Each box on the photo shows what was found there.")
+    if result.threshold is None:
+        return banner("none", "The closest items", NO_THRESHOLD)
+    text = NOTHING.get(result.reason, "No part of the photo is close enough to an item to be sure.")
+    return banner("none", NO_MATCH, text)
+
+
+def _note(result: RegionsResult, rate: float | None) -> str:
+    """Return what the answer stands on, as a paragraph; "" if there is no threshold."""
+    if result.threshold is None:
+        return ""
+    words = UNMEASURED
+    if result.threshold_status != UNANCHORED:
+        share = "" if rate is None else f" in about {rate:.1%} of searches"
+        words = f"A photo of unknown items returns a match{share or ' rarely'}, measured for this kind of search."
+    return f'<p class="r-several">{words}</p>'
+
+
+def _scene(shown: Sequence[RegionMatch], result: RegionsResult, token: str) -> str:
+    """Return the photo with the boxes of items."""
+    boxes = "".join(_box(match, number, result) for number, match in enumerate(shown, 1))
+    kind = "" if result.matches else " r-unsure"
+    photo = html.escape(photo_url(token))
+    return f'<div class="r-scene{kind}"><img src="{photo}" alt="Your photo with {len(shown)} boxes">{boxes}</div>'
+
+
+def _box(match: RegionMatch, number: int, result: RegionsResult) -> str:
+    left, upper, right, lower = match.bbox
+    sides = {
+        "left": left / result.width,
+        "top": upper / result.height,
+        "width": (right - left) / result.width,
+        "height": (lower - upper) / result.height,
+    }
+    style = ";".join(f"{side}:{100 * share:.2f}%" for side, share in sides.items())
+    name = html.escape(title_of(match))
+    label = f"Box {number}: {name}"
+    return f'<a href="#region-{number}" style="{style}" aria-label="{label}"><span>{number} {name}</span></a>'
+
+
+def _cards(shown: Sequence[RegionMatch]) -> str:
+    cards = "".join(_card(match, number) for number, match in enumerate(shown, 1))
+    return f'<div class="r-cards r-regions">{cards}</div>'
+
+
+def _card(match: RegionMatch, number: int) -> str:
+    title, item = html.escape(title_of(match)), html.escape(match.item_id)
+    words = "" if match.p_value is None else f'<span class="r-p">{_sentence(p_value_words(match.p_value))}</span>'
+    return (
+        f'<figure class="r-card" id="region-{number}"><img src="{html.escape(thumbnail_url(match.photo_id))}" '
+        f'alt="{title}"><figcaption><b>{number} {title}</b>'
+        + (f'<span class="r-id">{item}</span>' if item != title else "")
+        + f"{words}</figcaption></figure>"
+    )
+
+
+def _sentence(clause: str) -> str:
+    return f"{clause[:1].upper()}{clause[1:]}."
