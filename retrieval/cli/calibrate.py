@@ -138,7 +138,7 @@ def calibrate_photos(  # noqa: PLR0913, one an option
     gallery: Path | str,
     *,
     target_fpir: float | None,
-    queries: Path | None,
+    queries: Path | str | None,
     feedback: Path | None,
     trust_key: Sequence[str],
     certify: bool,

@@ -18,7 +18,7 @@ from retrieval.result import RANKED, p_value_words
 from .lines import show_lines
 
 if TYPE_CHECKING:
-    from index.gallery import Gallery
+    from index.protocol import GalleryProtocol
     from retrieval.bundle.served_point import KeptPoint, RegionPoint
     from retrieval.regions.boxes import BBox
     from retrieval.regions.detector import Detector
@@ -215,7 +215,7 @@ def _line(match: RegionMatch) -> str:
     return f"{match.distance:.4f}  {match.item_id}  at {' '.join(f'{side:g}' for side in match.bbox)}{words}"
 
 
-def describe_regions(gallery: Gallery, kept: KeptPoint) -> Iterator[str]:
+def describe_regions(gallery: GalleryProtocol, kept: KeptPoint) -> Iterator[str]:
     """Yield a line on each threshold of searches by regions that a gallery keeps."""
     from retrieval.threshold.regions import region_rates
 
@@ -235,7 +235,7 @@ def calibrate_regions(
     gallery: Path | str,
     regions: RegionOptions,
     *,
-    queries: Path | None,
+    queries: Path | str | None,
     target_fpir: float | None,
     certify: bool,
     dry_run: bool,
