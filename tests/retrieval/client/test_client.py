@@ -658,7 +658,7 @@ def methods(client: type) -> Iterator[tuple[str, Any]]:
 
 def test_both_clients_have_the_same_methods() -> None:
     assert dict(methods(RetrievalClient)) == dict(methods(AsyncRetrievalClient))
-    assert len(dict(methods(RetrievalClient))) == 16
+    assert len(dict(methods(RetrievalClient))) == 17
     assert all(
         inspect.iscoroutinefunction(method)
         for name, method in inspect.getmembers(AsyncRetrievalClient, inspect.isfunction)
