@@ -26,7 +26,7 @@ MOST_BYTES = 2**20  # of the features of a photo
 
 
 class FeatureFormat(Protocol):
-    """What the features of a photo look like."""
+    """A check of the features of a photo."""
 
     def problem(self, features: bytes) -> str:
         """Return what is wrong with the features of a photo, "" if nothing is."""

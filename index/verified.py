@@ -9,7 +9,7 @@ A query may have several photos of one item. Each of them has a shortlist of its
 query, the votes those of the photo. The inliers of a gallery photo are the greatest over the photos of the query, so
 another photo of the item can only add evidence.
 
-Shapes: n queries, m photos, k key points, w visual words, a words that a key point asks.
+Shapes: n queries, m photos, k key points, w visual words, a words per key point of a query.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BITS = 64  # of a signature
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """What key points vote by: visual words, and signatures that are alike for near descriptors of a word."""
+    """Visual words of key points, and signatures that are similar for near descriptors of a word."""
 
     words: NDArray[np.uint16]  # (k,) of a photo, (k, a) of a query
     signatures: NDArray[np.uint64]  # of the same shape
@@ -39,9 +39,9 @@ class Points:
 
 @dataclass(frozen=True, eq=False)
 class Voting:
-    """What decides a vote besides the points."""
+    """Parameters of the votes."""
 
-    key: str  # identifies everything that decides points and votes
+    key: str  # identifies the settings that determine points and votes
     weights: NDArray[np.float32]  # (w,) of each visual word, at least 0
     agreement: NDArray[np.float32]  # (BITS + 1,) factor by the number of bits in which two signatures differ
 
@@ -67,17 +67,17 @@ class Verifier(Protocol):
 
     @property
     def voted(self) -> int:
-        """Return how many photos are verified because they have the most votes."""
+        """Return the number of photos on the shortlist by votes."""
 
     @property
     def voting(self) -> Voting:
-        """Return what decides votes (`index.votes`)."""
+        """Return the parameters of the votes (`index.votes`)."""
 
     def points(self, features: bytes) -> Points:
         """Return the key points of a photo (k,), for which a query can vote."""
 
     def asked(self, features: bytes) -> Points:
-        """Return the words that each key point of a query asks (k, a), and its signature in each."""
+        """Return the words that each key point of a query votes with (k, a), and its signature in each."""
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
         """Return the number of inliers between a query and each of the photos (m,); each depends on its pair alone."""

@@ -1,4 +1,4 @@
-"""What a bundle's threshold does in a gallery: the operating points that serve, and their measured rates."""
+"""Thresholds of a bundle in a gallery: the operating points that serve, and their measured rates."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class MeasuredGallery:
 
     @property
     def unmeasured(self) -> bool:
-        """Whether the gallery's own threshold serves, and its FPIR in the newest version is unknown."""
+        """Return whether the gallery's own threshold serves without a known FPIR in the newest version."""
         return self.point is not self.bundle.operating_point and self.rates() is None
 
     def fpir_forecast(self) -> FpirForecast | None:

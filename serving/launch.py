@@ -1,4 +1,4 @@
-"""What a server serves, and its start: open the bundle and the gallery, say what they promise, and run."""
+"""Start of a server: open the bundle and the gallery, print the threshold, and run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 
 @dataclass(frozen=True)
 class ServePlan:
-    """What a server serves, and how."""
+    """Bundle, gallery and settings of a server."""
 
     bundle: Path
     gallery: Path | str

@@ -39,7 +39,7 @@ class SearchPool:
 
     @property
     def is_full(self) -> bool:
-        """Whether the queue is full."""
+        """Return whether the queue is full."""
         return self._count >= self._capacity
 
     @property

@@ -1,4 +1,4 @@
-"""What the README tells people to type is run, in its order, on a tiny catalogue with the real backbone."""
+"""Commands of the README, run in order on a tiny catalogue with the real backbone."""
 
 from __future__ import annotations
 

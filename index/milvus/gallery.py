@@ -282,7 +282,7 @@ class MilvusGallery(MilvusReader):
 
 
 class Logged(NamedTuple):
-    """What the change log says of a change."""
+    """An entry of the change log."""
 
     actor: str
     action: str

@@ -52,12 +52,12 @@ class MilvusPhotos:
 
     @cached_property
     def live(self) -> NDArray[np.bool_]:
-        """Which photos are live (n,): all of them."""
+        """Return a mask (n,) of the live photos: all of them."""
         return np.ones(len(self.seqs), dtype=bool)
 
     @property
     def fingerprint(self) -> tuple[int, int]:
-        """The number of photos and the sum of their seqs."""
+        """Return the number of photos and the sum of their seqs."""
         return len(self.seqs), int(self.seqs.sum())
 
     @property

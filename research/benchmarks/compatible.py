@@ -80,7 +80,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured of a case in one division."""
+    """Rates of a case in one division."""
 
     recall: float
     exact: float  # TPIR at exactly the target

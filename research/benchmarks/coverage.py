@@ -1,4 +1,4 @@
-"""How often certified thresholds keep their promise, in simulated galleries that resemble real ones.
+"""Coverage of certified thresholds: how often they keep their promise in simulated galleries that resemble real ones.
 
     python -m research.benchmarks.coverage
 

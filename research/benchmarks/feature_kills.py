@@ -63,7 +63,7 @@ def write(path: Path, photos: int) -> None:
 
 @dataclass
 class Found:
-    """What the gallery held after the kills."""
+    """Counts of lost, partial and wrong photos after the kills."""
 
     kills: int = 0
     interrupted: int = 0  # kills that left unfinished files behind

@@ -1,4 +1,4 @@
-"""How well an objective selects the epoch to keep: half of the held-out items selects, the other half measures."""
+"""Objectives that select the epoch to keep: one half of the held-out items selects, the other half measures."""
 
 from __future__ import annotations
 

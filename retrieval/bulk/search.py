@@ -36,7 +36,7 @@ class BulkSettings:
 
 @dataclass(frozen=True)
 class KnownItems:
-    """What the gallery has of the items that the photos show."""
+    """Items of the photos that are in the gallery, and the content of its photos."""
 
     items: frozenset[str] = frozenset()  # those of the photos that are in the gallery
     hashes: frozenset[str] = field(default_factory=frozenset)  # of the contents of all photos of the gallery

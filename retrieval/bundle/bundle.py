@@ -125,7 +125,7 @@ class Bundle:
 
     @property
     def features_key(self) -> str:
-        """What decides the local features of a photo, "" if the bundle does not verify matches."""
+        """Return a key of the settings that determine local features, "" if the bundle does not verify matches."""
         return "" if self.verifier is None else self.verifier.features_key
 
     @cached_property
@@ -141,7 +141,7 @@ class Bundle:
 
     @cached_property
     def fitted(self) -> Fitted | None:
-        """What the model was fitted on, None in bundles of versions that did not record it."""
+        """Return what the model was fitted on, None in bundles of versions that did not record it."""
         return Fitted.unpack(self.read(FITTED)) if FITTED in self.manifest["files"] else None
 
     @cached_property

@@ -37,7 +37,7 @@ class OperatingPoint:
 
     @property
     def decides(self) -> bool:
-        """Whether there is a threshold, which decides between match and no-match."""
+        """Return whether there is a threshold, which decides between match and no-match."""
         return self.status != UNCALIBRATED
 
     @property
@@ -47,7 +47,7 @@ class OperatingPoint:
 
     @property
     def of_pairs(self) -> bool:
-        """Whether the threshold is for pairs of photos (1:1), which has no target for searches."""
+        """Return whether the threshold is for pairs of photos (1:1), which has no target for searches."""
         return self.evidence.get("protocol") == PAIRS
 
     def describe(self) -> str:

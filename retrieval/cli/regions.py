@@ -43,7 +43,7 @@ class RegionOptions(NamedTuple):
 
     @property
     def asked(self) -> bool:
-        """Whether any of the options was given."""
+        """Return whether any of the options was given."""
         return any(self)
 
     def check(self) -> None:
@@ -61,7 +61,7 @@ class RegionOptions(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether the regions of a photo are searched, rather than the photo or one part of it."""
+        """Return whether several regions are searched, rather than the photo or one part of it."""
         return self.regions is not None or len(self.bbox) > 1
 
     def check_alone(self, *, combine: bool, explain: bool) -> None:

@@ -87,7 +87,7 @@ class Answer:
 
     @property
     def matched(self) -> bool:
-        """Whether the photo matches an item of the catalogue."""
+        """Return whether the photo matches an item of the catalogue."""
         return self.decision == MATCH
 
 
@@ -116,7 +116,7 @@ class RegionsAnswer:
 
     @property
     def matched(self) -> bool:
-        """Whether any region matches an item of the catalogue."""
+        """Return whether any region matches an item of the catalogue."""
         return self.decision == MATCH
 
 
@@ -165,7 +165,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Synced:
-    """How the gallery differed from a table. The lists have the first 100 photo_ids."""
+    """Differences between a gallery and a table. The lists have the first 100 photo_ids."""
 
     updated: int  # photos that got another item or other metadata
     unchanged: int

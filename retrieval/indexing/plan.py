@@ -59,7 +59,7 @@ class Update:
 
 @dataclass
 class SyncPlan:
-    """What a synchronization does with each photo of a catalogue and of a gallery."""
+    """A plan of a synchronization: the photos to embed, update, remove or leave."""
 
     new: list[Photo] = field(default_factory=list)
     read: list[Photo] = field(default_factory=list)  # in the gallery; embedded again if their content differs

@@ -65,7 +65,7 @@ def is_copy(thumbnail: Callable[[str], bytes | None], photo_id: str, other_photo
 
 @dataclass(frozen=True)
 class _Signature:
-    """What a picture is compared by."""
+    """Properties by which pictures are compared."""
 
     slopes: NDArray[
         np.int16

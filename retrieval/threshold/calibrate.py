@@ -133,7 +133,7 @@ class _Promise:
 
     @property
     def far_out(self) -> bool:
-        """Whether the gallery size is too large to extrapolate to from these searches."""
+        """Return whether the gallery size is too large to extrapolate to from these searches."""
         return self.items > EXTRAPOLATION * self.scores.gallery_items
 
     @cached_property

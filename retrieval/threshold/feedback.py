@@ -65,7 +65,7 @@ class Feedback:
 
     @property
     def of_unknown_item(self) -> bool:
-        """Whether the verdict says that the photo shows no item of the catalogue."""
+        """Return whether the verdict says that the photo shows no item of the catalogue."""
         return self.verdict == UNKNOWN or (self.verdict == RIGHT and self.decision == NO_MATCH)
 
 

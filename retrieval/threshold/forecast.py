@@ -25,7 +25,7 @@ class FpirForecast:
 
     @property
     def outgrown(self) -> bool:
-        """Whether the gallery is larger than the size that the target applies to."""
+        """Return whether the gallery is larger than the size that the target applies to."""
         return self.items > self.promised_items
 
     def to_dict(self) -> dict[str, Any]:

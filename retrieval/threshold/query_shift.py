@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Shift:
-    """How much farther users' photos are from other items than gallery photos of the same items are."""
+    """The difference in distance to other items between users' photos and gallery photos of the same items."""
 
     value: float = 0.0
     error: float = 0.0  # standard error, by bootstrap over items

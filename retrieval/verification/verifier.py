@@ -1,6 +1,6 @@
 """The verifier of a verified distance: detects, packs, compares and fuses local features.
 
-Shapes: m photos, n inliers, k key points, w visual words, a words that a key point asks.
+Shapes: m photos, n inliers, k key points, w visual words, a words per key point of a query.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class GeometricVerifier:
 
     @cached_property
     def voting(self) -> Voting:
-        """What decides votes besides the key points."""
+        """Return the parameters of the votes."""
         key = _hash([self.features_key, "votes", *self._signed], self.vocabulary.weights)
         settings = self.signatures or SignatureSettings(asked=1, bits=0)
         return Voting(key, self.vocabulary.weights, settings.agreement())
@@ -137,7 +137,7 @@ class GeometricVerifier:
         return Points(found.words, self._signatures(found, self._known(found)[:, None])[:, 0])
 
     def asked(self, features: bytes) -> Points:
-        """Return the words that each key point of a query asks (k, a), and its signature in each."""
+        """Return the words that each key point of a query votes with (k, a), and its signature in each."""
         if self.signatures is None:
             distinct = self.points(features)
             return Points(distinct.words[:, None], distinct.signatures[:, None])
@@ -146,11 +146,11 @@ class GeometricVerifier:
         return Points(words, self._signatures(found, words))
 
     def _known(self, found: LocalFeatures) -> NDArray[np.uint16]:
-        """Return the words of features; one that the vocabulary does not have becomes its last one."""
+        """Return the words of features; a word beyond the vocabulary is replaced by its last word."""
         return np.minimum(found.words, np.uint16(len(self.vocabulary.centres) - 1))
 
     def _signatures(self, found: LocalFeatures, words: NDArray[np.uint16]) -> NDArray[np.uint64]:
-        """Return the signature of key points in each of their words (k, a)."""
+        """Return the signatures of key points in each of their words (k, a)."""
         return signatures_of(projected(found.descriptors), self._projected[words])
 
     @cached_property

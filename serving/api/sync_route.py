@@ -44,7 +44,7 @@ class SyncRequest(Strict):
 
 
 class Synced(BaseModel):
-    """How the gallery differed from a table; the lists have the first 100 photo_ids."""
+    """Differences between the gallery and a table; the lists have the first 100 photo_ids."""
 
     updated: int = Field(description="Photos that got another item or other metadata.")
     unchanged: int

@@ -85,7 +85,7 @@ class Event:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the event counts against the client's rate."""
+        """Return whether the event counts against the client's rate."""
         return self.name in COUNTED
 
     def payload(self, number: int, data: list[Any], event: EventContext) -> bytes:

@@ -29,7 +29,7 @@ WHOLE_PHOTO = (0, 100, 0, 100)  # left, right, top, bottom of the searched regio
 
 @dataclass(frozen=True)
 class Found:
-    """What the page shows after a search."""
+    """Content of the page after a search."""
 
     html: str
     answer: SessionAnswer | None = None  # for feedback; None if there is nothing to judge

@@ -1,4 +1,4 @@
-"""Peers: the other processes of a server, asked over Unix sockets in a private folder."""
+"""Peers: requests to the other workers of a server, over Unix sockets in a private folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COUNTED = {b"x-retrieval-route": "route", b"x-retrieval-status": "status"}  # he
 
 @dataclass(frozen=True)
 class PeerState:
-    """What a worker tells the others about itself."""
+    """State of a worker, as it reports it to the others."""
 
     problem: str  # reason why it does not serve searches, or empty
     waiting: int  # searches waiting for a thread
@@ -47,7 +47,7 @@ class PeerState:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> PeerState:
-        """Return the state of plain JSON values."""
+        """Create a PeerState from plain JSON values."""
         return cls(**{**values, "samples": Samples(**values["samples"])})
 
 
@@ -70,12 +70,12 @@ class Peers:
 
     @property
     def is_first(self) -> bool:
-        """Whether this worker serves the page and checks the gallery's files."""
+        """Return whether this worker serves the page and checks the gallery's files."""
         return self.number == 0
 
     @property
     def others(self) -> list[int]:
-        """Numbers of the other workers."""
+        """Return the numbers of the other workers."""
         return [number for number in range(self.workers) if number != self.number]
 
     def socket(self, number: int) -> Path:
@@ -116,7 +116,7 @@ class Peers:
 
     @contextmanager
     def writing(self, seconds: float) -> Iterator[None]:
-        """Be the only worker that writes to the gallery; raise GalleryLocked if another one does for too long."""
+        """Hold the write lock of the workers; raise GalleryLocked if another worker holds it for too long."""
         if self.folder is None:
             yield
             return

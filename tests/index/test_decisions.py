@@ -1,4 +1,4 @@
-"""What decides an answer: which candidates are looked at, which version a filter is of, and what a rebuild leaves."""
+"""Candidates of a search, the version of its filter, and the files that a rebuild leaves."""
 
 from __future__ import annotations
 

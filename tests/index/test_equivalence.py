@@ -31,7 +31,7 @@ numbers, seeds = st.integers(0, 700), st.integers(0, 2**32 - 1)
 
 
 class Killed(BaseException):
-    """What stands for the end of a process in the middle of a change."""
+    """Simulates the end of a process in the middle of a change."""
 
 
 class Histories(RuleBasedStateMachine):

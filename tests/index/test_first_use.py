@@ -1,4 +1,4 @@
-"""What a search reads is checked when it is read first: damage is an error, and never a wrong answer."""
+"""Data is checked when a search first reads it: damage is an error and never a wrong answer."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_damaged_index_is_an_error(tmp_path: Path, kind: str, ending: str) -> 
 
 
 def test_a_photo_is_read_once_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has been checked is not hashed again, neither by the next search nor by the next version."""
+    """Checked data is not hashed again by the next search or the next version."""
     vectors, hashed = made(tmp_path / "g", "flat"), list[int]()
     crc32 = segments.zlib.crc32
     with Gallery.open(tmp_path / "g") as gallery:

@@ -1,4 +1,4 @@
-"""What a rebuild combines, drops and writes, with segments and photos that can be counted by hand."""
+"""Rebuilds with few segments and photos: what is combined, dropped and written."""
 
 from __future__ import annotations
 

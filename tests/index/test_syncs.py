@@ -1,4 +1,4 @@
-"""What a change names is on the disk before it counts: every file is synced whole, renamed, and its folder synced."""
+"""Files of a change are synced, renamed, and their folder synced before the change is committed."""
 
 from __future__ import annotations
 

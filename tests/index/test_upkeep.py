@@ -1,4 +1,4 @@
-"""What a gallery keeps in order while it changes: bases in memory, files, settings, what a rebuild keeps and drops."""
+"""Maintenance of a changing gallery: bases in memory, files, settings, and rebuilds."""
 
 from __future__ import annotations
 

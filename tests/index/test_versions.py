@@ -1,4 +1,4 @@
-"""How a version is put together: what the base covers, when it is outdated, and what a reload keeps open."""
+"""Versions of a gallery: what the base covers, when it is outdated, and what a reload keeps open."""
 
 from __future__ import annotations
 

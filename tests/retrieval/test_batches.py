@@ -1,4 +1,4 @@
-"""What becomes of a photo with a bounding box, and when a photo is embedded again."""
+"""Photos with a bounding box, and photos that are embedded again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator counts on: slow clients, load, stops, kills, swaps and keys, on the real process."""
+"""Reliability of the real server process: slow clients, load, stops, kills, reloads and keys."""
 
 from __future__ import annotations
 

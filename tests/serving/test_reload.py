@@ -1,4 +1,4 @@
-"""What a reload checks before it takes over, and what goes with the old bundle."""
+"""Checks of a reload before it switches, and state that belongs to the old bundle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search refuses in this process it refuses over HTTP, and the other way round."""
+"""Searches in this process and over HTTP refuse the same input."""
 
 from __future__ import annotations
 

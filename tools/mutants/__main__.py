@@ -39,7 +39,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What one run of the tests without a fault told."""
+    """Coverage and times of a run of the tests without a fault."""
 
     lines: dict[str, dict[str, list[str]]]
     seconds: dict[str, float]

@@ -59,12 +59,12 @@ class Answers:
 
     @property
     def matched(self) -> NDArray[np.bool_]:
-        """Whether the threshold that serves returned a match (n,)."""
+        """Return whether each query has a match at the serving threshold (n,)."""
         return accepts(self.served.distances, self.threshold)
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Whether it returned the right item first (n,)."""
+        """Return whether each query matches the right item first (n,)."""
         return np.asarray(self.matched & (self.served.items == self.items))
 
     @property

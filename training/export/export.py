@@ -125,7 +125,7 @@ def export(  # noqa: PLR0913 (one for each option of the command)
 
 @dataclass(frozen=True)
 class _Calibrated:
-    """What was measured for a bundle."""
+    """Measurements for a bundle."""
 
     point: OperatingPoint
     scores: SearchScores

@@ -49,7 +49,7 @@ class HeadGain:
 
     @property
     def helps(self) -> bool:
-        """Whether the gain exceeds its standard error."""
+        """Return whether the gain exceeds its standard error."""
         return self.trained - self.without > self.error
 
     def to_dict(self) -> dict[str, object]:

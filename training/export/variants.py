@@ -49,7 +49,7 @@ class Variant:
 
     @property
     def is_reference(self) -> bool:
-        """Whether this is fp32 on the CPU."""
+        """Return whether this is fp32 on the CPU."""
         return self == REFERENCE
 
     def describe(self) -> str:

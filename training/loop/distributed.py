@@ -53,7 +53,7 @@ class ProcessGroup:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the main process, which writes the files of the run."""
+        """Return whether this is the main process, which writes the files of the run."""
         return self.rank == 0
 
     def share(self, rows: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a run was fitted on, including the runs that it continues."""
+"""Items and photos that a run was fitted on, including those of the runs that it continues."""
 
 from __future__ import annotations
 

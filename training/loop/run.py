@@ -43,7 +43,7 @@ FITTED = "fitted.npz"
 
 
 class Traces:
-    """What a folder holds before a training begins, so that one that fails leaves nothing else behind."""
+    """The contents of a folder before a training, used to remove the files of one that fails."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class Run:
     ) -> Run:
         """Create a run directory with its JSON documents; raise RunError for an existing run.
 
-        `prepare` writes what a run needs besides, before the directory counts as a run.
+        `prepare` writes further files before the directory counts as a run.
         """
         run = cls(path)
         if (path / "settings.json").exists():
@@ -143,27 +143,27 @@ class Run:
 
     @property
     def catalogues(self) -> list[str]:
-        """The catalogues of the run and of those that it continues, the earliest first."""
+        """Return the catalogues of the run and of those that it continues, the earliest first."""
         if not (self.path / "warm_start.json").exists():
             return [self.settings.catalogue]
         return list(self._read_json("warm_start")["catalogues"])
 
     @property
     def told_start(self) -> str:
-        """A sentence about the run that this one continues, and the new items."""
+        """Return a sentence about the run that this one continues, and the new items."""
         noted = self._read_json("warm_start")
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
         return f"Continued {noted['run']} with new items: {new}."
 
     @property
     def fitted_before(self) -> Fitted | None:
-        """What earlier runs were fitted on, None for a run that continues no other."""
+        """Return what earlier runs were fitted on, None if the run continues no other."""
         file = self.path / FITTED
         return Fitted.unpack(file.read_bytes()) if file.exists() else None
 
     @property
     def backbone_config(self) -> dict[str, Any] | None:
-        """Configuration that rebuilds the backbone, None for the small one."""
+        """Return the configuration that rebuilds the backbone, None for the small one."""
         config: dict[str, Any] | None = self._read_json("backbone")["config"]
         return config
 

@@ -277,7 +277,7 @@ def test_a_damaged_row_is_found_when_it_is_answered(tmp_path: Path, kind: str) -
 
 
 class TestTraps:
-    """What faiss does, so that nobody relies on the opposite (and a new version of it is noticed)."""
+    """Behaviour of faiss that the code relies on, to notice a version that changes it."""
 
     def test_a_range_is_strict_and_squared(self) -> None:
         import faiss

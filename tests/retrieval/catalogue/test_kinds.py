@@ -1,4 +1,4 @@
-"""What a CSV's columns hold: recognized from all of their cells, or declared."""
+"""Kinds of a CSV's columns: recognized from all cells, or declared."""
 
 from __future__ import annotations
 

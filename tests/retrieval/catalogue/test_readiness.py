@@ -1,4 +1,4 @@
-"""What `retrieval data check` says before a training is what the training then does."""
+"""`retrieval data check` agrees with what a training then does."""
 
 from __future__ import annotations
 

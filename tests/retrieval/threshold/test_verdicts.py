@@ -1,4 +1,4 @@
-"""What one key may do to a threshold, whatever it says."""
+"""Limits on the influence of one key's verdicts on a threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a key is looked for: by comparisons that take as long whatever the secret is."""
+"""API keys are compared in constant time."""
 
 from __future__ import annotations
 

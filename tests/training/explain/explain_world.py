@@ -50,7 +50,7 @@ def changed_run(
 
 
 class Page(HTMLParser):
-    """What a page holds: its elements, its text by heading, and its JSON."""
+    """A parsed page: its elements, its text by heading, and its JSON."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which searches go wrong, against figures by hand, `identification_rates` and a slow search."""
+"""Explanations of wrong searches, against figures by hand, `identification_rates` and a slow search."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What the processes of `test_devices` do; each must be able to import it."""
+"""Functions that the processes of `test_devices` import and run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What learns, when, and how fast."""
+"""Frozen blocks, stages and learning rates of the optimizer."""
 
 from __future__ import annotations
 

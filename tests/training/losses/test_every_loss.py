@@ -1,4 +1,4 @@
-"""What holds for every loss of the table, on every batch."""
+"""Properties of every loss of the table, on every batch."""
 
 from __future__ import annotations
 
