@@ -41,6 +41,7 @@ sync             a table of 100,000 photos compared with its gallery, and change
 indexing         `retrieval index` compared with a bare loop
 bulk_search      `retrieval search` with many photos compared with indexing them
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
+workers          several processes that serve, compared with searches in as many processes
 
 `tables` prints and stores tables; page_screenshot takes the screenshot for the README.
 """

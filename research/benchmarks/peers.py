@@ -25,10 +25,12 @@ OWN = "research.benchmarks.peers"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool) -> list[str]:
-    """Return the command that starts a server."""
+def command_of(
+    kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool, workers: int = 1
+) -> list[str]:
+    """Return the command that starts a server; `workers` are processes of ours."""
     words: dict[str, list[object]] = {
-        OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, *places],
+        OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, "--workers", workers, *places],
         LITSERVE: ["-m", "research.benchmarks.litserve_peer", *places, port],
         INSIDE: ["-m", OWN, kind, port, *places, *photos],
         PLAIN: ["-m", OWN, kind, port, *places, *photos],
@@ -37,13 +39,14 @@ def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[
 
 
 class Served:
-    """A server in its own process group, pinned to a core, with its output in a log."""
+    """A server in its own process group with its output in a log, pinned to a core if one is given."""
 
-    def __init__(self, command: Sequence[str], *, port: int, core: int, log: Path) -> None:
+    def __init__(self, command: Sequence[str], *, port: int, core: int | None, log: Path) -> None:
         self.port, self.log = port, log
         pipe = subprocess.PIPE if not port else None  # without a port it answers on stdout
         cores = os.sched_getaffinity(0)
-        os.sched_setaffinity(0, {core})  # inherited by child processes
+        if core is not None:
+            os.sched_setaffinity(0, {core})  # inherited by child processes
         try:
             with log.open("wb") as out:
                 self.started = time.perf_counter()

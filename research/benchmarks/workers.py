@@ -1,0 +1,178 @@
+"""Throughput, CPU time and memory of `retrieval serve --workers`, compared with searches in as many processes.
+
+    python -m research.benchmarks.workers BUNDLE GALLERY PHOTO [PHOTO ...]
+
+Searches in N processes without a server and a server with N workers take turns; the other one is stopped meanwhile.
+Both are measured with the photos as they are, and enlarged to 12 megapixels. The load generator runs on the same cores
+as the server, and its CPU time is stated. Figures are medians over rounds.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import uvloop
+from PIL import Image
+
+from .load import closed_loop, latencies_of
+from .peers import INSIDE, OURS, Served, command_of, free_port
+from .tables import Recorder, parser_of
+
+WORKERS = (1, 2)
+CLIENTS = 4  # per worker
+LARGE = (4000, 3000)  # pixels of a phone's photo
+LARGE_COUNT, LARGE_SHARE = 4, 0.2  # enlarged photos, and their share of the requests
+COLUMNS = (
+    *("photos", "workers", "in processes, photos/s", "server, photos/s", "ratio"),
+    *("CPU in processes, ms", "CPU of the server, ms", "ratio of CPU", "CPU of the load, ms"),
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Photos per second, and CPU seconds per photo of the processes and of the load generator."""
+
+    rate: float
+    cpu: float
+    load: float = 0.0
+
+
+def enlarged(photo: Path, folder: Path) -> Path:
+    """Write a photo of 12 megapixels, with the noise of a sensor, and return its path."""
+    image = Image.open(photo).convert("RGB").resize(LARGE, Image.Resampling.BICUBIC)
+    noise = np.random.default_rng(0).normal(0, 6, (LARGE[1], LARGE[0], 1))
+    pixels = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
+    path = folder / f"{photo.stem}-large.jpg"
+    Image.fromarray(pixels).save(path, quality=88)
+    return path
+
+
+class Bench:
+    """Servers and processes of one bundle and gallery, and the load on them."""
+
+    def __init__(self, places: Sequence[Path], photos: Sequence[Path], folder: Path, stack: ExitStack) -> None:
+        self._places, self._photos, self._folder, self._stack = places, photos, folder, stack
+        self._images = [photo.read_bytes() for photo in photos]
+
+    def start(self, kind: str, *, workers: int = 1) -> Served:
+        """Start a server, or a process that searches."""
+        port = 0 if kind == INSIDE else free_port()
+        command = command_of(kind, port, self._places, self._photos, page=False, workers=workers)
+        log = self._folder / f"{len(list(self._folder.glob('*.log')))}.log"
+        served = Served(command, port=port, core=None, log=log)
+        self._stack.callback(served.stop)
+        if kind == INSIDE:
+            served.line()
+        else:
+            self._wait(served, workers)
+        served.pause()
+        return served
+
+    def inside(self, processes: Sequence[Served], count: int) -> Turn:
+        """Search `count` photos in each process at the same time."""
+        before, started = sum(each.cpu() for each in processes), time.perf_counter()
+        with ExitStack() as awake:
+            for each in processes:
+                awake.enter_context(each.awake())
+                print(count, file=each.process.stdin, flush=True)
+            for each in processes:
+                each.line()
+            seconds = time.perf_counter() - started
+            cpu = sum(each.cpu() for each in processes) - before
+        searched = count * len(processes)
+        return Turn(searched / seconds, cpu / searched)
+
+    def over_http(self, server: Served, count: int, *, clients: int) -> Turn:
+        """Send `count` photos from a number of clients."""
+        with server.awake():
+            before, own = server.cpu(), time.process_time()
+            answers = uvloop.run(closed_loop(server.port, self._images, range(count), concurrency=clients))
+            load = time.process_time() - own
+            cpu = server.cpu() - before
+        latencies_of(answers)  # all must be 200
+        seconds = max(answer.done for answer in answers) - min(answer.sent for answer in answers)
+        return Turn(count / seconds, cpu / count, load / count)
+
+    def _wait(self, server: Served, workers: int) -> None:
+        server.wait_for("/v1/search", self._images[0])
+        while len(memory_of(server)) < workers:
+            time.sleep(0.1)
+        self.over_http(server, 20 * workers, clients=CLIENTS * workers)
+
+
+def memory_of(server: Served) -> list[float]:
+    """Return the memory of each process of a server that has opened the bundle, in MiB, largest first.
+
+    Shared memory counts in equal parts for those who share it (PSS).
+    """
+    found = []
+    for process in server.members():
+        lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        maps = Path(f"/proc/{process}/maps").read_text()
+        if "onnxruntime" in maps:
+            found.append(sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024)
+    return sorted(found, reverse=True)
+
+
+def measure(bench: Bench, rounds: int, count: int) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return rows of speed and of memory, by number of workers."""
+    speeds: list[tuple[str, ...]] = []
+    memories: list[tuple[str, ...]] = []
+    for workers in WORKERS:
+        processes, server = [bench.start(INSIDE) for _ in range(workers)], bench.start(OURS, workers=workers)
+        turns = []
+        for _ in range(rounds):
+            inside = bench.inside(processes, count)
+            turns.append((inside, bench.over_http(server, count * workers, clients=CLIENTS * workers)))
+        ratio, cpu = (
+            float(np.median([getattr(over, name) / getattr(inside, name) for inside, over in turns]))
+            for name in ("rate", "cpu")
+        )
+        inside_rate, over_rate = (np.median([turn[side].rate for turn in turns]) for side in (0, 1))
+        inside_cpu, over_cpu = (1e3 * np.median([turn[side].cpu for turn in turns]) for side in (0, 1))
+        load = 1e3 * np.median([over.load for _, over in turns])
+        rates = (f"{inside_rate:.1f}", f"{over_rate:.1f}", f"{ratio:.2f}")
+        speeds.append((str(workers), *rates, f"{inside_cpu:.1f}", f"{over_cpu:.1f}", f"{cpu:.2f}", f"{load:.2f}"))
+        sizes = memory_of(server)
+        memories.append((str(workers), f"{sizes[0]:.0f}", ", ".join(f"{size:.0f}" for size in sizes[1:]) or "–"))
+        for each in (*processes, server):
+            each.stop()
+    return speeds, memories
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("gallery", type=Path)
+    parser.add_argument("photos", type=Path, nargs="+")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=300, help="Searches of each process and turn.")
+    arguments = parser.parse_args()
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as in `retrieval`, for every process
+    places = [arguments.bundle, arguments.gallery]
+    with tempfile.TemporaryDirectory() as name, Recorder("workers", arguments) as record:
+        folder = Path(name)
+        large = [enlarged(photo, folder) for photo in arguments.photos[:LARGE_COUNT]]
+        kinds = (("as they are", arguments.photos, 1.0), ("12 megapixels", large, LARGE_SHARE))
+        memory: list[tuple[str, ...]] = []
+        record.table("speed", COLUMNS)
+        for kind, photos, share in kinds:
+            with ExitStack() as stack:
+                bench = Bench(places, photos, folder, stack)
+                speeds, memory = measure(bench, arguments.rounds, round(share * arguments.requests))
+                for row in speeds:
+                    record.add(kind, *row)
+        record.table("memory", ("workers", "first, MiB", "others, MiB"))
+        for row in memory:
+            record.add(*row)
+
+
+if __name__ == "__main__":
+    main()
