@@ -60,7 +60,7 @@ class ServeSettings:
     feedback_photos: Path | None = setting(
         None,
         PAGE,
-        "Folder to keep the photos of judged answers in, as they were sent, for `retrieval feedback export`.",
+        "Folder to keep the photos of judged answers in, as they were sent, so that they can be exported.",
         shown="none: no photo is kept",
     )
     # set in Python only

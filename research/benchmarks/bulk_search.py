@@ -51,7 +51,7 @@ def main() -> None:
     ratios = [sorted(s[i] / n[i] for s, n in zip(searched, indexed, strict=True)) for i in (0, 1)]
     with Recorder("bulk_search", arguments) as record:
         record.table("bulk search", ("what", "photos per second (wall clock)", "photos per CPU second"))
-        for name, rounds in (("retrieval index", indexed), ("retrieval search --output, the same cores", searched)):
+        for name, rounds in (("indexing them", indexed), ("searching with many photos, the same cores", searched)):
             record.add(name, *(f"{statistics.median(values):.0f}" for values in zip(*rounds, strict=True)))
         cells = (f"{statistics.median(values):.3f} ({values[0]:.3f} to {values[-1]:.3f})" for values in ratios)
         record.add(f"ratio, median of {arguments.rounds} pairs (least to most)", *cells)

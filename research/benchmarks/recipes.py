@@ -7,8 +7,8 @@ A linear embedding is trained on them with each recipe. Recipes are compared on 
 items: a model is trained on one fold and measured on the other, whose items it has not seen. Each cell (recipe, data
 set, fold, seed) is a file under --output; a call computes at most --most missing cells, and records all that are there.
 
-For the selection, the vectors of the held-out items of birds and cars after each epoch are kept. These items are divided
-at random into halves, 10 times: an objective selects an epoch on one half, and the other half measures that epoch.
+For the selection, the vectors of the held-out items of birds and cars after each epoch are kept. These items are
+divided at random into halves, 10 times: an objective selects an epoch on one half, and the other half measures it.
 
 With --test, the default recipe is trained on the training partition as `train` does, with a fifth of its items for the
 selection, and measured as in `research.benchmarks.pretrained` on the other items.

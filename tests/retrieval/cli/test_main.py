@@ -62,7 +62,7 @@ def test_index_says_what_was_written_and_what_comes_next(
         (["data", "check", "none.csv"], "none.csv does not exist"),
         (["train", "none.csv", "-o", "run"], "none.csv does not exist"),
         (["train", "none.csv", "-o", "run", "--loss.tau"], "--loss.NAME VALUE"),
-        (["train", "none.csv", "-o", "run", "--epochs", "0"], "epochs must be at least 1, got 0"),
+        (["train", "none.csv", "-o", "run", "--epochs", "-1"], "epochs must be zero or more, got -1"),
         (["evaluate", "none"], "none is not a training run"),
         (["export", "none", "-o", "x"], "none is not a training run"),
         (["serve", "none", "none"], "is not a bundle"),
