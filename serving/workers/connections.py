@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 
 READY, CLOSED, ALIVE = b"R", b"C", b"A"  # messages of a worker: it serves, a connection ended, it still runs
 PASSED = b"P"  # message that carries a connection
@@ -15,6 +16,19 @@ def pass_connection(channel: socket.socket, connection: socket.socket) -> bool:
     except OSError:  # the worker ended, or does not read its channel
         return False
     return True
+
+
+class Teller:
+    """Sends messages to the main process, and keeps those that it does not read in time for the next call."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._unsent = channel, b""
+
+    def tell(self, message: bytes) -> None:
+        """Send a message; if the main process has ended, `take_connection` notices."""
+        self._unsent += message
+        with suppress(OSError):
+            self._unsent = self._unsent[self._channel.send(self._unsent) :]
 
 
 def take_connection(channel: socket.socket) -> socket.socket | None:

@@ -21,8 +21,9 @@ from serving.http.callers import CALLER
 
 from .peers import COUNTED, FORWARDED
 
-HOPS = (b"connection", b"keep-alive", b"transfer-encoding", b"host", FORWARDED)  # headers of one connection
+HOPS = (b"connection", b"keep-alive", b"transfer-encoding", b"date", FORWARDED)  # headers of one connection
 SECONDS = 60.0
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # requests wait in the first worker alone
 
 
 def page_proxy(path: Path) -> Starlette:
@@ -33,7 +34,7 @@ def page_proxy(path: Path) -> Starlette:
     path:
         Unix socket of the first worker.
     """
-    client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path)), timeout=SECONDS)
+    client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(path), limits=LIMITS), timeout=SECONDS)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -55,13 +56,16 @@ class _Proxy:
         facts = {"client": state["client"], "request_id": state["request_id"], "caller": asdict(CALLER.get())}
         headers = [(name, value) for name, value in scope["headers"] if name not in HOPS]
         headers.append((FORWARDED, json.dumps(facts).encode()))
-        url = httpx.URL("http://worker", raw_path=scope["raw_path"])
+        query = scope["query_string"]
+        url = httpx.URL("http://worker", raw_path=scope["raw_path"] + (b"?" + query if query else b""))
         content = _body(receive) if scope["method"] == "POST" else None
         request = self._client.build_request(scope["method"], url, headers=headers, content=content)
         try:
             response = await self._client.send(request, stream=True)
         except HTTPException as error:  # the body is too large or too slow
-            await problem(error.status_code, str(error.detail))(scope, receive, send)
+            refusal = problem(error.status_code, str(error.detail))
+            refusal.headers.update(error.headers or {})
+            await refusal(scope, receive, send)
             return
         except httpx.HTTPError:
             await loading_page()(scope, receive, send)

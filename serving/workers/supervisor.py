@@ -20,7 +20,7 @@ from retrieval.listening import bind
 from serving.http.server import EXIT_S
 from serving.launch import BACKLOG, ServePlan, log_to_stderr
 
-from .connections import ALIVE, CLOSED, READY, pass_connection
+from .connections import CLOSED, READY, pass_connection
 from .process import run_worker
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("retrieval.serving")
 FAILED = 1  # exit status if the first worker cannot serve
-SILENT_S = 60.0  # a worker that is silent for so long hangs, and is killed
+QUIET_S = 5.0  # a worker that is silent for so long gets connections only if all are
+SILENT_S = 60.0  # one that is silent for so long hangs, and is killed
 CHECK_S = 5.0
-STABLE_S = 60.0  # a worker that ran for so long is started again at once
-LEAST_DELAY_S, MOST_DELAY_S = 0.5, 30.0
+STABLE_S = 60.0  # after so long, earlier failures of a worker no longer count
+LEAST_DELAY_S, MOST_DOUBLINGS = 1.0, 5  # delay of a restart, and how often it doubles
 FULL_S = 1.0  # pause if this process has too many open files
 MESSAGES = 4096  # bytes read at a time
 
@@ -49,8 +50,8 @@ class Worker:
         self.process: SpawnProcess = context.Process(
             target=run_worker, args=(plan, peers, theirs), name=f"worker {number}"
         )
-        self.process.start()
-        theirs.close()
+        with theirs:
+            self.process.start()
 
     def hear(self) -> None:
         """Read the worker's messages."""
@@ -58,8 +59,13 @@ class Worker:
             messages = self.channel.recv(MESSAGES)
             self.ready = self.ready or READY in messages
             self.connections -= messages.count(CLOSED)
-            if ALIVE in messages:
+            if messages:
                 self.heard = time.monotonic()
+
+    @property
+    def load(self) -> tuple[bool, int]:
+        """Whether the worker has been silent for long, and its number of connections; the least gets the next one."""
+        return time.monotonic() - self.heard > QUIET_S, self.connections
 
 
 class Supervisor:
@@ -87,9 +93,22 @@ class Supervisor:
     def _start(self, number: int) -> None:
         if self._stopping:
             return
-        worker = self._workers[number] = Worker(self._plan, self._folder, number)
+        try:
+            worker = self._workers[number] = Worker(self._plan, self._folder, number)
+        except OSError as error:  # too many open files or processes
+            if not self._listening:
+                raise
+            log.error("worker %d cannot be started: %s", number, error)
+            self._start_later(number)
+            return
         self._loop.add_reader(worker.channel, self._hear, worker)
         self._loop.add_reader(worker.process.sentinel, self._ended, worker)
+
+    def _start_later(self, number: int) -> None:
+        """Start a worker after a delay that doubles with each failure."""
+        failures = self._failures.get(number, 0)
+        self._failures[number] = min(failures + 1, MOST_DOUBLINGS)
+        self._loop.call_later(LEAST_DELAY_S * 2**failures, self._start, number)
 
     def _hear(self, worker: Worker) -> None:
         worker.hear()
@@ -114,8 +133,8 @@ class Supervisor:
                 self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Pass the waiting connections on."""
-        while True:
+        """Pass waiting connections on."""
+        for _ in range(BACKLOG):  # then signals and messages have their turn
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -132,7 +151,7 @@ class Supervisor:
     def _pass(self, connection: socket.socket) -> None:
         """Pass a connection to the worker with the fewest; with no worker ready, it is closed."""
         ready = [worker for worker in self._workers.values() if worker.ready]
-        for worker in sorted(ready, key=lambda worker: worker.connections):
+        for worker in sorted(ready, key=lambda worker: worker.load):
             if pass_connection(worker.channel, connection):
                 worker.connections += 1
                 return
@@ -144,17 +163,16 @@ class Supervisor:
         worker.process.join()
         worker.channel.close()
         del self._workers[worker.number]
-        if not self._listening:
+        if not self._listening and not self._stopping:
             self._stopping, self.status = True, FAILED
         if self._stopping:
             if not self._workers:
                 self._done.set()
             return
-        stable = time.monotonic() - worker.started > STABLE_S
-        failures = self._failures[worker.number] = 0 if stable else self._failures.get(worker.number, 0) + 1
-        delay = min(MOST_DELAY_S, LEAST_DELAY_S * 2**failures)
+        if time.monotonic() - worker.started > STABLE_S:
+            self._failures[worker.number] = 0
         log.error("worker %d ended with status %s; it is started again", worker.number, worker.process.exitcode)
-        self._loop.call_later(delay, self._start, worker.number)
+        self._start_later(worker.number)
 
     def _stop(self) -> None:
         """End all workers; kill those that do not end in time."""

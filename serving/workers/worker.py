@@ -17,7 +17,7 @@ from serving.http.head_limits import HeadLimitProtocol
 from serving.http.server import Server, run_server
 from serving.launch import BACKLOG, ServePlan, log_to_stderr, server_config
 
-from .connections import ALIVE, CLOSED, READY, take_connection
+from .connections import ALIVE, CLOSED, READY, Teller, take_connection
 from .peers import Peers
 
 HEARTBEAT_S = 1.0
@@ -26,12 +26,12 @@ HEARTBEAT_S = 1.0
 class PassedProtocol(HeadLimitProtocol):
     """Protocol of a connection that the main process accepted; tells it when the connection ends."""
 
-    channel: socket.socket
+    main: Teller
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the main process, which counts the connections of each worker."""
         super().connection_lost(exc)
-        tell(self.channel, CLOSED)
+        self.main.tell(CLOSED)
 
 
 class WorkerServer(Server):
@@ -45,7 +45,7 @@ class WorkerServer(Server):
 
     def __init__(self, config: uvicorn.Config, channel: socket.socket) -> None:
         super().__init__(config)
-        self._channel = channel
+        self._channel, self._main = channel, Teller(channel)
         self._tasks: set[asyncio.Task[object]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -53,7 +53,7 @@ class WorkerServer(Server):
         await super().startup(sockets)
         self._channel.setblocking(False)
         asyncio.get_running_loop().add_reader(self._channel.fileno(), self._take)
-        tell(self._channel, READY)
+        self._main.tell(READY)
         self._keep(self._send_heartbeats())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,14 +71,14 @@ class WorkerServer(Server):
             self.handle_exit(signal.SIGTERM, None)
             return
         if connection is None:
-            tell(self._channel, CLOSED)
+            self._main.tell(CLOSED)
         else:
             connection.setblocking(False)
             self._keep(asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection))
 
     def _protocol(self) -> PassedProtocol:
         protocol = PassedProtocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-        protocol.channel = self._channel
+        protocol.main = self._main
         return protocol
 
     def _keep(self, work: Coroutine[Any, Any, object]) -> None:
@@ -89,7 +89,7 @@ class WorkerServer(Server):
 
     async def _send_heartbeats(self) -> None:
         while True:
-            tell(self._channel, ALIVE)
+            self._main.tell(ALIVE)
             await asyncio.sleep(HEARTBEAT_S)
 
 
@@ -129,11 +129,3 @@ def _open(plan: ServePlan, peers: Peers) -> Retriever:
             f"{serving.bundle} has changed since the server opened it", remedy="Reload, or restart the server"
         )
     return retriever
-
-
-def tell(channel: socket.socket, message: bytes) -> None:
-    """Send a message to the main process; if it has ended, `take_connection` notices."""
-    try:
-        channel.send(message)
-    except OSError:
-        return

@@ -25,7 +25,7 @@ from serving.config import ServeSettings
 from serving.http.callers import CALLER
 from serving.http.limits import Busy
 from serving.http.rates import Rate, SharedRate
-from serving.workers.connections import pass_connection, take_connection
+from serving.workers.connections import CLOSED, Teller, pass_connection, take_connection
 from serving.workers.internal import WorkerApp
 from serving.workers.peers import Peers
 
@@ -163,7 +163,7 @@ def test_the_page_is_forwarded_with_who_asks(shop: Shop) -> None:
     async def page(scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         scope["state"]["route"], scope["state"]["status"] = "page/search", 418
-        facts = {"client": scope["state"]["client"], "body": (await request.body()).decode(), "path": scope["path"]}
+        facts = {"client": scope["state"]["client"], "body": (await request.body()).decode(), "url": str(request.url)}
         await JSONResponse(facts, headers={"x-kept": "yes"})(scope, receive, send)
 
     first, second = shop.clients
@@ -171,8 +171,10 @@ def test_the_page_is_forwarded_with_who_asks(shop: Shop) -> None:
     shop.apps[0]._dispatcher._page = page
     while second.get("/").status_code == 503:  # the proxy loads in the background
         time.sleep(0.01)
-    answer = second.post("/gradio_api/run/predict", content=b"data", headers={"x-retrieval-forwarded": "forged"})
-    assert answer.json() == {"client": "testclient", "body": "data", "path": "/gradio_api/run/predict"}
+    path = "/gradio_api/run/predict?of=a%20b"
+    answer = second.post(path, content=b"data", headers={"x-retrieval-forwarded": "forged"})
+    assert answer.json() == {"client": "testclient", "body": "data", "url": f"http://testserver{path}"}
+    assert len(answer.headers.get_list("date")) <= 1
     assert answer.headers["x-kept"] == "yes"
     assert "x-retrieval-route" not in answer.headers
     assert first.get("/", headers={"x-retrieval-forwarded": "{}"}).status_code == 404  # from a client, it means nothing
@@ -197,6 +199,20 @@ def test_connections_are_passed_between_processes() -> None:
             with pytest.raises(EOFError):
                 take_connection(theirs)
             assert not pass_connection(ours, client)
+
+
+def test_no_message_to_the_main_process_is_lost() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        worker, count = Teller(theirs), 5000  # more than the socket holds
+        for _ in range(count):
+            worker.tell(CLOSED)
+        heard = len(ours.recv(1 << 20))
+        assert heard < count
+        worker.tell(CLOSED)
+        assert heard + len(ours.recv(1 << 20)) == count + 1
+    worker.tell(CLOSED)  # the main process has ended
 
 
 def test_a_shared_rate_allows_as_much_as_one_of_a_process(tmp_path: Path) -> None:
