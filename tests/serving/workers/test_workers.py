@@ -85,6 +85,7 @@ def test_workers_serve_as_one(served: Served) -> None:
 def test_the_page_keeps_its_sessions(served: Served) -> None:
     for _ in range(WORKERS):
         with httpx.Client(base_url=served.address, timeout=60) as page:
+            assert page.get("/config").json()["root"] == served.address  # where the page's script sends requests
             token = upload(page, MINE)
         with httpx.Client(base_url=served.address, timeout=60) as page:  # another connection of the same visitor
             assert "item-03" in ask(page, path=token)
