@@ -1,4 +1,4 @@
-"""Draws as data, and the photos from elsewhere that probe draws search with.
+"""Data of draws, and probes: photos from elsewhere to search with.
 
 Shapes: n draws, m probes, d = embedding size, s photos that a draw depends on, q photos of a query.
 """

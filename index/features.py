@@ -1,4 +1,4 @@
-"""Local features of photos: the third file of a segment, in galleries whose photos can be verified.
+"""Local features of photos: the third file of a segment in galleries with verification.
 
 The features of a photo are opaque bytes; a `FeatureFormat` can check them before they are kept. NAME.features holds:
 the features of each photo, padded to eight bytes; start of each (n + 1, int64), CRC-32 of each (n, uint32); n (uint32),
@@ -97,9 +97,9 @@ def open_features(path: Path, rows: int) -> OpenFeatures:
 def check_features(
     features: Sequence[bytes] | None, photo_ids: Sequence[str], features_key: str, form: FeatureFormat | None = None
 ) -> Sequence[bytes] | None:
-    """Return the features to add; raise InvalidParameter if a gallery needs them and they are missing, or reversed.
+    """Return the features to add; raise InvalidParameter if they are missing, or given to a gallery without features.
 
-    They must have the given form, if there is one.
+    If there is a `form`, they must have it.
     """
     count = len(photo_ids)
     if not features_key:

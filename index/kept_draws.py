@@ -80,7 +80,7 @@ class KeptDraws:
 
 
 def draws_name(photos_per_query: int, regions: str = "") -> str:
-    """Return the name under which a gallery keeps the draws for this number of photos per query, or for regions."""
+    """Return the name under which a gallery keeps the draws of queries of this many photos, or of regions."""
     if regions:
         return f"{DRAWS} of regions {regions}"
     return DRAWS if photos_per_query == 1 else f"{DRAWS} of {photos_per_query} photos"

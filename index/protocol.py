@@ -96,7 +96,7 @@ class GalleryProtocol(Drawable, Protocol):
         """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
 
     def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
+        """Return the names of the kept contents."""
 
     def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:
         """Return the live photos of the newest version in insertion order, `count` per batch."""

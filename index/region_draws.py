@@ -1,8 +1,8 @@
 """Draws of photos that are searched by their regions.
 
-Such a search returns something if any region of its photo comes close enough to an item. So the distance of a draw is
-the least one over the regions, with all items of the photo left out. A gallery keeps the draws of the single regions,
-which a change of photos updates like others.
+Such a search has a match if any region of the photo is close enough to an item. The distance of a draw is therefore the
+least distance over the regions, with all items of the photo left out. A gallery keeps the draws of the single regions
+and updates them like other draws when photos change.
 Shapes: p photos, r regions of all photos, d = embedding size.
 """
 
@@ -41,12 +41,12 @@ class RegionProbes:
 
     @property
     def names(self) -> list[str]:
-        """A name for each region (r,), which ends in the id of its photo."""
+        """Return a name for each region (r,), which ends in the id of its photo."""
         starts = np.searchsorted(self.photos, np.arange(len(self.ids)))
         return [f"{row - starts[photo]} {self.ids[photo]}" for row, photo in enumerate(self.photos.tolist())]
 
     def probes(self) -> Probes:
-        """Return each region as a photo."""
+        """Return a probe for each region."""
         return Probes(self.vectors, self.names, [self.items[photo][0] for photo in self.photos.tolist()])
 
 
@@ -88,7 +88,7 @@ def update_region_draws(
 
 
 def of_photos(kept: KeptDraws, *, found: Collection[str] = ()) -> KeptDraws:
-    """Return one draw per photo from those of its regions: the least distance, and the least one to an own item.
+    """Return one draw per photo: the least distance over its regions, and the least distance to an own item.
 
     Photos with their id in `found` are in the gallery themselves, so they have no distance to their own items.
     """
@@ -115,7 +115,7 @@ def _of_photos(draws: Draws, found: Collection[str]) -> Draws:
 
 
 def _least(values: NDArray[np.float64], groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the row of the least value of each group, in the order of the groups."""
+    """Return the row of the least value in each group, in the order of the groups."""
     order = np.lexsort((values, groups))
     first = np.r_[True, groups[order][1:] != groups[order][:-1]] if len(order) else np.zeros(0, bool)
     return np.asarray(order[first])

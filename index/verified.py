@@ -2,12 +2,12 @@
 
 The gallery keeps the local features of its photos as opaque bytes. A `Verifier` compares them: it counts inliers, the
 features of a query that have a counterpart in a photo under one geometric transformation. It verifies a shortlist: the
-nearest items by the base distance, and the photos with the most votes (`index.votes`). Everything else counts as having
-no inliers and keeps its base distance.
+nearest items by the base distance, and the photos with the most votes (`index.votes`). All other photos count as
+having no inliers and keep their base distance.
 
-A query may have several photos of one item. Each of them has a shortlist of its own: the nearest items are those of the
-query, the votes those of the photo. The inliers of a gallery photo are the greatest over the photos of the query, so
-another photo of the item can only add evidence.
+A query may have several photos of one item. Each of them has its own shortlist, made of the nearest items of the query
+and the photos with the most votes for this photo. The inliers of a gallery photo are the maximum over the photos of the
+query, so another photo of the item can only add evidence.
 
 Shapes: n queries, m photos, k key points, w visual words, a words per key point of a query.
 """

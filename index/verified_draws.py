@@ -1,12 +1,12 @@
-"""Draws with a verified distance form, and which of them a change of photos may affect.
+"""Draws with a verified distance form, and the choice of the draws to repeat after a change of photos.
 
 The own item and the duplicates of a query are left out before its shortlist is made. The distance to the own item is
 that of a search in which only the query's own photos are left out: photos of the own item are verified if they are on
 the shortlist of that search.
 
 A draw is repeated if a photo that it depends on was removed, if an added photo belongs to the item of such a photo or
-to the own item, or if an added photo enters the shortlist by its base distance or its votes. A draw keeps the inliers
-of the photos that it has verified, so that each pair of photos is compared once.
+to the own item, or if an added photo enters the shortlist by its base distance or its votes. A draw stores the inliers
+of the photos that it has verified, so each pair of photos is compared once.
 Shapes: n draws, s photos that a draw depends on, q photos of a query, v verified photos.
 """
 

@@ -1,9 +1,9 @@
 """Verified searches: the shortlist of a query, its inliers, and the items by their verified distance.
 
 The shortlist holds the nearest photos of the nearest items by the base distance, and the photos with the most votes.
-It does not depend on how many items are asked for. The distance of a photo of the shortlist is lowered by its inliers,
-any other photo keeps its base distance, and an item is as near as its nearest photo. Features are read for the query
-and its shortlist only. Each photo of a query is compared with its own shortlist (`verified`).
+It does not depend on the number of requested items. The distance of a photo on the shortlist is lowered by its inliers,
+other photos keep their base distance, and the distance of an item is that of its nearest photo. Features are read for
+the query and its shortlist only. Each photo of a query is compared with its own shortlist (`verified`).
 Shapes: n queries, d = embedding size, m photos, q photos of a query, v verified photos.
 """
 

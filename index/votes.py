@@ -1,11 +1,11 @@
-"""Votes: photos that show the key points of a query, from inverted lists of each segment.
+"""Votes for photos with key points like those of a query, from inverted lists of each segment.
 
-A key point of a query asks some visual words. It votes for the photos with a key point of such a word and a similar
-signature: a vote is the weight of the word times the agreement of the signatures, and a photo counts the greatest vote
-of each key point of the query. The score of a photo is the sum of its votes, divided by the root of the sum of the
-weights of its own key points. It depends on the query, the photo and the weights alone.
-Shapes: n photos, k key points, w words in the vocabulary, t key points of all photos together, a words that a key
-point asks.
+Each key point of a query has a few visual words. It votes for the photos with a key point of one of these words and a
+similar signature. A vote is the weight of the word times the agreement of the signatures; of the votes of one key point
+for a photo, the greatest counts. The score of a photo is the sum of its votes, divided by the root of the sum of the
+weights of its own key points. It depends on the query, the photo and the weights only.
+Shapes: n photos, k key points, w words in the vocabulary, t key points of all photos together, a words per key point of
+a query.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class InvertedLists:
         return np.divide(gained, self.norms, out=np.zeros(len(gained)), where=self.norms > 0)
 
     def _votes(self, asked: Points, voting: Voting) -> tuple[Rows, Rows, Floats]:
-        """Return the photo, the number of the asked word and the size of each vote."""
+        """Return the photo, the number of the query's word and the size of each vote."""
         words, signatures = asked.words.ravel().astype(np.int64), asked.signatures.ravel()
         starts, stops, weights = self.starts[words], self.starts[words + 1], voting.weights[words]
         numbers = np.flatnonzero((stops > starts) & (weights > 0))

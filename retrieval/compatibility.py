@@ -14,11 +14,11 @@ from .errors import BundleMismatch
 
 
 def require_match(bundle: Bundle, gallery: GalleryProtocol, *, to_add: bool = False) -> None:
-    """Raise BundleMismatch if a bundle cannot search a gallery, or with `to_add`, cannot add photos to it.
+    """Raise BundleMismatch if a bundle cannot search a gallery or, with `to_add`, cannot add photos to it.
 
-    A gallery has vectors of the bundle's model, or of the model that the bundle is compatible with; then photos are
-    added with a bundle of that model. A bundle that does not verify matches may search a gallery with local features,
-    but not add photos, which would have none.
+    A gallery has vectors of the bundle's model, or of the model that the bundle is compatible with; in the latter case,
+    only a bundle of that model can add photos. A bundle that does not verify matches can search a gallery with local
+    features, but cannot add photos, because they would have none.
     """
     if gallery.embedding_id != bundle.embedding_id:
         if gallery.embedding_id != bundle.compatible_with:
@@ -45,9 +45,9 @@ def require_match(bundle: Bundle, gallery: GalleryProtocol, *, to_add: bool = Fa
 
 
 def in_gallery(bundle: Bundle, gallery: GalleryProtocol) -> Bundle:
-    """Return a bundle as it serves in a gallery.
+    """Return a bundle for use in a gallery.
 
-    Where another model embedded the photos, its threshold was not measured: only the gallery can set one.
+    If another model embedded the photos, the bundle's threshold does not apply, and only the gallery can set one.
     """
     if gallery.embedding_id == bundle.embedding_id:
         return bundle

@@ -1,4 +1,4 @@
-"""Checks of the local features that a gallery is given, before it keeps them (`index.features.FeatureFormat`)."""
+"""Checks of local features before they are added to a gallery (`index.features.FeatureFormat`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from retrieval.verification.features import unpack_words
 
 @dataclass(frozen=True)
 class PackedFeatures:
-    """Local features as `LocalFeatures.pack` returns them, of a vocabulary of `words` visual words if that is known."""
+    """The format of `LocalFeatures.pack`, with the size of the vocabulary, `words`, if it is known."""
 
     words: int | None = None
 
@@ -28,5 +28,5 @@ class PackedFeatures:
             return error.message
         largest = int(words.max(initial=0))
         if self.words is not None and largest >= self.words:
-            return f"they have the visual word {largest}, and the vocabulary has {self.words} words, from 0"
+            return f"they have the visual word {largest}, but the words of the vocabulary are 0 to {self.words - 1}"
         return ""

@@ -29,13 +29,13 @@ STYLE = (
 
 @dataclass(frozen=True)
 class MatchedPlaces:
-    """Compares queries with gallery photos by their local features, and draws the places that agree."""
+    """Compares queries with gallery photos by local features, and draws the places that agree."""
 
     verifier: GeometricVerifier
     gallery: GalleryProtocol
 
     def of(self, query: Image.Image, photos: Mapping[str, Sequence[str]]) -> str:
-        """Return a pair of pictures for each caption, with the one of its photos that agrees most, as HTML.
+        """Return a pair of pictures for each caption as HTML: the query and the photo that agrees most.
 
         `query` is upright and cropped. Of the photos of a caption, the first few are compared.
         """

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 def in_order(
     work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], *, size: int, threads: int
 ) -> Iterator[Result]:
-    """Yield the result for each `size` of the parts, in their order; at most `threads` + 2 are in flight."""
+    """Yield the results of `work` on runs of `size` parts, in order; at most `threads` + 2 are in progress."""
     with ThreadPoolExecutor(threads) as pool:
         waiting: list[Future[Result]] = []
         for start in range(0, len(parts), size):

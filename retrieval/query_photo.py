@@ -39,7 +39,7 @@ class QueryPhoto:
 
     @classmethod
     def read(cls, embedder: PhotoEmbedder, image: Source, bbox: BBox | None = None) -> QueryPhoto | ImageRefused:
-        """Decode, preprocess and describe an image or the part of it in a box; return the refusal if it is unusable.
+        """Decode, preprocess and describe an image or a part of it; return the refusal if it cannot be used.
 
         Raises InvalidParameter if the box reaches beyond the image.
         """

@@ -235,7 +235,7 @@ class Retriever(MeasuredGallery):
     def _timings_ms(
         self, stages: dict[str, float], read: Sequence[QueryPhoto], *, queries: int = 1
     ) -> dict[str, float]:
-        """Return the times of the stages per query in ms, with those of the verification on their own."""
+        """Return the times of the stages per query in ms, with separate times for the verification."""
         if self._timer is not None:
             described, verified = sum(photo.seconds for photo in read), self._timer.take()
             stages = {**stages, "decode": stages["decode"] - described, "describe": described}

@@ -28,7 +28,7 @@ class TimedVerifier:
         return self._verifier.points(features)
 
     def asked(self, features: bytes) -> Points:
-        """Return the words that each key point of a query asks (k, a)."""
+        """Return the words that each key point of a query votes with (k, a)."""
         return self._verifier.asked(features)
 
     def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:

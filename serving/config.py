@@ -20,19 +20,22 @@ OFF, TIGHTEN = "off", "tighten"
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """Limits of one server process. The threshold is not a setting: it belongs to the bundle."""
+    """Settings of a server. The threshold is not among them: it belongs to the gallery or the bundle."""
 
     workers: int = setting(
-        1, CAPACITY, "Number of processes that serve. One is enough for a few cores; the page runs in the first."
+        1, CAPACITY, "Number of worker processes. One is enough for a few cores; the page runs in the first."
     )
     threads: int = setting(
-        cores, CAPACITY, "Number of concurrent searches of each process.", shown="one per core, divided by the workers"
+        cores, CAPACITY, "Number of concurrent searches per worker.", shown="one per core, divided by the workers"
     )
     queue: int = setting(
-        32, CAPACITY, "Number of searches that may wait for a thread of a process; further ones get status 503."
+        32, CAPACITY, "Number of searches per worker that may wait for a thread; further ones get status 503."
     )
     deadline_s: float = setting(
-        10.0, CAPACITY, "Time limit of a search in seconds, waiting included; then it gets 503.", option="deadline"
+        10.0,
+        CAPACITY,
+        "Time limit of a search in seconds, with waiting; after it, the status is 503.",
+        option="deadline",
     )
     batch: int = setting(
         0, CAPACITY, "Number of photos that are embedded together.", shown="16 on a GPU, no batching on a CPU"

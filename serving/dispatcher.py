@@ -1,4 +1,4 @@
-"""Dispatcher between the endpoint and the page, which loads in the background."""
+"""Dispatcher of requests to the endpoint or to the page, which is loaded in the background."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Dispatcher:
         if scope["type"] == "lifespan":
             await self._lifespan(scope, receive, send)
         elif self._service.pool.is_full and scope["path"] == SEARCH_PATH and scope["method"] == "POST":
-            self._service.telemetry.busy.inc()  # nothing is read or parsed yet: a refusal is cheap
+            self._service.telemetry.busy.inc()  # a refusal is cheap here: nothing was read or parsed
             await problem_response(Busy("the queue is full", remedy=TRY_AGAIN))(scope, receive, send)
         elif self._load_page is None or scope["path"] in PROBES or scope["path"].startswith(ENDPOINT):
             await self._endpoint(scope, receive, send)
@@ -54,7 +54,7 @@ class Dispatcher:
             await self.answer_page(scope, receive, send)
 
     async def answer_page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request to the page, or say that it loads."""
+        """Answer a request to the page, with the loading page until it is loaded."""
         await (self._page or loading_page())(scope, receive, send)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -10,4 +10,4 @@ class NoSuchThing(RetrievalError):
 
 
 class GalleryMismatch(RetrievalError):
-    """The gallery needs photos with other local features than the served bundle computes."""
+    """The served bundle does not compute the local features that the gallery keeps."""

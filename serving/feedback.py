@@ -1,4 +1,4 @@
-"""Feedback on answers: which answers may be judged, and what is recorded with a verdict."""
+"""Feedback on answers: recent answers, and verdicts on them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ class FeedbackRecorder:
         self._photos = KeptPhotos(settings.feedback_photos) if keeps and settings.feedback_photos else None
 
     def add(self, request_id: str, result: SearchResult, photos: Sequence[Source]) -> None:
-        """Keep the caller's answer, and its photos only if those of judged answers are kept."""
+        """Keep the caller's answer, with its photos if the server keeps photos of judged answers."""
         self._answers.add(CALLER.get(), request_id, result, photos if self._photos is not None else ())
 
     def record(self, retriever: Retriever, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the item that is right, if the verdict is that another one is. Returns False if this process
-        does not keep the answer.
+        `item_id` names the right item, if another item is right. Returns False if this process does not have the answer.
         """
         if self._file is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")

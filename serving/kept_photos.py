@@ -1,4 +1,4 @@
-"""Photos of judged answers, kept in a folder that the operator named. Without a folder no photo is kept."""
+"""Photos of judged answers, kept in a folder that the operator names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("retrieval.serving")
 
 
 class KeptPhotos:
-    """Writes photos to a folder under names made of their content. Thread-safe."""
+    """Writes photos to a folder, named by their content. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

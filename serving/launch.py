@@ -39,7 +39,7 @@ class ServePlan:
     examples: tuple[Path, ...]
 
     def open(self) -> Retriever:
-        """Open the bundle and the gallery; links may have changed since the last time."""
+        """Open the bundle and the gallery; symbolic links are resolved each time."""
         from retrieval.retriever import Retriever
 
         return Retriever.open(self.bundle, self.gallery, trust=self.trust, detector=self.settings.detector)

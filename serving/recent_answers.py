@@ -14,7 +14,7 @@ from serving.http.callers import Caller
 from .kept_photos import size_of
 
 KEPT_PER_KEY = 4096  # newest answers kept per key
-PHOTO_BYTES_PER_KEY = 64 * 2**20  # of the photos of its newest answers
+PHOTO_BYTES_PER_KEY = 64 * 2**20  # memory for the photos of its newest answers
 
 
 @dataclass
@@ -29,7 +29,7 @@ class RecentAnswer:
 
     @property
     def photo_bytes(self) -> int:
-        """The memory that the photos take, in bytes."""
+        """Return the memory that the photos take, in bytes."""
         return sum(map(size_of, self.photos))
 
 
@@ -41,9 +41,9 @@ class RecentAnswers:
         self._of_key: dict[str, OrderedDict[str, RecentAnswer]] = {}
 
     def add(self, caller: Caller, request_id: str, result: SearchResult, photos: Sequence[Source] = ()) -> None:
-        """Keep an answer and its photos. It replaces one of the same key and id.
+        """Keep an answer and its photos, replacing an answer of the same key and id.
 
-        Beyond KEPT_PER_KEY the oldest answer is dropped, beyond PHOTO_BYTES_PER_KEY the photos of the oldest answers.
+        The oldest answer is dropped beyond KEPT_PER_KEY, the photos of the oldest answers beyond PHOTO_BYTES_PER_KEY.
         """
         nearest = None if result.nearest is None else replace(result.nearest, metadata={})
         kept = replace(result, matches=(), ranked=(), review=(), nearest=nearest, explanation=None)

@@ -11,7 +11,7 @@ from retrieval.retriever import Retriever
 
 
 def region_states(retriever: Retriever) -> list[dict[str, Any]]:
-    """Return the threshold of each policy that can be searched with, and its FPIR in the newest version.
+    """Return the threshold of each available policy, and its FPIR in the newest version.
 
     A policy without a threshold of its own is unanchored: searches use the threshold of whole photos.
     """

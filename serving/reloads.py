@@ -1,4 +1,4 @@
-"""Reloads: open bundle and gallery again, compare, and switch to them in every process of the server."""
+"""Reloads: open bundle and gallery again, compare the answers, and switch all workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReloadOutcome:
 
 
 class Reloads:
-    """Reloads of a service, one at a time. A reload that another worker runs has two steps: prepare and switch."""
+    """Reloads of a service, one at a time. For a reload of another worker, this one prepares and then switches."""
 
     def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
         self._service, self._reopen = service, reopen
@@ -45,8 +45,8 @@ class Reloads:
     def run(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
         """Reopen bundle and gallery, compare both retrievers on `images`, and switch to the new one in all workers.
 
-        The new retriever must open, verify and answer a search, in every worker. If it does not, the error is raised
-        and the old one keeps serving. With `dry_run` only the comparison is made.
+        The new retriever must open, verify and answer a search in every worker. Otherwise, the error is raised and the
+        old one keeps serving. With `dry_run`, only the comparison is made.
         """
         service = self._service
         with self._alone():
@@ -65,7 +65,7 @@ class Reloads:
             return ReloadOutcome(not dry_run, before, after, len(images), changed)
 
     def prepare(self, bundle_id: str) -> None:
-        """Open bundle and gallery for a reload that another worker runs.
+        """Open bundle and gallery for a reload of another worker.
 
         Raises
         ------
@@ -81,19 +81,19 @@ class Reloads:
             self._prepared = after
 
     def switch(self) -> None:
-        """Switch to what was prepared, if anything was."""
+        """Switch to the prepared retriever, if there is one."""
         after, self._prepared = self._prepared, None
         if after is not None:
             self._service.serve(after)
 
     def keep(self) -> None:
-        """Close what was prepared and keep serving the current bundle."""
+        """Close the prepared retriever and keep serving the current one."""
         after, self._prepared = self._prepared, None
         if after is not None:
             after.close()
 
     def ready(self, retriever: Retriever) -> Retriever:
-        """Run a warm-up search and return the retriever, with batched embedding on a GPU or where it is configured."""
+        """Return the retriever after a warm-up search, with batched embedding on a GPU or if configured."""
         gpu = "CUDAExecutionProvider" in retriever.embedder.providers
         most = self._service.settings.batch or (GPU_BATCH if gpu else 0)
         if most > 1:

@@ -73,7 +73,7 @@ def train(
     resume: bool,
     **options: Any,
 ) -> None:
-    """Train an embedder on labelled photos.
+    """Train a model on labelled photos.
 
     CATALOGUE is a folder in which each folder with photos is an item, or a CSV or parquet file with the columns
     `path` and `item_id` (or `label`). `retrieval data check` shows what training will find in it. Pass arguments of

@@ -164,7 +164,7 @@ class Settings:
 
     @property
     def embedding_size(self) -> int:
-        """The length of an embedding, where `dim` may leave it to the backbone."""
+        """Return the length of an embedding: `dim`, or the default for the backbone."""
         return self.dim or DIMS[self.backbone != SMALL]
 
     def to_dict(self) -> dict[str, object]:

@@ -6,8 +6,8 @@ the local gallery only; for a machine failure during an addition, see the Milvus
 consistency.
 
 Draws and the operating point are written after the photos of a change, all of them at once, together with the new
-version. After a crash in between, no draws cover the photos (`KeptDraws.covers`), which the rates and p-values take
-into account, and the operating point is the earlier one. One process at a time may change a gallery.
+version. After a crash in between, the draws do not cover the photos (`KeptDraws.covers`), so there are no rates and
+p-values, and the operating point is the earlier one. One process at a time may change a gallery.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class ChangeLog:
     collection: Collection
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write changes; collections of earlier versions keep none."""
+        """Write changes; collections of earlier versions have no log."""
         if self.collection.is_numbered:
             self.collection.put_parts({KEY.format(change.version): json.dumps(asdict(change)) for change in changes})
 

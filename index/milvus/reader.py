@@ -238,7 +238,7 @@ class MilvusReader:
         return self._contents.get(name, self.facts())
 
     def kept_names(self) -> list[str]:
-        """Return the names under which something is kept."""
+        """Return the names of the kept contents."""
         return self._contents.names(self.facts())
 
     def verify(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""Searches with many photos: reading them, writing the answers, and error rates where their items are known."""
+"""Searches with many photos: reading them, writing the answers, and error rates if their items are known."""

@@ -1,8 +1,8 @@
-"""Files of answers, which a killed search continues: JSON lines, or parquet made from them at the end.
+"""Files of answers, to which an interrupted search can append: JSON lines, or parquet made from them at the end.
 
-The first line of a JSON-lines file has the options of the search under `head`; each of the others is the answer to one
-photo. Lines are appended batch by batch, and a line that was cut off by a kill is removed when the search continues.
-While a search writes a parquet file, its answers are in NAME.partial, which is such a JSON-lines file.
+The first line of a JSON-lines file has the options of the search under `head`; each further line is the answer to one
+photo. Lines are appended batch by batch, and an incomplete last line is removed when the search continues. While a
+search writes a parquet file, its answers are in the JSON-lines file NAME.partial.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Line = dict[str, Any]
 
 
 def check_output(path: Path) -> None:
-    """Raise InvalidParameter unless the file has a suffix of a format of answers."""
+    """Raise InvalidParameter unless the name of the file ends in .jsonl or .parquet (or .ndjson, .pq)."""
     if path.suffix.lower() not in (*LINES, *PARQUET):
         raise InvalidParameter("output", "end in .jsonl or .parquet", str(path))
 
 
 @contextmanager
 def open_answers(path: Path, options: Mapping[str, Any]) -> Iterator[AnswersFile]:
-    """Open or create a file of answers; on success, a parquet file is written at the end.
+    """Open or create a file of answers. A parquet file is written when the block ends without an error.
 
-    Raises DataError if the file is not one of answers, was written with other options, or is being written.
+    Raises DataError if the file is not a file of answers, has other options, or is open in another process.
     """
     check_output(path)
     head = {HEAD: {"format": FORMAT, **options}}
@@ -67,7 +67,7 @@ class AnswersFile:
         self.done = {str(line["photo_id"]) for line in self.lines()}  # photos that have an answer
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Append answers in one write."""
+        """Append answers with one write."""
         with naming(self.path):
             self._file.seek(0, os.SEEK_END)
             self._file.write(b"".join(_encoded(line) for line in lines))
@@ -81,7 +81,7 @@ class AnswersFile:
                 yield _decoded(self.path, number, text)
 
     def sync(self) -> None:
-        """Wait until the file is on the disk."""
+        """Flush the file to disk."""
         with naming(self.path):
             os.fsync(self._file.fileno())
 
@@ -122,7 +122,7 @@ def _start(path: Path, file: IO[bytes], head: Line) -> None:
 
 
 def _check_head(path: Path, stored: Line, head: Line) -> None:
-    """Raise DataError unless a file has answers that were found with the same options."""
+    """Raise DataError unless the answers of a file were found with the same options."""
     if not _is_head(stored):
         raise DataError(f"{path} is not a file of answers", remedy=ANOTHER)
     before = stored[HEAD]

@@ -24,7 +24,7 @@ class Outcome:
     decisions: Counter[str] = field(default_factory=Counter)
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     versions: Counter[int] = field(default_factory=Counter)  # of the gallery
-    known: list[Line] = field(default_factory=list)  # what rates and pages need of the answers
+    known: list[Line] = field(default_factory=list)  # fields of answers for rates and pages
 
     def add(self, lines: Iterable[Line]) -> None:
         """Count answers."""

@@ -1,4 +1,4 @@
-"""The error rates of a search with many photos, and its worst answers with pictures, as one HTML page.
+"""HTML page with the error rates of a search with many photos, and its worst answers with pictures.
 
 If the bundle verifies matches, the pictures show the places where a query agrees with the photo that was found, and
 with one of its own item.
@@ -55,7 +55,7 @@ Section = tuple[str, list[Line], Callable[[Line], str]]
 
 
 def worst_cases(lines: Sequence[Line]) -> list[Section]:
-    """Return the sections of the page: a title, the answers from the worst on, and the text about one of them."""
+    """Return the sections of the page: a title, the answers, worst first, and a function that describes an answer."""
     used = [line for line in lines if not line["copy"]]
     mated = [line for line in used if line["in_gallery"]]
     wrong = [line for line in mated if is_misidentified(line)]

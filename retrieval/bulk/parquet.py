@@ -55,7 +55,7 @@ FIELDS = {
 
 
 def write_parquet(path: Path, head: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write answers as a parquet file, replacing an existing one at the end."""
+    """Write answers as a parquet file; an existing file is replaced at the end."""
     schema = pa.schema(list(FIELDS.items()), metadata={HEAD: json.dumps(head)})
     rows = map(_row, lines)
     aside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")

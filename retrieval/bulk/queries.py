@@ -1,4 +1,4 @@
-"""Photos to search with: from folders, tables, single files, addresses and the standard input."""
+"""Read query photos from folders, tables, single files, addresses and standard input."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STDIN_FILE = Path("standard input")  # its paths are relative to the current fol
 
 
 def is_bulk(place: Path | str) -> bool:
-    """Return whether a place is an address or may have many photos, rather than being one photo of this machine."""
+    """Return whether a place is an address, standard input, a folder or a table, rather than a local photo."""
     if is_url(place) or str(place) == STDIN:
         return True
     return Path(place).is_dir() or is_table(place)
@@ -29,11 +29,11 @@ def is_bulk(place: Path | str) -> bool:
 def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iterable[str]) -> list[Photo]:
     """Return the photos of places: folders, tables, photos, addresses, or "-" for the lines of the standard input.
 
-    A line is a path, or a JSON object as in a JSON-lines catalogue. With `truth`, a table needs this column, and the
-    item of a photo in a folder is named by its sub-folder; without it, items are ignored.
+    A line is a path, or a JSON object as in a JSON-lines catalogue. With `truth`, tables need this column, and the
+    sub-folders of a folder name the items; without it, items are ignored.
 
-    A photo_id is that of the table, or the path relative to the folder, or the path as it was given. Raise DataError
-    if two photos have the same.
+    The photo_id comes from the table, or is the path relative to the folder, or the path as given. Raise DataError if
+    two photos have the same id.
     """
     labels = UNLABELLED if truth is None else replace(QUERIES, columns=(truth,))
     photos: list[Photo] = []
@@ -63,7 +63,7 @@ def _photos(place: Path | str, labels: Labels) -> list[Photo]:
 
 
 def _is_remote_photo(place: Path | str) -> bool:
-    """Return whether an address is that of one photo: on the web, all that are not tables."""
+    """Return whether an address is that of one photo; on the web, every address except those of tables."""
     return is_url(place) and not is_table(place) and (is_web(place) or suffix_of(place) in SUFFIXES)
 
 

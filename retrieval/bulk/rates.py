@@ -1,7 +1,7 @@
 """Error rates of answers to photos whose items are known, with 95 % intervals.
 
-Photos of one item are not independent, so an interval is that of as many independent photos as have the observed
-variance over items (the design effect). Photos without an item id show an unknown item each.
+Photos of one item are not independent, so an interval is computed for an effective number of independent photos, from
+the observed variance over items (design effect). Each photo without an item id counts as an unknown item of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Rate:
 
     @classmethod
     def of(cls, hits: Sequence[bool], items: Sequence[str]) -> Rate | None:
-        """Return the share of photos (n,) that are hits, None if there are no photos; `items` are those they show."""
+        """Return the share of hits among photos (n,) of these items, None if there are no photos."""
         if not hits:
             return None
         hit = np.array(hits, dtype=np.float64)
@@ -48,9 +48,9 @@ class Rate:
 
 
 def effective_count(hits: NDArray[np.float64], items: Sequence[str]) -> float:
-    """Return the number of independent photos whose share of hits (n,) varies as that of these photos does.
+    """Return the number of independent photos whose share of hits has the same variance as that of these photos (n,).
 
-    If all or none are hits, their variance says nothing: photos of one item then count as fully dependent.
+    If all or none are hits, the variance is zero, and photos of one item count as fully dependent.
     """
     _, place = np.unique(np.array(items), return_inverse=True)
     sizes = np.bincount(place)
@@ -73,7 +73,7 @@ class TrueRates:
     fpir: Rate | None  # photos of unknown items that return a match
     items: int  # of the gallery's items
     unknown_ids: int  # items that the gallery does not have
-    copies: int  # photos that are in the gallery, which are left out
+    copies: int  # photos that are in the gallery; left out of the rates
 
     @classmethod
     def of(cls, lines: Sequence[Line]) -> TrueRates:
@@ -127,7 +127,7 @@ def is_nearest(line: Line) -> bool:
 
 
 def is_misidentified(line: Line) -> bool:
-    """Return whether the first match of an answer is another item than the one that the photo shows."""
+    """Return whether the first match of an answer is not the item that the photo shows."""
     return line.get("item_id") is not None and bool(line["item_id"] != line["truth"])
 
 

@@ -1,4 +1,4 @@
-"""Search with many photos: batches are decoded, embedded and searched in threads, and their answers kept in order."""
+"""Search with many photos: batches are decoded, embedded and searched in threads; answers stay in order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEFT_OUT = ("bundle_id", "timings_ms")  # of an answer: the same for all, and th
 
 @dataclass(frozen=True)
 class BulkSettings:
-    """Options of a search with many photos; those of the answers are the ones of `Retriever.search`."""
+    """Options of a search with many photos; the first four are those of `Retriever.search`."""
 
     top_k: int = 10
     where: str | None = None
@@ -43,7 +43,7 @@ class KnownItems:
 
     @classmethod
     def of(cls, retriever: Retriever, photos: Sequence[Photo]) -> KnownItems:
-        """Look up the items of photos."""
+        """Look up the items of photos in the gallery."""
         gallery = retriever.gallery
         items = {photo.item_id for photo in photos} - {""}
         known = frozenset(item for item in items if gallery.item(item))
@@ -51,11 +51,11 @@ class KnownItems:
 
 
 def answer_photos(retriever: Retriever, photos: Sequence[Photo], settings: BulkSettings) -> Iterator[list[Line]]:
-    """Yield the answers to photos, batch by batch and in their order, as lines of a file of answers."""
+    """Yield the answers to photos in order, batch by batch, as lines of a file of answers."""
     known = KnownItems() if settings.truth is None else KnownItems.of(retriever, photos)
     threads = settings.threads or os.cpu_count() or 1
     if any(isinstance(photo, RemotePhoto) for photo in photos):
-        threads += 1  # one waits for photos while the others embed
+        threads += 1  # one thread downloads photos while the others embed
 
     def answer(batch: Sequence[Photo]) -> list[Line]:
         read = list(contents(batch))
@@ -72,7 +72,7 @@ def answer_photos(retriever: Retriever, photos: Sequence[Photo], settings: BulkS
 def _search(
     retriever: Retriever, photos: Sequence[Photo], read: Sequence[bytes | ImageRefused], settings: BulkSettings
 ) -> Iterator[SearchResult | ImageRefused]:
-    """Yield the result for each photo, or why it cannot be used."""
+    """Yield the result for each photo, or the reason why it cannot be used."""
     sources = [_source(photo, data) for photo, data in zip(photos, read, strict=True)]
     results = iter(
         retriever.search_batch(
@@ -88,7 +88,7 @@ def _search(
 
 
 def _source(photo: Photo, data: bytes | ImageRefused) -> Source | ImageRefused:
-    """Return what to search with: the encoded photo, or what lies in its bounding box."""
+    """Return the encoded photo, or its part in the bounding box."""
     if photo.bbox is None or isinstance(data, ImageRefused):
         return data
     try:

@@ -72,7 +72,7 @@ class Bundle:
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.compatible_with: str | None = manifest.get("compatible_with")  # embedding_id of galleries to search too
-        self.searches_other = False  # whether it serves in a gallery of that embedding (`retrieval.compatibility`)
+        self.searches_other = False  # whether it serves in such a gallery (`retrieval.compatibility`)
         self.dim = int(manifest["dim"])
         self.precision = str(manifest.get("precision", FP32))
         self.provider: str | None = manifest.get("provider")  # None in bundles of versions that did not record it

@@ -130,7 +130,7 @@ class Embedder:
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:
-    """Return the options of a session: its threads, no external files and no spinning."""
+    """Return the options of an ONNX Runtime session: its threads, no external files, no busy waiting."""
     options = import_onnxruntime().SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -36,7 +36,7 @@ class Fitted:
         return cls(_hashes(item_ids), _hashes(contents))
 
     def union(self, other: Fitted | None) -> Fitted:
-        """Return what either of two models was fitted on."""
+        """Return the union of what two models were fitted on."""
         if other is None:
             return self
         return Fitted(np.union1d(self.items, other.items), np.union1d(self.photos, other.photos))

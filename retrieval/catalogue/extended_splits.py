@@ -1,6 +1,6 @@
-"""Splits of a catalogue that has grown: items keep their part, and new items are distributed by the rules of `splits`.
+"""Splits of a catalogue with new items: known items keep their part, new ones are divided by the rules of `splits`.
 
-An item that a model was fitted on never becomes a held-out item, and a held-out item is never fitted on.
+An item that the model was fitted on never becomes a held-out item, and the model is never fitted on a held-out item.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ GIVEN = frozenset(("", "train", "validation", "calibration", "test"))
 def extend_splits(splits: Splits, photos: Sequence[Photo], *, seed: int) -> Splits:
     """Return the splits of a catalogue that contains items of earlier splits and new ones.
 
-    A new item joins the part of its group if its group has earlier items. Otherwise its `partition` decides if it has
-    one, and else chance, by the shares of `make_splits`. Items that the catalogue no longer has are left out.
+    A new item joins the part of its group if the group has earlier items. Otherwise it joins the part that its
+    `partition` names, or a random part with the shares of `make_splits` if it names none. Items that the catalogue no
+    longer has are left out.
 
     Raises DataError if the partition of an item contradicts its part, or is unknown.
     """
@@ -61,7 +62,7 @@ def _check_partition(item: str, partitions: set[str], part: str | None) -> None:
 
 
 def _part_of_groups(part_of: Mapping[str, str], group_of: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of each group; of a divided group, the one that the model learns most from."""
+    """Return the part of each group; for a divided group, the first of its parts in the order of PARTS."""
     parts: dict[str, str] = {}
     for item, part in part_of.items():
         group = group_of[item]

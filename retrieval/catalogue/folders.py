@@ -35,7 +35,7 @@ def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
 
 
 def all_photos(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
-    """Return the photos anywhere below a folder in path order, without items; names that start with a dot are ignored.
+    """Return all photos below a folder in path order, without items; names that start with a dot are ignored.
 
     Raise DataError if the folder cannot be read. Links to folders are not followed.
     """

@@ -22,9 +22,9 @@ REPEATING = 100_000  # number of distinct texts cached for reuse
 
 @dataclass(frozen=True)
 class Labels:
-    """The column of a table that holds the items."""
+    """The column of a table with the items, and whether it may be empty or missing."""
 
-    columns: tuple[str, ...] = LABELS  # the first of these that the table has
+    columns: tuple[str, ...] = LABELS  # the first one that the table has counts
     may_be_empty: bool = False
     may_be_missing: bool = False
 

@@ -66,8 +66,8 @@ def read_catalogue(
     vertical bars as separators (`tables`). Its numbers, booleans and dates are recognized (`kinds`), unless `columns`
     says what a column holds (text, number, boolean or date) or it is `known` from a gallery.
 
-    `labels` may name another column for the items, and allow photos without one: they have the item_id "". Where a
-    table may lack the column, the photos of a folder may lie anywhere in it, and have no items.
+    `labels` may name another column for the items, and allow photos without an item: they have the item_id "". If a
+    table may lack the column, the photos of a folder may lie anywhere in it and have no items.
     """
     photos = _read_remote(str(path), labels) if is_url(path) else _read_local(Path(path), labels)
     if not photos:

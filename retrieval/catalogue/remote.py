@@ -1,7 +1,7 @@
 """Photos at an address: https://, and objects on s3://, gs:// and az://, abfs:// or abfss:// (Azure).
 
 Only catalogues that a user names on the command line have addresses; a request to the server never has one. An https
-photo is fetched from public addresses only, also after a redirect, because a table may come from somebody else. The
+photo is fetched from public addresses only, also after a redirect, because a table may come from a third party. The
 variable RETRIEVAL_ALLOW_HOSTS names hosts (separated by commas) that may be private, and be reached without TLS.
 """
 
@@ -70,7 +70,7 @@ def remote(photo: Photo, url: str) -> RemotePhoto:
 
 
 def read_remote_folder(url: str, suffixes: frozenset[str], labels: Labels = CATALOGUE) -> list[Photo]:
-    """Return the photos below a folder of a store, as `folders.read_folder` does of a local one.
+    """Return the photos below a folder of a store, as `folders.read_folder` does for a local one.
 
     If `labels` may be missing, the photos may lie anywhere in the folder, and have no items.
     """

@@ -22,7 +22,8 @@ CHECK = "Check the address and the credentials"
 def read_remote_table(url: str, read: Callable[[Path], list[Photo]]) -> list[Photo]:
     """Return the photos of a table at an address; `read` reads a copy of it.
 
-    Raises DataError if there is no such table, or if it holds the photos themselves, which would be copied each time.
+    Raises DataError if there is no such table, or if it contains the photos themselves, which are read from local
+    files only.
     """
     with tempfile.TemporaryDirectory(prefix="retrieval-table-") as folder:
         copy = Path(folder) / name_of(url)
@@ -56,11 +57,11 @@ def _download(url: str, target: Path) -> None:
 
 
 def _placed(photo: Photo, url: str, folder: Path) -> Photo:
-    """Return a photo of a table, whose relative path is an address beside that of the table."""
+    """Return a photo of a table with the address that its relative path stands for."""
     if isinstance(photo, RemotePhoto):
         return photo
     if photo.span is not None:
-        raise DataError(f"{shown(url)} holds the photos themselves", remedy="Copy it to this machine")
+        raise DataError(f"{shown(url)} contains the photos themselves", remedy="Copy it to this machine")
     if not photo.path.is_relative_to(folder):
         return photo
     name = photo.path.relative_to(folder).as_posix()

@@ -103,7 +103,7 @@ def _given_parts(photos: Sequence[Photo]) -> dict[str, set[str]] | None:
 
 
 def take_groups(items: set[str], group_of: dict[str, str], count: float, generator: np.random.Generator) -> set[str]:
-    """Return whole groups in random order, as long as they bring the number of items closer to `count`."""
+    """Return the items of whole groups, in random order, while each brings the number of items closer to `count`."""
     members: dict[str, list[str]] = defaultdict(list)
     for item in sorted(items):
         members[group_of[item]].append(item)

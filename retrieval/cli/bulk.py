@@ -1,4 +1,4 @@
-"""Options of `retrieval search` with many photos, and its output."""
+"""Options and output of `retrieval search` with many photos."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ OPTIONS = (
         "-o",
         "--output",
         type=Folder,
-        help="Search with each photo, and write the answers to this .jsonl or .parquet file. A search that was stopped "
-        "continues when it is run again.",
+        help="Search with each photo, and write the answers to this .jsonl or .parquet file. To continue a search that "
+        "was stopped, run it again.",
     ),
     click.option(
         "--truth",
         metavar="COLUMN",
-        help="Column with the item that a photo shows (item_id for a folder with one sub-folder per item): measure the "
-        "error rates. An empty item, or one that the gallery does not have, is unknown.",
+        help="Measure the error rates: column with the item that each photo shows (item_id for a folder with one "
+        "sub-folder per item). An item that is empty or not in the gallery is unknown.",
     ),
     click.option("--report", type=Folder, help="HTML file for the error rates and the worst answers (with --truth)."),
     click.option(
@@ -74,7 +74,7 @@ OPTIONS = (
         type=click.IntRange(min=1),
         default=os.cpu_count(),
         show_default="all cores",
-        help="Number of threads that embed many photos.",
+        help="Number of threads that embed photos.",
     ),
     click.option(
         "--batch-size", type=click.IntRange(1, 64), default=16, show_default=True, help="Number of photos per batch."
@@ -83,7 +83,7 @@ OPTIONS = (
 
 
 def bulk_options(command: Command) -> Command:
-    """Add the options on many photos to a command and pass it `bulk`."""
+    """Add the options of searches with many photos to a command and pass them as `bulk`."""
 
     @wraps(command)
     def with_bulk(
@@ -112,7 +112,7 @@ def search_many(
     report: Path | None,
     as_json: bool,
 ) -> None:
-    """Search with each photo of some places, and write the answers to a file or print them as JSON lines."""
+    """Search with each photo of the given places, and write the answers to a file or print them as JSON lines."""
     from retrieval.bulk.answers_file import check_output, open_answers
     from retrieval.bulk.outcome import Outcome
     from retrieval.bulk.queries import read_queries
@@ -148,7 +148,7 @@ def search_many(
 def _options(
     retriever: Retriever, gallery: Path | str, places: Sequence[Path | str], settings: BulkSettings
 ) -> dict[str, Any]:
-    """Return what decides the answers of a file."""
+    """Return the options that determine the answers of a file."""
     return {
         "bundle_id": retriever.bundle.bundle_id,
         "gallery": str(gallery) if is_address(gallery) else str(Path(gallery).resolve()),
@@ -160,7 +160,7 @@ def _options(
 def _answers(
     retriever: Retriever, photos: Sequence[Photo], settings: BulkSettings, *, answered: int
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield batches of answers, and show how many there are."""
+    """Yield batches of answers with a progress bar."""
     from tqdm import tqdm
 
     from retrieval.bulk.search import answer_photos
@@ -172,7 +172,7 @@ def _answers(
 
 
 def show_outcome(outcome: Outcome, retriever: Retriever, output: Path | None, *, as_json: bool) -> None:
-    """Print what was found: on the standard error if the answers themselves were printed."""
+    """Print the outcome, on standard error if the answers went to standard output."""
     if as_json and output is not None:
         click.echo(json.dumps(outcome.to_dict(), indent=2))
         return

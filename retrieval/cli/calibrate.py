@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import click
 
@@ -18,6 +18,7 @@ from .lines import show_lines
 from .next_step import show_next
 from .options import CataloguePlace, Place
 from .regions import RegionOptions, calibrate_regions, region_options
+from .settings_options import GroupedCommand
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
@@ -33,7 +34,18 @@ def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path |
     return path
 
 
-@click.command()
+class CalibrateCommand(GroupedCommand):
+    """`retrieval calibrate`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Target": ["target_fpir", "certify"],
+        "Photos": ["queries", "feedback", "trust_key", "photos_per_query"],
+        "Several items in one photo": ["regions", "scale", "max_windows", "detector", "min_score"],
+        "Output": ["dry_run", "report", "as_json"],
+    }
+
+
+@click.command(cls=CalibrateCommand)
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.option(
@@ -87,14 +99,14 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
 ) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.
 
-    Searches for gallery items that the model was not trained on, leaving each item out in turn. The distance to the
+    Each gallery item that the model was not trained on is left out in turn and searched for. The distance to the
     nearest other item shows how close an unknown item comes. Users' photos may differ from catalogue photos: pass 50
     of them with their item ids as --queries to measure both error rates on them. The gallery keeps these queries.
-    Photos that show no item of it have an empty item id; with 20 of them the threshold keeps the target on them too.
+    Photos of unknown items have an empty item id; with 20 of them, the threshold keeps the target on them too.
 
-    With --regions, sets only the threshold of searches for the items in the regions of a photo, from --queries: photos
-    like those that users send. A line of the table names one item of a photo; all items of a photo are left out of its
-    search. The target is then the share of photos of unknown items in which anything matches.
+    With --regions, only the threshold of searches for several items in one photo is set, from --queries with photos
+    like those that users send. Each line of the table names one item of a photo; all items of a photo are left out of
+    its search. The target is then the share of photos of unknown items that return a match.
 
     \b
     Example:

@@ -27,7 +27,7 @@ CSV, PARQUET = ".csv", ".parquet"
 
 @click.group()
 def feedback() -> None:
-    """Use what people say about answers.
+    """Export verdicts on answers.
 
     \b
     Example:

@@ -23,9 +23,9 @@ SECTIONS = {
         "demo": Entry("training.demo", "demo", "Draw a catalogue, then train, export and index it."),
     },
     "Make a bundle": {
-        "train": Entry("training.cli", "train", "Train an embedder on labelled photos."),
+        "train": Entry("training.cli", "train", "Train a model on labelled photos."),
         "losses": Entry("training.cli", "losses", "List the losses that `train` accepts."),
-        "tune": Entry("training.tune.cli", "tune", "Search for the settings that do best on items not trained on."),
+        "tune": Entry("training.tune.cli", "tune", "Find the training settings that do best on held-out items."),
         "export": Entry("training.export.cli", "export", "Write a run or a pretrained model as a bundle."),
     },
     "Fill a gallery": {
@@ -33,12 +33,12 @@ SECTIONS = {
         "gallery": Entry("retrieval.cli.gallery", "gallery", "Inspect, change, export and import galleries."),
         "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold of a gallery."),
     },
-    "Ask": {
+    "Search": {
         "search": Entry("retrieval.cli.search", "search", "Find the catalogue item that a photo shows, if any."),
         "serve": Entry("serving.cli", "serve", "Answer searches over HTTP and on a web page."),
         "feedback": Entry("retrieval.cli.feedback", "feedback", "Write reviewed photos as a labelled table."),
     },
-    "Judge": {
+    "Evaluate": {
         "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),
         "explain": Entry("training.explain.cli", "explain", "Show the errors of a run on one page with photos."),
         "audit": Entry("retrieval.cli.commands", "audit", "Find the items and photos of a gallery that cause errors."),
@@ -63,9 +63,11 @@ def group(context: click.Context, debug: bool) -> None:
     """Image search that can tell when an item is not in the catalogue.
 
     \b
-    Examples, without training and with it:
+    Without training:
       retrieval quickstart photos/
 
+    \b
+    With training:
       retrieval train photos.csv --backbone google/mobilenet_v1_0.75_224 -o runs/shop
       retrieval export runs/shop -o bundles/shop --allow-estimate
       retrieval index bundles/shop photos.csv -o galleries/shop

@@ -32,7 +32,7 @@ AUTO, DETECTOR = NAMES = "auto", "detector"
 
 
 class RegionOptions(NamedTuple):
-    """Options on the regions of a photo."""
+    """Options of the regions of a photo."""
 
     regions: str | None
     scale: tuple[float, ...]
@@ -47,7 +47,7 @@ class RegionOptions(NamedTuple):
         return any(self)
 
     def check(self) -> None:
-        """Raise InvalidParameter for options that do not go together."""
+        """Raise InvalidParameter for options that cannot be combined."""
         if self.bbox and self.regions:
             raise InvalidParameter("--bbox", "be left out with --regions", self.bbox[0])
         for name, wanted in (("scale", AUTO), ("detector", DETECTOR), ("min_score", DETECTOR)):
@@ -65,7 +65,7 @@ class RegionOptions(NamedTuple):
         return self.regions is not None or len(self.bbox) > 1
 
     def check_alone(self, *, combine: bool, explain: bool) -> None:
-        """Raise InvalidParameter for other options of a search that do not go with these."""
+        """Raise InvalidParameter for options of the search that cannot be combined with these."""
         if combine and self.asked:
             raise InvalidParameter("--combine", "be left out with --regions and --bbox", combine)
         if explain and self.several:
@@ -78,7 +78,7 @@ class RegionOptions(NamedTuple):
         return [parse_bbox(text) for text in self.bbox]
 
     def policy(self, stored: Mapping[str, RegionPoint], detector: Detector | None) -> RegionPolicy:
-        """Return the policy: the stored one of the same name, or the default one, with the options that were given."""
+        """Return the gallery's policy of this name, or the default one, changed by the options that were given."""
         from dataclasses import replace
 
         from retrieval.regions.detector import DetectorRegions
@@ -101,8 +101,8 @@ OPTIONS = (
     click.option(
         "--regions",
         type=click.Choice(NAMES),
-        help="Find the items in a photo of several things: auto searches overlapping windows at three scales, "
-        "detector the boxes of an ONNX detector.",
+        help="Divide a photo of several items into regions: overlapping windows at three scales (auto), or the boxes "
+        "of an ONNX detector (detector).",
     ),
     click.option(
         "--scale",
@@ -114,26 +114,27 @@ OPTIONS = (
     click.option(
         "--max-windows",
         type=int,
-        help="Maximum number of regions of a photo.  [default: that of the gallery's threshold, or 32; 16 with a "
+        help="Maximum number of regions per photo.  [default: that of the gallery's threshold, or 32; 16 with a "
         "detector]",
     ),
-    click.option("--detector", type=Folder, help="ONNX file of the detector."),
+    click.option("--detector", type=Folder, help="ONNX file of the detector, for --regions detector."),
     click.option(
         "--min-score",
         type=float,
-        help="Least score of a detector's box.  [default: that of the gallery's threshold, or 0.3]",
+        help="Minimum score of a detector's box.  [default: that of the gallery's threshold, or 0.3]",
     ),
 )
 BBOX_OPTION = click.option(
     "--bbox",
     multiple=True,
     metavar="'LEFT UPPER RIGHT LOWER'",
-    help="Search a part of the photo, in pixels of the upright photo. Can be repeated: each box gets its own answer.",
+    help="Search with a part of the photo, in pixels of the upright photo. Can be repeated: each box gets its own "
+    "answer.",
 )
 
 
 def region_options(*, boxes: bool) -> Callable[[Command], Command]:
-    """Return a decorator that adds the options on regions to a command, and passes it `regions`."""
+    """Return a decorator that adds the options of regions to a command and passes them as `regions`."""
     options = (*OPTIONS, BBOX_OPTION) if boxes else OPTIONS
 
     def decorate(command: Command) -> Command:
@@ -185,8 +186,8 @@ def show_regions(
     if result.threshold_status == UNANCHORED and result.regions in NAMES:
         line = calibration_command(bundle, gallery, regions.detector)
         click.echo(
-            "Note: the threshold is that of whole photos; how often a photo of unknown items returns a match was not "
-            f"measured, and it is probably much more often. `{line}` sets a threshold for regions."
+            "Note: the threshold was set for whole photos. The FPIR of searches by regions was not measured and is "
+            f"probably much higher. `{line}` sets a threshold for regions."
         )
 
 
@@ -207,7 +208,7 @@ def _lines(result: RegionsResult) -> Iterator[str]:
         yield "For review, beyond the threshold:"
     yield from (f"     {_line(match)}" for match in result.review)
     if result.p_value_without_filter:
-        yield "How often unknown items come as close was measured without the filter."
+        yield "The p-values were measured without the filter."
 
 
 def _line(match: RegionMatch) -> str:
@@ -221,7 +222,7 @@ def describe_regions(gallery: GalleryProtocol, kept: KeptPoint) -> Iterator[str]
 
     for name, region in kept.regions.items():
         rates, point = region_rates(gallery, region, kept.draws_id), region.point
-        now = "its FPIR in this version was not measured"
+        now = "its FPIR was not measured in this version"
         if rates is not None:
             now = f"a photo of unknown items now returns a match in {rates.fpir(point.threshold):.1%} of searches"
         yield (
@@ -241,7 +242,7 @@ def calibrate_regions(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Set the threshold of searches by regions, and print what to expect of it."""
+    """Set the threshold of searches by regions, and print its expected error rates."""
     from index.contents import POINT
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
@@ -258,7 +259,7 @@ def calibrate_regions(
     with open_gallery(gallery, read_only=dry_run) as place:
         require_match(opened, place)
         if not dry_run:
-            place.lock()  # nobody changes the gallery while it is measured
+            place.lock()  # the gallery must not change while it is measured
         policy = regions.policy(stored_regions(place.kept(POINT), opened), detector)
         proposal = propose_regions(opened, place, policy, photos=photos, target_fpir=target_fpir, certify=certify)
         if as_json:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -16,11 +17,23 @@ from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResul
 from .bulk import Bulk, bulk_options, search_many
 from .options import CataloguePlace, Place
 from .regions import RegionOptions, region_options, search_parts, show_regions
+from .settings_options import GroupedCommand
 
 Folder = click.Path(path_type=Path)
 
 
-@click.command()
+class SearchCommand(GroupedCommand):
+    """`retrieval search`, with its options in groups."""
+
+    option_groups: ClassVar[Mapping[str, Sequence[str]]] = {
+        "Query and answer": ["combine", "bbox", "top_k", "where", "review", "explain"],
+        "Several items in one photo": ["regions", "scale", "max_windows", "detector", "min_score"],
+        "Many photos": ["output", "truth", "report", "threads", "batch_size"],
+        "Output": ["as_json"],
+    }
+
+
+@click.command(cls=SearchCommand)
 @click.argument("bundle", type=Folder)
 @click.argument("gallery", type=Place())
 @click.argument("images", metavar="IMAGE...", type=CataloguePlace(), nargs=-1, required=True)
@@ -55,17 +68,17 @@ def search(  # noqa: PLR0913, PLR0917, one an option
     bulk: Bulk,
     as_json: bool,
 ) -> None:
-    """Search for the catalogue item that a photo shows. With --combine, several photos of one item form one query.
+    """Search for the catalogue item that a photo shows.
 
-    To search with each of many photos, name folders, tables (CSV, parquet, JSON lines), tar shards, addresses, or -
+    With --combine, several photos of one item form one query. With --regions, all items in a photo are found. Each has
+    a threshold of its own, set by `retrieval calibrate --photos-per-query` or `retrieval calibrate --regions`.
+
+    To search with each of many photos, pass folders, tables (CSV, parquet, JSON lines), tar shards or addresses, or -
     for paths or JSON objects on the standard input. The answers are printed as JSON lines, or written to --output. A
     photo that cannot be used gets a line with the reason.
 
     If the threshold was set in this gallery, each item is listed with its p-value in words: how often an unknown item
     comes as close. Items for review lie beyond the threshold; they are not matches.
-
-    A query of several photos has a threshold of its own, which `retrieval calibrate --photos-per-query` sets. So has a
-    search for the items in the regions of a photo, with --regions: `retrieval calibrate --regions` sets it.
 
     \b
     Example:

@@ -25,11 +25,11 @@ class GroupedCommand(click.Command):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = {}  # parameter names of each heading, in order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of each group, then those of no group under "Other"."""
+        """Write the options of each group, then the others under "Other"."""
         records = {
             str(parameter.name): record
             for parameter in self.get_params(ctx)
-            if (record := parameter.get_help_record(ctx)) is not None
+            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)) is not None
         }
         for title, names in self.option_groups.items():
             with formatter.section(title):

@@ -237,7 +237,7 @@ def media_type(data: bytes) -> str:
 
 
 def search_query(top_k: int, where: str | None, fields: Sequence[str] | None, *, explain: bool) -> Query:
-    """Return the query parameters that the searches share."""
+    """Return the query parameters of every search."""
     if isinstance(fields, str):
         raise InvalidParameter("fields", "be a sequence of metadata keys", fields, remedy=f"Pass [{fields!r}]")
     query: dict[str, str | int | bool | list[str]] = {"top_k": top_k, "explain": explain}

@@ -1,7 +1,7 @@
 """Embedding of a catalogue on a Ray cluster, with the same results as on one machine.
 
-Every machine must have access to the photos and the bundle under the same paths, and to the addresses and credentials
-of photos that are elsewhere. On a single machine, the local engine is faster.
+Every machine must have access to the photos and the bundle under the same paths, and the credentials of remote photos.
+On a single machine, the local engine is faster.
 """
 
 from __future__ import annotations

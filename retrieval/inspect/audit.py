@@ -86,7 +86,7 @@ Floats = NDArray[np.float64]
 
 
 def audit(bundle: Bundle, gallery: GalleryProtocol) -> Audit:
-    """Compare all photos of a gallery with each other, by the bundle's distance and the threshold that serves.
+    """Compare all photos of a gallery with each other, by the bundle's distance and the serving threshold.
 
     If the bundle verifies matches, collisions and strays are those among the photos that the gallery's draws searched.
     Crowds are measured without verification.
@@ -231,7 +231,7 @@ def _scan(side: ItemDistances, limit: float) -> tuple[Floats, Floats, _Nearest, 
 
 
 def _duplicates(gallery: GalleryProtocol, candidates: Sequence[Pair]) -> list[Pair]:
-    """Return the items that share a file, and the candidates that are copies or nearly the same."""
+    """Return the items that share a file, and the candidates that are copies or near copies."""
     files = same_files(gallery)
     found = []
     for pair in candidates:

@@ -1,1 +1,1 @@
-"""Regions of a photo: which items are in it, and where."""
+"""Regions of a photo, to find several items and their places."""

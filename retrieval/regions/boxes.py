@@ -20,7 +20,7 @@ SHAPE = "be four numbers, left upper right lower in pixels, with left < right an
 
 
 def check_bbox(value: Sequence[float]) -> BBox:
-    """Return a bounding box as floats; raise InvalidParameter if it is none or empty."""
+    """Return a bounding box as floats; raise InvalidParameter if it is not a bounding box or is empty."""
     sides = (
         [float(side) for side in value if isinstance(side, Real)] if isinstance(value, Sequence | np.ndarray) else []
     )
@@ -33,7 +33,7 @@ def check_bbox(value: Sequence[float]) -> BBox:
 
 
 def check_bboxes(values: Iterable[Sequence[float]]) -> list[BBox]:
-    """Return bounding boxes given by a caller; raise InvalidParameter unless there are 1 to 64 valid ones."""
+    """Return the bounding boxes of a caller; raise InvalidParameter unless there are 1 to 64 valid ones."""
     if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
         raise InvalidParameter("regions", "be auto, detector or a sequence of bounding boxes", values)
     if not 1 <= len(values) <= MOST_BBOXES:
@@ -45,7 +45,7 @@ def check_bboxes(values: Iterable[Sequence[float]]) -> list[BBox]:
 
 
 def check_parts(images: Sequence[object], bboxes: Sequence[Sequence[float] | None] | None) -> list[BBox | None]:
-    """Return the part of each image, None for the whole one; raise InvalidParameter if one is invalid."""
+    """Return the part of each image, None for the whole image; raise InvalidParameter if a part is invalid."""
     if bboxes is None:
         return [None] * len(images)
     if len(bboxes) != len(images):
@@ -57,7 +57,7 @@ def parse_bbox(text: str) -> BBox:
     """Return a bounding box from text, four numbers with spaces or commas between them."""
     try:
         return check_bbox([float(word) for word in text.replace(",", " ").split()])
-    except ValueError:  # InvalidParameter is one
+    except ValueError:  # also InvalidParameter, its subclass
         raise InvalidParameter("bbox", SHAPE, text) from None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 512 * 2**20  # of the model
 LONGEST_SIDE, MOST_SIDE = 640, 2048  # pixels of an input with free sides, and the largest fixed side
 MOST_ROWS = 10_000  # boxes that a model may return
-SAME = 0.8  # overlap from which two boxes show the same thing
+SAME = 0.8  # overlap from which two boxes show the same object
 SECONDS = 10.0  # time limit of one run
 CONTRACT = "It needs one float32 input (1, 3, height, width) and the outputs boxes (n, 4) and scores (n)"
 
@@ -100,7 +100,7 @@ class Detector:
 
 @dataclass(frozen=True)
 class DetectorRegions:
-    """The boxes of a detector with the highest scores, without boxes that show the same thing."""
+    """The boxes of a detector with the highest scores, without duplicates."""
 
     detector: Detector
     least_score: float = 0.3
@@ -129,7 +129,7 @@ class DetectorRegions:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what decides the boxes, as plain JSON values."""
+        """Return the settings of the policy as plain JSON values."""
         model = {"model_id": self.detector.model_id, "min_score": self.least_score}
         return {"regions": self.name, **model, "max_windows": self.most}
 

@@ -1,4 +1,4 @@
-"""Policies that divide a photo into regions. A threshold for a policy is set under exactly this policy."""
+"""Policies that divide a photo into regions. A threshold applies to exactly the policy that it was set with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Region:
 
 
 class RegionPolicy(Protocol):
-    """A way to find the regions of a photo. Two policies with the same `to_dict` find the same regions."""
+    """Interface of policies. Two policies with the same `to_dict` find the same regions."""
 
     @property
     def name(self) -> str:
@@ -35,4 +35,4 @@ class RegionPolicy(Protocol):
         """Return the regions of an upright image."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what decides the regions, as plain JSON values."""
+        """Return the settings of the policy as plain JSON values."""

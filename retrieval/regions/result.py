@@ -24,8 +24,8 @@ class RegionMatch(Match):
 class RegionsResult:
     """The items in a photo.
 
-    With regions "auto" and "detector", the FPIR is the share of photos of unknown items in which anything matches
-    (`fpir_per` is "photo"). Given bounding boxes are searched one by one, so it is a share of boxes ("bbox").
+    With regions "auto" and "detector", the FPIR is the share of photos of unknown items that return a match
+    (`fpir_per` is "photo"). Given bounding boxes are searched one by one, so the FPIR is a share of boxes ("bbox").
     """
 
     matches: tuple[RegionMatch, ...]  # best first; empty unless the decision is "match"

@@ -48,7 +48,7 @@ def policy_of(
 ) -> RegionPolicy | list[BBox]:
     """Return the policy of a search, or the bounding boxes that were given.
 
-    A name stands for the policy that the gallery has a threshold for, and for its default settings if it has none.
+    A name stands for the policy of the gallery's threshold or, if it has none, for the default policy.
     """
     if not isinstance(regions, str):
         return regions if isinstance(regions, AutoRegions | DetectorRegions) else check_bboxes(regions)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ class RegionSearch:
         return Served(point, version, rates), region is not None, found
 
     def _point(self, stored: bytes | None) -> tuple[OperatingPoint, RegionPoint | None]:
-        """Return the operating point of this policy, and as which of the gallery's region points it is kept, if any."""
+        """Return the operating point that serves, and the region point of this policy if the gallery has one."""
         if not isinstance(self.policy, list):
             region = self.points.regions(stored).get(self.policy.name)
             if region is not None and dict(region.policy) == self.policy.to_dict():
@@ -171,7 +171,7 @@ class RegionSearch:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The items near each region, and whether its certainty is high enough."""
+    """Items near each region, and whether the certainty of the region is high enough."""
 
     served: Served
     seen: list[list[Sighting]]

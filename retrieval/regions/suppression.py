@@ -1,4 +1,4 @@
-"""Non-maximum suppression over items: of overlapping regions, the item at the least distance stays."""
+"""Non-maximum suppression over items: of overlapping regions, the one with the least distance is kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from index.neighbours import Neighbour
 from .boxes import overlap
 from .policy import Region
 
-MOST_OVERLAP = 0.4  # share of the smaller region up to which two regions may both have an item
+MOST_OVERLAP = 0.4  # maximum overlap of two regions with an item, as a share of the smaller one
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class Sighting:
 
 
 def without_overlaps(sightings: Iterable[Sighting]) -> list[Sighting]:
-    """Return the best region of each item, nearest first, leaving out regions that overlap that of a nearer item.
+    """Return the best region of each item, nearest first, without regions that overlap the region of a nearer item.
 
-    Of equal distances the first region stays. An item whose best region is left out may keep another one.
+    Of equal distances, the first region is kept. An item whose best region is left out may keep another one.
     """
     kept: list[Sighting] = []
     items: set[str] = set()

@@ -47,7 +47,7 @@ class AutoRegions:
         return [Region(bbox) for bbox in windows(image.width, image.height, self.scales, self.most)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what decides the windows, as plain JSON values."""
+        """Return the settings of the policy as plain JSON values."""
         return {"regions": self.name, "scales": list(self.scales), "max_windows": self.most}
 
     @classmethod
@@ -57,7 +57,7 @@ class AutoRegions:
 
 
 def windows(width: int, height: int, scales: tuple[float, ...], most: int) -> list[BBox]:
-    """Return up to `most` windows of a photo with these sides, in the order of the scales and of reading."""
+    """Return up to `most` windows of a photo with these sides, by scale, then from left to right and top to bottom."""
     shorter = min(width, height)
     sides = sorted({min(shorter, max(MIN_SIDE, round(scale * shorter))) for scale in scales}, reverse=True)
     grids = [[_steps(width, side), _steps(height, side)] for side in sides]
@@ -78,7 +78,7 @@ def _steps(length: int, side: int) -> int:
 
 
 def _starts(length: int, side: int, count: int) -> list[int]:
-    """Return where evenly spaced windows begin; a single one is in the middle."""
+    """Return the starts of evenly spaced windows; a single one is in the middle."""
     if count == 1:
         return [(length - side) // 2]
     return [round(place * (length - side) / (count - 1)) for place in range(count)]

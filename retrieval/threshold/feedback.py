@@ -60,7 +60,7 @@ class Feedback:
 
     @property
     def answered_item(self) -> str:
-        """The item of a match, "" for a no-match."""
+        """Return the item of a match, "" for a no-match."""
         return "" if self.decision == NO_MATCH else self.item_id
 
     @property

@@ -69,7 +69,7 @@ class GalleryAnchor:
         return contents
 
     def stricter(self, gallery: Drawable, draws: KeptDraws, stored: OperatingPoint | None) -> OperatingPoint | None:
-        """Return an operating point to replace one that misses its target, None if there is none or no need for it.
+        """Return a stricter operating point for one that misses its target, None if it is not needed or there is none.
 
         A gallery without a point gets its first one as soon as it has enough items, at most at the bundle's threshold
         if that decides. A certified point is replaced by an estimated one if the items left cannot certify the target.

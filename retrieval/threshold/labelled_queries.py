@@ -17,7 +17,7 @@ from retrieval.bundle.photo_features import pack_features, unpack_features
 
 from .drawn_distances import LABELLED, UNKNOWN
 
-QUERIES = "labelled queries"  # name under which a gallery keeps those that its own model embedded
+QUERIES = "labelled queries"  # name under which a gallery keeps the queries that its own model embedded
 UNKNOWN_ITEM = "unknown item of the photo {}"
 FEATURES, FEATURES_KEY = "features", "features_key"  # arrays of queries with local features
 

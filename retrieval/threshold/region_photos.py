@@ -1,4 +1,4 @@
-"""Photos that set the threshold of searches by regions: read from a table, embedded, and kept by the gallery.
+"""Photos for the threshold of searches by regions: read from a table, embedded, and kept by the gallery.
 
 Lines of the table with the same file are one photo with several items. All items of a photo are left out of its draw.
 """
@@ -90,7 +90,7 @@ def embed_region_photos(
     left = most = min(MOST_REGIONS, MOST_BYTES // (4 * bundle.dim))
     for first, own in grouped:
         if left < policy.most:
-            refused.append((first.photo_id, f"the photos before it have about {most:,} regions, the limit"))
+            refused.append((first.photo_id, f"the photos before it have about {most:,} regions, which is the limit"))
             continue
         try:
             data = first.read()
@@ -114,7 +114,7 @@ def embed_region_photos(
     if not ids:
         raise DataError(
             f"none of the photos can be used, such as {refused[0][0]}: {refused[0][1]}",
-            remedy="Name photos like those that users send",
+            remedy="Pass photos like those that users send",
         )
     probes = RegionProbes(np.concatenate(vectors), np.concatenate(numbers), ids, items)
     return RegionPhotos(probes, frozenset(found)), refused

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_regions(bundle: Bundle) -> None:
-    """Raise InvalidParameter if a bundle verifies matches: it would describe and compare every region of a photo."""
+    """Raise InvalidParameter if a bundle verifies matches, which would compare local features of every region."""
     if isinstance(bundle.distance_form, VerifiedDistance):
         raise InvalidParameter(
             "regions",
@@ -93,7 +93,7 @@ def follow_regions(
 
 
 def measure_regions_again(anchor: GalleryAnchor, gallery: Drawable) -> None:
-    """Update the draws of the kept thresholds of regions, if they are of an earlier version."""
+    """Update the draws of the region thresholds that a gallery keeps, if they belong to an earlier version."""
     for name, region in stored_regions(gallery.kept(POINT), anchor.bundle).items():
         photos = RegionPhotos.read(gallery, name)
         if photos is not None and region_rates(gallery, region, anchor.bundle.draws_id) is None:
@@ -115,7 +115,7 @@ class RegionProposal:
 
     @property
     def after(self) -> OperatingPoint:
-        """The new operating point; raise CalibrationError if there is none."""
+        """Return the new operating point; raise CalibrationError if there is none."""
         if self.anchored.point is None:
             raise CalibrationError(self.anchored.why_not)
         return self.anchored.point
@@ -131,7 +131,7 @@ class RegionProposal:
         }
 
     def lines(self) -> Iterator[str]:
-        """Yield sentences on the new threshold."""
+        """Yield sentences about the new threshold."""
         evidence, photos = self.after.evidence, len(self.photos.probes.ids)
         each = len(self.photos.probes.photos) / photos
         before = "" if self.before is None else f", {self.before.point.threshold:.4f} before"
@@ -142,7 +142,7 @@ class RegionProposal:
             f"{each:.0f} regions each)."
         )
         if evidence["tpir"] is not None:
-            yield f"An item of theirs comes first for {evidence['tpir']:.0%} of the labelled photos."
+            yield f"The first match is one of their items for {evidence['tpir']:.0%} of the labelled photos."
         yield "This assumes:"
         yield from (f"  - {assumption}" for assumption in evidence["assumptions"])
 

@@ -3,8 +3,8 @@
 A verdict says which item a photo shows ("right", or "wrong" with the right item), that it shows none of the catalogue
 ("unknown", or "right" about a no-match), or only that the answer is "wrong".
 
-The rule for several verdicts on one photo (a file with the same content): the last verdict of each key counts. Those of
-trusted keys replace those of other keys. The photo gets a label only if all verdicts that count agree on it.
+Of several verdicts on one photo (a file with the same content), the last one of each key counts. Those of trusted keys
+replace those of other keys. The photo gets a label only if the verdicts that count do not contradict each other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Contradiction:
 
 @dataclass(frozen=True)
 class ReviewedPhotos:
-    """Labelled photos, the photos whose verdicts contradict each other, and how much was left out."""
+    """Labelled photos, photos with contradictory verdicts, and the numbers of what was left out."""
 
     photos: Sequence[Photo]  # with item_id "" where they show no item of the catalogue
     contradictions: Sequence[Contradiction]
@@ -60,7 +60,8 @@ class ReviewedPhotos:
     def describe(self) -> str:
         """Return a sentence with the number of photos and items."""
         known = len(self.photos) - self.unknown
-        return f"{len(self.photos)} reviewed photos: {known} of {self.items} items, {self.unknown} of unknown items."
+        known_items = f"{known} of known items ({self.items} items)"
+        return f"{len(self.photos)} reviewed photos: {known_items}, {self.unknown} of unknown items."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -74,7 +75,7 @@ class ReviewedPhotos:
 
 
 def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Collection[str] = ()) -> ReviewedPhotos:
-    """Return the photos in a folder of `retrieval serve --feedback-photos` with the labels that feedback gives them.
+    """Return the photos in a folder of `retrieval serve --feedback-photos` with labels from feedback.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Coll
 
 
 def label_of(verdict: Feedback) -> str | None:
-    """Return the item that a verdict says the photo shows, "" for an unknown one, None if it says neither."""
+    """Return the item that the photo shows by a verdict, "" for an unknown item, None if the verdict does not say."""
     if verdict.of_unknown_item:
         return UNKNOWN_ITEM
     if verdict.verdict == RIGHT:
@@ -141,7 +142,7 @@ def _told(verdict: Feedback) -> str:
 
 
 def _photo(path: Path, item_id: str, counted: Sequence[Feedback]) -> Photo:
-    """Return a labelled photo with what is known about its newest verdict."""
+    """Return a labelled photo with the facts of its newest verdict as metadata."""
     newest = counted[-1]
     metadata = {
         "verdict": newest.verdict,

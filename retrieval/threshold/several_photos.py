@@ -2,7 +2,7 @@
 
 A query of several photos of the same item is searched with the mean of their vectors. With a verified distance form,
 each photo is verified, and the greatest number of inliers counts. Such a query comes closer to the items of a gallery
-than a single photo does, so it needs a threshold of its own, set by draws of as many photos.
+than a single photo does, so it needs a threshold of its own, set by draws with the same number of photos.
 """
 
 from __future__ import annotations

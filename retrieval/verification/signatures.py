@@ -1,9 +1,9 @@
-"""Signatures of key points: bits that tell how close two descriptors of a visual word are (Hamming embedding).
+"""Signatures of key points: bits that show how close two descriptors of a visual word are (Hamming embedding).
 
-A descriptor is compared with the centre of its word, in sums and differences of its numbers (Walsh functions). Each bit
-of its signature says whether one of these is greater than that of the centre.
+A descriptor and the centre of its word are projected on Walsh functions (sums and differences of their numbers). Each
+bit of the signature says whether one projection of the descriptor is greater than that of the centre.
 Jegou, Douze, Schmid: Hamming embedding and weak geometric consistency for large scale image search. ECCV 2008.
-Shapes: k descriptors, w words, a words of each descriptor.
+Shapes: k descriptors, w words, a words per descriptor.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WALSH = np.where(_ODD, -1, 1).astype(np.float32)  # (128, BITS)
 class SignatureSettings:
     """Parameters of votes by signatures."""
 
-    asked: int = 3  # visual words that a key point of a query asks, the nearest ones
+    asked: int = 3  # number of nearest visual words that a key point of a query votes with
     bits: int = 16  # maximum number of bits in which the signatures of two key points differ
     scale: float = 10.0  # bits; a vote with h differing bits counts exp(-(h / scale)^2)
 
@@ -58,7 +58,7 @@ class SignatureSettings:
 
 
 def projected(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the sums and differences (k, BITS) of descriptors (k, 128), which float32 holds exactly."""
+    """Return the projections (k, BITS) of descriptors (k, 128), which are exact in float32."""
     return descriptors.astype(np.float32) @ _WALSH
 
 

@@ -1,6 +1,6 @@
-"""Visual words: cluster centres of descriptors, to find photos that share many of them without comparing all photos.
+"""Visual words: cluster centres of descriptors, used to find photos with many common words without comparing all.
 
-Shapes: k descriptors, w words, a words of each descriptor.
+Shapes: k descriptors, w words, a words per descriptor.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Vocabulary:
         return np.asarray(np.argmax(descriptors.astype(np.float32) @ centres - halves, axis=1), dtype=np.uint16)
 
     def nearest(self, descriptors: NDArray[np.uint8], words: NDArray[np.uint16], count: int) -> NDArray[np.uint16]:
-        """Return the nearest words (k, a) of descriptors (k, 128) with known words (k,), at most `count` of each."""
+        """Return up to `count` of the nearest words (k, a) of descriptors (k, 128); `words` (k,) are the nearest."""
         if count == 1:
             return words[:, None]
         centres, halves = self._exact

@@ -38,13 +38,13 @@ class Bucket:
     last: float
 
     def taken(self, rate: float, now: float) -> tuple[Bucket, float]:
-        """Return the bucket after a request, and the seconds to wait if it is refused."""
+        """Return the bucket after a request, and the seconds to wait (0 if the request is allowed)."""
         left = min(burst(rate), self.left + (now - self.last) * rate)
         return (Bucket(left - 1, now), 0.0) if left >= 1 else (Bucket(left, now), (1 - left) / rate)
 
 
 def burst(rate: float) -> float:
-    """Return the greatest number of requests that may come at once."""
+    """Return the maximum number of requests at once."""
     return max(1.0, 2 * rate)
 
 

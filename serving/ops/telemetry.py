@@ -54,7 +54,7 @@ class Telemetry:
     Parameters
     ----------
     folder:
-        Folder in which the processes of the server keep their counts (`PROMETHEUS_MULTIPROC_DIR`), if it has several.
+        Folder with the counts of all processes (`PROMETHEUS_MULTIPROC_DIR`), if the server has several.
     """
 
     def __init__(self, folder: Path | None = None) -> None:

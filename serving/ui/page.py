@@ -175,7 +175,7 @@ def _layout(service: Service, uploads: Uploads, answers: SessionAnswers, example
         with gradio.Column(scale=2, min_width=280, elem_classes="r-ask"):
             photo = photo_input("Your photo", "photo", height=340)
             sides, part = _part()
-            can_divide = service.retriever.bundle.verifier is None  # which compares one item with another
+            can_divide = service.retriever.bundle.verifier is None  # searches by regions do not verify matches
             regions = gradio.Button("Find all items in the photo", size="sm", elem_id="regions", visible=can_divide)
             more = more_photos()
             _examples(photo, uploads, example_images(service.retriever, examples))

@@ -56,7 +56,7 @@ def page_routes(
 ) -> Starlette:
     """Return the page application: Gradio behind the allowed routes.
 
-    `preview` makes a picture of a photo in a format that browsers do not show.
+    `preview` returns a picture of a photo whose format browsers do not show.
     """
     static = _StaticFiles(gradio_app)
     run = _EventRunner(gradio_app, events, rates)
@@ -94,7 +94,7 @@ def page_routes(
 
 
 def is_shown(data: bytes) -> bool:
-    """Return whether browsers show a photo, or it is of no known format."""
+    """Return whether browsers show a photo; also if its format is unknown."""
     form = format_of(data)
     return form is None or form.name not in UNSHOWN
 

@@ -72,7 +72,7 @@ class PageSearch:
         return Found(html, answer, takes_more=True)
 
     async def run_regions(self, token: str | None) -> Found:
-        """Search for all items in a photo. There is nothing to judge: verdicts are about a search for one item."""
+        """Search for all items in a photo. Such answers take no verdicts."""
         if token is None:
             return Found(WAITING)
         event, retriever = EVENT.get(), self._service.retriever

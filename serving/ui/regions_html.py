@@ -15,10 +15,10 @@ from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, p_value_words
 from .page_html import NO_MATCH, NO_THRESHOLD, banner, title_of
 from .page_links import photo_url, thumbnail_url
 
-REVIEWED = 3  # largest number of candidates that are shown without a match
+REVIEWED = 3  # maximum number of candidates shown without a match
 UNMEASURED = (
-    "How often a photo of unknown items returns a match was not measured for searches by regions. It is probably much "
-    "more often than for a photo of one item: check each match."
+    "The rate of false matches was not measured for this kind of search. It is probably much higher than for a photo of "
+    "one item: check each match."
 )
 UNCLEAR = "The photo is too ambiguous for an answer: a sharper one may get one."
 NOTHING = {
@@ -48,7 +48,7 @@ def _banner(result: RegionsResult) -> str:
 
 
 def _note(result: RegionsResult, rate: float | None) -> str:
-    """Return what the answer stands on, as a paragraph; "" if there is no threshold."""
+    """Return a paragraph about the rate of false matches, "" if there is no threshold."""
     if result.threshold is None:
         return ""
     words = UNMEASURED

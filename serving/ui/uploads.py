@@ -184,7 +184,7 @@ class Uploads:
             return added[0]
 
     def read(self, token: str, client: str, *, preview: bool = False) -> bytes:
-        """Return the bytes of a photo, or those to show; raise NoSuchThing if none is stored for this client."""
+        """Return the bytes of a photo or of its preview; raise NoSuchThing if none is stored for this client."""
         with self._guard:
             path = self._of(token, client).path
         path = _preview(path) if preview and _preview(path).exists() else path
@@ -259,7 +259,7 @@ class Uploads:
 
 
 def _preview(path: Path) -> Path:
-    """Return the path of the picture that is shown instead of a photo."""
+    """Return the path of the preview of a photo."""
     return path.with_name(f"{path.name}.preview")
 
 

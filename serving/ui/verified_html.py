@@ -16,19 +16,19 @@ WHOLE = (0.0, 100.0, 0.0, 100.0)  # left, right, top, bottom of the searched par
 
 @dataclass(frozen=True)
 class AskedPhotos:
-    """The photos of a visitor's query, and the part of the first one that was searched."""
+    """Photos of a visitor's query, and the searched part of the first one."""
 
     tokens: Sequence[str]
     part: Sequence[float] = WHOLE
 
     def places(self, places: Sequence[Place], number: int) -> list[Place]:
-        """Return places of the searched part of a photo, numbered from 1, as places of the whole photo."""
+        """Return places in the searched part of a photo (numbered from 1) as places in the whole photo."""
         left, right, top, bottom = (side / 100 for side in (self.part if number == 1 else WHOLE))
         return [(left + x * (right - left), top + y * (bottom - top)) for x, y in places]
 
 
 def verified_html(result: SearchResult, asked: AskedPhotos, title: str) -> str:
-    """Return both pictures with the places that agree; "" unless the first match was verified by its details."""
+    """Return both pictures with the places that agree, "" unless local features of the first match were verified."""
     verified = (result.explanation or {}).get("verified") or []
     first = result.matches[0] if result.matches else None
     found = next((photo for photo in verified if first is not None and photo["photo_id"] == first.photo_id), None)

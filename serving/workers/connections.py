@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from contextlib import suppress
 
-READY, CLOSED, ALIVE = b"R", b"C", b"A"  # messages of a worker: it serves, a connection ended, it still runs
+READY, CLOSED, ALIVE = b"R", b"C", b"A"  # messages of a worker: it is ready, a connection ended, it is alive
 PASSED = b"P"  # message that carries a connection
 
 

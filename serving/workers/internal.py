@@ -1,4 +1,4 @@
-"""Internal application of a worker: answers the questions of the other workers over its Unix socket."""
+"""Internal application of a worker: answers requests of the other workers over its Unix socket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WorkerApp:
 
 
 def internal_app(service: Service) -> Starlette:
-    """Return the application that answers the other workers."""
+    """Return the application for the requests of the other workers."""
 
     async def state(_: Request) -> Response:
         return JSONResponse(asdict(await own_state(service)))
@@ -71,7 +71,7 @@ def internal_app(service: Service) -> Starlette:
 
 
 async def own_state(service: Service) -> PeerState:
-    """Return the state that this worker tells the others."""
+    """Return the state of this worker."""
     retriever, pool = service.retriever, service.pool
     return PeerState(
         await service.readiness.own_problem(),
@@ -85,7 +85,7 @@ async def own_state(service: Service) -> PeerState:
 
 
 def _endpoint(answer: Callable[[dict[str, Any]], dict[str, bool]]) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint that runs a function of the JSON body on a thread, with refusals as JSON."""
+    """Return an endpoint that runs a function of the JSON body on a thread and returns its errors as JSON."""
 
     async def endpoint(request: Request) -> Response:
         values = await request.json()
@@ -99,7 +99,7 @@ def _endpoint(answer: Callable[[dict[str, Any]], dict[str, bool]]) -> Callable[[
 
 
 async def forwarded(dispatcher: Dispatcher, scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a request to the page that another worker forwards, and say under which route it counts."""
+    """Answer a page request from another worker; headers of the answer name the route for the metrics."""
     facts = json.loads(dict(scope["headers"])[FORWARDED])
     state = {"client": facts["client"], "request_id": facts["request_id"]}
     CALLER.set(Caller(**facts["caller"]))

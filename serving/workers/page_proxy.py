@@ -1,4 +1,4 @@
-"""The page in workers other than the first: requests are forwarded to the first one, which keeps its sessions."""
+"""The page in workers other than the first: a proxy to the first worker, which keeps the sessions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Proxy:
         self._client = client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request and its answer; a page that loads or restarts is announced as such."""
+        """Forward a request and its answer; return the loading page if the first worker is not ready."""
         state = scope["state"]
         facts = {"client": state["client"], "request_id": state["request_id"], "caller": asdict(CALLER.get())}
         headers = [(name, value) for name, value in scope["headers"] if name not in HOPS]
@@ -87,7 +87,7 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
 
 
 async def _pass_on(response: httpx.Response, state: dict[str, Any], send: Send) -> None:
-    """Send an answer of the first worker on, and note the route and the status that it counts under."""
+    """Pass on an answer of the first worker, and note its route and status for the metrics."""
     headers = [(name.lower(), value) for name, value in response.headers.raw]
     for name, value in headers:
         if name in COUNTED:

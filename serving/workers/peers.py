@@ -83,7 +83,7 @@ class Peers:
         return (self.folder or Path()) / f"worker-{number}"
 
     def states(self) -> list[PeerState]:
-        """Return the states of the other workers that answer, at most a second old."""
+        """Return the states of the other workers that respond, at most a second old."""
         if not self.others:
             return []
         with self._guard:
@@ -94,17 +94,17 @@ class Peers:
             return states
 
     def feedback(self, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
-        """Let the worker that gave an answer record a verdict on it; return whether one did."""
+        """Ask the other workers to record a verdict on an answer; return whether one of them did."""
         body = {"caller": asdict(caller), "request_id": request_id, "verdict": verdict, "item_id": item_id}
         return any(reply["recorded"] for _, reply in self._ask(FEEDBACK, body, checked=True))
 
     def switch(self, bundle_id: str) -> None:
-        """Let all other workers open the bundle and the gallery, then switch to them together.
+        """Let all other workers open the bundle and the gallery, then switch to them.
 
         Raises
         ------
         RetrievalError
-            If a worker cannot open or search them, or opened another bundle. All of them keep what they serve then.
+            If a worker cannot open or search them, or opened another bundle. All workers then keep what they serve.
         """
         try:
             prepared = self._ask(PREPARE, {"bundle_id": bundle_id}, seconds=OPENING_S, checked=True)
@@ -145,7 +145,7 @@ class Peers:
         only: Sequence[int] | None = None,
         checked: bool = False,
     ) -> list[tuple[int, dict[str, Any]]]:
-        """Return the replies of the workers that answer, by their number.
+        """Return the replies of the workers that respond, with their number.
 
         With `checked`, raise the error with which a worker refused.
         """

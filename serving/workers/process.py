@@ -14,7 +14,7 @@ REFUSED = 4  # exit status of a worker that cannot serve; the reason is printed
 
 
 def run_worker(plan: ServePlan, peers: tuple[Path, int, int], channel: socket.socket) -> None:
-    """Serve as one of the workers until the main process ends or asks this one to.
+    """Serve as one of the workers until the main process ends or tells this one to stop.
 
     Parameters
     ----------

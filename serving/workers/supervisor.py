@@ -1,4 +1,4 @@
-"""The main process of a server with several workers: starts them, passes connections to them, and ends them."""
+"""The main process of a server with several workers: starts and stops them, and passes connections to them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("retrieval.serving")
 FAILED = 1  # exit status if the first worker cannot serve
-QUIET_S = 5.0  # a worker that is silent for so long gets connections only if all are
-SILENT_S = 60.0  # one that is silent for so long hangs, and is killed
+QUIET_S = 5.0  # a worker without a message for so long gets connections only if no other one responds
+SILENT_S = 60.0  # a worker without a message for so long hangs, and is killed
 CHECK_S = 5.0
 STABLE_S = 60.0  # after so long, earlier failures of a worker no longer count
 LEAST_DELAY_S, MOST_DOUBLINGS = 1.0, 5  # delay of a restart, and how often it doubles
@@ -38,7 +38,7 @@ MESSAGES = 4096  # bytes read at a time
 
 
 class Worker:
-    """A worker process, as the main process sees it."""
+    """A worker process and its state in the main process."""
 
     def __init__(self, plan: ServePlan, folder: Path, number: int) -> None:
         self.number, self.ready, self.connections = number, False, 0
@@ -64,12 +64,12 @@ class Worker:
 
     @property
     def load(self) -> tuple[bool, int]:
-        """Whether the worker has been silent for long, and its number of connections; the least gets the next one."""
+        """Return whether the worker is silent, and its number of connections; the least pair gets the next one."""
         return time.monotonic() - self.heard > QUIET_S, self.connections
 
 
 class Supervisor:
-    """Starts the workers of a plan, passes each new connection to the one with the fewest, and restarts dead ones."""
+    """Starts workers, passes each new connection to the one with the fewest, and restarts workers that ended."""
 
     def __init__(self, plan: ServePlan, host: str, listeners: Sequence[socket.socket], folder: Path) -> None:
         self._plan, self._host, self._listeners, self._folder = plan, host, listeners, folder
@@ -133,8 +133,8 @@ class Supervisor:
                 self._loop.add_reader(listener, self._accept, listener)
 
     def _accept(self, listener: socket.socket) -> None:
-        """Pass waiting connections on."""
-        for _ in range(BACKLOG):  # then signals and messages have their turn
+        """Accept waiting connections and pass them to workers."""
+        for _ in range(BACKLOG):  # then signals and messages are handled
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):

@@ -1,4 +1,4 @@
-"""A worker: serves the connections that the main process passes to it, and the questions of the other workers."""
+"""A worker: serves the connections from the main process and the requests of the other workers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class WorkerServer(Server):
 
 
 def serve_passed(plan: ServePlan, peers: Peers, channel: socket.socket) -> None:
-    """Serve the connections of a channel until the main process ends or asks this one to."""
+    """Serve the connections of a channel until the main process ends or tells this one to stop."""
     retriever = _open(plan, peers)
     if peers.is_first and not peers.states():
         plan.announce(retriever)
@@ -111,7 +111,7 @@ def serve_passed(plan: ServePlan, peers: Peers, channel: socket.socket) -> None:
 
 
 def _open(plan: ServePlan, peers: Peers) -> Retriever:
-    """Open what the other workers serve, or else what the plan names.
+    """Open the bundle and the gallery that the other workers serve, or those of the plan if no other worker serves.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Photos of a run that continues earlier ones: those of all their catalogues, each photo once."""
+"""Photos of a run that continues earlier ones: those of all catalogues, each photo once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Place = tuple[object, ...]
 def read_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
     """Return the photos of several catalogues, the earliest first; those of unknown items are left out.
 
-    A photo that several catalogues have is taken from the last one. A photo of a known item belongs to the group and
-    partition of that item unless it names its own. A photo from a source that the first catalogue does not have counts
-    as one of the evaluation's query source, because it comes from users. Photo ids that are taken get a number.
+    A photo in several catalogues is taken from the last one. A photo of a known item has the group and partition of
+    that item unless it names its own. A photo from a source that the first catalogue does not have counts as one of the
+    evaluation's query source, because it comes from users. A repeated photo id gets a number.
     """
     first, *others = (read_catalogue(place, labels=QUERIES) for place in catalogues)
     grouped = any(photo.group for photo in first)
@@ -43,13 +43,13 @@ def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:
 
 
 def _place(photo: Photo) -> Place:
-    """Return what identifies a photo: its file or URL, its place in the file, and its bounding box."""
+    """Return the key of a photo: its file or URL, its place in the file, and its bounding box."""
     file = photo.url if isinstance(photo, RemotePhoto) else os.path.normpath(photo.path.absolute())
     return file, photo.span, photo.bbox
 
 
 def _with_own_ids(photos: Sequence[Photo]) -> list[Photo]:
-    """Return photos with different ids: a number is added to an id that is taken."""
+    """Return photos with unique ids: a repeated id gets a number."""
     taken = {photo.photo_id for photo in photos}
     seen: set[str] = set()
     found = []

@@ -1,10 +1,10 @@
-"""Choice of the precision and the provider of an exported model: the fastest on this machine that finds as many items.
+"""Choice of precision and provider: the fastest on this machine that finds as many items as fp32.
 
-Every form that this machine can run is timed with one photo and with a batch, each on one thread. The validation
-photos are searched in a gallery of fit and validation items. Each form has a threshold of its own that keeps the target
-FPIR there, so that only TPIR can suffer. A form is kept if it is at least LEAST_SPEEDUP times as fast as fp32 with one
-photo and the 95 % interval of its TPIR minus that of fp32, by bootstrap over items, lies above LOSS. The fastest of
-these is chosen.
+A form is a precision with a provider. Every form that this machine can run is timed with one photo and with a batch,
+each on one thread. The validation photos are searched in a gallery of fit and validation items. Each form has a
+threshold of its own that keeps the target FPIR there, so forms differ in TPIR only. A form is kept if it is at least
+LEAST_SPEEDUP times as fast as fp32 with one photo and the 95 % interval of its TPIR minus that of fp32, by bootstrap
+over items, lies above LOSS. The fastest of these is chosen.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def forms_here(provider: str | None = None) -> list[Variant]:
 
 
 def choose_form(exporter: ModelExporter, forms: Sequence[Variant]) -> tuple[ExportedModel, list[TriedForm]]:
-    """Return the model of the fastest form that finds as many items as fp32 on the CPU, and all that were tried."""
+    """Return the model of the fastest form that finds as many items as fp32 on the CPU, and all tried forms."""
     reference, split = exporter.reference, validation_split(exporter.photos, exporter.run.splits, exporter.run.protocol)
     labels = item_labels(exporter.photos)
 
@@ -110,7 +110,7 @@ def forms_evidence(tried: Sequence[TriedForm]) -> list[dict[str, Any]]:
 
 
 def describe_forms(evidence: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a line about each form that was tried, and one about the choice."""
+    """Return a line about each tried form, and one about the choice."""
     tried = [TriedForm(**each) for each in evidence]
     if not tried:
         return []

@@ -1,4 +1,4 @@
-"""Parameters of losses with one row per class, carried from one run to a run with other classes.
+"""Transfer of loss parameters with one row per class to a run with other classes.
 
 Symbols: C = classes, d = embedding size.
 """
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from training.losses.registry import Regularized
 from training.losses.sampled import SampledClasses
 
-DIRECTIONS = frozenset(("proxies", "fields"))  # names of tables (C, d) that embeddings are compared with
+DIRECTIONS = frozenset(("proxies", "fields"))  # names of parameters (C, d) that embeddings are compared with
 
 
 def carry_classes(
@@ -26,7 +26,7 @@ def carry_classes(
     new_items: Sequence[str],
     means: Mapping[str, np.ndarray],
 ) -> None:
-    """Set the parameters of a loss from those of an earlier one of the same kind.
+    """Set the parameters of a loss from those of an earlier loss of the same kind.
 
     The rows of known items are kept. A new item's row in a table of directions is the mean of its embeddings, scaled to
     the mean norm of the known rows; in another table it is the mean of the known rows.
@@ -69,12 +69,12 @@ def set_new_classes(loss: nn.Module, items: Sequence[str], means: Mapping[str, n
 
 
 def has_directions(loss: nn.Module) -> bool:
-    """Return whether a loss compares embeddings with a row per class."""
+    """Return whether a loss compares embeddings with one row per class."""
     return any(name in DIRECTIONS for module in parts_of(loss).values() for name, _ in module.named_parameters())
 
 
 def parts_of(loss: nn.Module) -> dict[str, nn.Module]:
-    """Return the base loss and the regularizer of a loss, by the name of their class."""
+    """Return the base loss and the regularizer of a loss by their class names."""
     if isinstance(loss, Regularized):
         return parts_of(loss.base) | parts_of(loss.regularizer)
     inner = loss.loss if isinstance(loss, SampledClasses) else loss

@@ -25,7 +25,7 @@ from .run import Run
 
 CENTRES = "compatible"  # name of the checkpoint with the centres
 DOCUMENT = "compatible_with.json"
-PHOTOS_EACH, BATCH = 32, 16  # photos of an item that make its centre; photos embedded at a time
+PHOTOS_EACH, BATCH = 32, 16  # photos per item for its centre; photos embedded at a time
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Compatibility:
         return cls(bundle, torch.from_numpy(centres))
 
     def write(self, run: Run, *, classes: int) -> None:
-        """Keep the centres and the ids of the bundle in a run; classes without photos, which come last, get zeros."""
+        """Write the centres and the ids of the bundle to a run; classes without photos come last and get zeros."""
         missing = self.centres.new_zeros(classes - len(self.centres), self.centres.shape[1])
         run.save(CENTRES, {"centres": torch.cat([self.centres, missing])})
         ids = {"embedding_id": self.bundle.embedding_id, "bundle_id": self.bundle.bundle_id}
@@ -63,11 +63,11 @@ class Compatibility:
 
 
 def check_settings(settings: Settings, bundle: Bundle) -> None:
-    """Raise InvalidParameter if a model of these settings cannot search galleries of a bundle."""
+    """Raise InvalidParameter if a model with these settings cannot search the galleries of a bundle."""
     if settings.dim != bundle.dim:
         raise InvalidParameter(
             "dim",
-            f"be {bundle.dim}, that of the bundle to be compatible with",
+            f"be {bundle.dim}, the embedding size of the bundle in --compatible-with",
             settings.dim,
             remedy=f"Pass --dim {bundle.dim}",
         )
@@ -85,14 +85,14 @@ def check_settings(settings: Settings, bundle: Bundle) -> None:
 
 
 def with_influence(run: Run, loss: nn.Module) -> nn.Module:
-    """Return the loss of a run: with the influence loss if the run is to be compatible with a bundle."""
+    """Return the loss of a run, with the influence loss if the run was started with `compatible_with`."""
     if not run.has(CENTRES):
         return loss
     return BackwardCompatible(loss, run.load(CENTRES)[0]["centres"], weight=run.settings.compatible_weight)
 
 
 def compatible_with(run: Run) -> str | None:
-    """Return the embedding id whose galleries a run's model can search, None if there is none."""
+    """Return the embedding id of the bundle that a run's model is compatible with, None if there is none."""
     path = run.path / DOCUMENT
     return str(json.loads(path.read_text())["embedding_id"]) if path.exists() else None
 

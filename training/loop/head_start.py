@@ -1,7 +1,7 @@
 """Start of the embedding layer: a projection fitted to the features of training photos.
 
 It whitens the features by the covariance within items, as `export --pretrained --fit` does, and keeps the directions in
-which the photos vary most. Training then begins where the fitted pretrained model is, and not at random.
+which the photos vary most. Training then starts from the fitted pretrained model rather than from random weights.
 Shapes: n photos, c channels of the backbone, d = embedding size.
 """
 
@@ -19,7 +19,7 @@ from training.export.projection import fit_projection
 
 FIT, RANDOM = "fit", "random"
 SHRINKAGE = 0.4  # of the covariance within items
-MOST_ITEMS, MOST_PHOTOS = 1000, 12  # that are fitted to, and photos of each
+MOST_ITEMS, MOST_PHOTOS = 1000, 12  # items of the fit, and photos per item
 
 Floats = NDArray[np.float64]
 
@@ -37,10 +37,10 @@ def photos_to_fit(labels: NDArray[np.int64], *, seed: int) -> NDArray[np.int64]:
 
 
 def start_head(head: nn.Linear, features: NDArray[np.floating[Any]], items: NDArray[np.generic]) -> None:
-    """Set an embedding layer to the projection that is fitted to features (n, c) of items (n,).
+    """Set an embedding layer to the projection fitted to features (n, c) of items (n,).
 
-    A layer with more outputs than the features have channels keeps zeros in the others. Without an item that has
-    several photos, the layer is left as it is.
+    If a layer has more outputs than the features have channels, the others are zero. If no item has several photos, the
+    layer does not change.
     """
     _, codes, counts = np.unique(items, return_inverse=True, return_counts=True)
     several = counts[codes] > 1

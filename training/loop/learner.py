@@ -202,7 +202,7 @@ class Learner:
         return tensors, {"step": self.step, "scale": scale}
 
     def begin_with(self, tensors: Mapping[str, Tensor]) -> None:
-        """Begin with the loss, and the projector if there is one, of another run."""
+        """Start from the loss of another run, and from its projector if there is one."""
         loss = self.loss.loss if isinstance(self.loss, BackwardCompatible) else self.loss
         loss.load_state_dict(under(tensors, "loss."))
         if self._projector is not None and "projector.weight" in tensors:

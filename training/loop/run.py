@@ -7,8 +7,8 @@ run/
   checkpoints/      best.safetensors (the model), last.safetensors (everything that resuming needs)
   progress.json     number of finished epochs, best epoch, its metrics
   metrics.jsonl     one line per epoch
-  warm_start.json   of a run that continues another: that run and the catalogues of both
-  fitted.npz        of such a run: hashes of the items and photos that earlier runs were fitted on
+  warm_start.json   if the run continues another one: its path, and the catalogues of both
+  fitted.npz        if the run continues another one: hashes of the items and photos that earlier runs were fitted on
   tensorboard/      the same for TensorBoard
 """
 

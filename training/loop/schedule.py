@@ -3,7 +3,7 @@
 With `epochs = 0`, a training takes as many steps as 8 passes over the photos, but at least 600 and at most 20,000. A
 head on precomputed features takes 100 to 2,000. These steps are divided into at most 20 epochs, so that small data sets
 are not validated after every few batches. The learning rates rise over the first share of the steps (`warmup`) and fall
-over the others.
+over the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEAD_ONLY = Rule(passes=8, least=100, most=2_000)
 
 
 def schedule(settings: Settings, *, photos: int, items: int) -> Settings:
-    """Return settings with a number of epochs for a number of training photos and items.
+    """Return settings with the number of epochs for this many training photos and items.
 
     Settings that have one are returned unchanged. A number of batches per epoch that was set is kept.
     """
@@ -52,5 +52,5 @@ def schedule(settings: Settings, *, photos: int, items: int) -> Settings:
 
 
 def describe(settings: Settings, *, batches: int) -> str:
-    """Return the length of a training for people."""
+    """Return the length of a training as text."""
     return f"{settings.epochs} epochs of {batches} batches ({settings.epochs * batches:,} steps)"

@@ -1,7 +1,7 @@
-"""Selection of the checkpoint that a run keeps, and when training stops.
+"""Selection of the checkpoint that a run keeps, and early stopping.
 
-An objective gives each epoch a rank, of which the smallest is the best. Epoch 0 is the model before training, which is
-kept if no trained epoch is as good. `balanced` compares means over neighbouring epochs, which vary less than one epoch.
+An objective gives each epoch a rank; the smallest is the best. Epoch 0 is the model before training, which is kept if
+no trained epoch is as good. `balanced` compares means over three epochs, which vary less than single epochs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Selection:
 
     @classmethod
     def from_dict(cls, select: str, patience: int, values: Mapping[str, Any]) -> Self:
-        """Continue from `to_dict`; runs that were begun before there was an epoch 0 have `best` alone."""
+        """Create a Selection from the output of `to_dict`; runs of earlier versions have no epoch 0."""
         best, trained = (_choice(values.get(key)) for key in ("best", "best_trained"))
         return cls(select, patience, best, trained or best, [list(rank) for rank in values.get("recent", ())])
 
@@ -95,7 +95,7 @@ def _choice(values: Mapping[str, Any] | None) -> Choice | None:
 
 
 def describe(metrics: Metrics, target_fpir: float) -> str:
-    """Return validation metrics as the line of an epoch shows them."""
+    """Return validation metrics as text, for the line of an epoch."""
     return (
         f"validation R@1 {metrics['R@1']:.3f}, MAP@R {metrics['MAP@R']:.3f}, OPIS {metrics['OPIS']:.4f}, "
         f"TPIR {metrics['TPIR']:.3f} at FPIR {target_fpir:g}, {BALANCED} {metrics[BALANCED]:.3f}"

@@ -54,9 +54,10 @@ def train(
     ----------
     resume:
         Continue the run with its own settings.
-    start, compatible_with:
-        Begin with the weights of this run, and train on its photos together with those of `settings.catalogue`; let
-        the model's queries be searched in galleries of this bundle.
+    start:
+        Run to begin with: its weights, and its photos together with those of `settings.catalogue`.
+    compatible_with:
+        Bundle in whose galleries the model's queries can be searched.
     splits:
         Parts of the items, in place of those of `make_splits`. Without validation items, `settings.select` must be
         "last".
@@ -64,7 +65,7 @@ def train(
         Called after each epoch with the number of finished epochs and their metrics, in runs of one process. An
         exception that it raises ends the run, which can be resumed.
     unguarded:
-        Neither open the photos first nor remove the files of a training that fails: the caller takes care of them.
+        Neither open the photos first nor remove the files of a training that fails; the caller must do so.
 
     Raises
     ------

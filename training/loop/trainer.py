@@ -112,7 +112,7 @@ class Trainer:
         return self.run
 
     def _start(self, loggers: Loggers) -> dict[str, Tensor] | None:
-        """Validate the model before training; return its weights, or None if it cannot be chosen."""
+        """Validate the model before training; return its weights, or None if it cannot be selected."""
         if self.settings.select == LAST_EPOCH or not self.validation:
             return None
         values = self.process_group.broadcast(self._validate())
@@ -161,7 +161,7 @@ class Trainer:
         return validation_metrics(split, vectors, labels, target_fpir=self.settings.target_fpir)
 
     def _start_head(self, model: EmbeddingModel, pixels: PixelSource) -> None:
-        """Set the embedding layer to its start. The main process decides, the others get its weights."""
+        """Set the embedding layer to its start. The main process computes it and shares the weights."""
         if starts_fitted(self.settings) and self.process_group.is_main:
             model.to(self.process_group.device)
             labels = self.labels.numpy()
@@ -217,5 +217,5 @@ class Trainer:
 
 
 def _named(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return validation metrics with the names that records have."""
+    """Return validation metrics with the names that are logged."""
     return {f"validation {name}": value for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""Warm start: a run that begins with the weights of an earlier one, and goes on with its items and with new ones."""
+"""Warm start: a run that begins with the weights of an earlier one, and trains on its items and new ones."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from .learner import under
 from .recipe import build_loss, initial_model
 from .run import BEST, FITTED, LAST, START, Run
 
-NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must be those of the run
-PHOTOS_EACH = 16  # of a new item, whose mean embedding begins its proxy
+NETWORK = ("backbone", "size", "crop_ratio", "dim", "pooling", "projector")  # settings that must not change
+PHOTOS_EACH = 16  # photos of a new item; their mean embedding is the start of its proxy
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ class Continuation:
 
     @classmethod
     def of(cls, start: Run, settings: Settings, *, splits: Splits | None = None) -> Continuation:
-        """Read the photos and distribute the new items.
+        """Read the photos and divide the new items.
 
         Raises InvalidParameter if the settings describe another network than that of the run, RunError if the run has
         no checkpoint, DataError if the new photos cannot be used.
         """
         check_network(settings, start.settings)
         if not start.has(BEST):
-            start.load(BEST)  # says what to do
+            start.load(BEST)  # raises the error
         catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
         protocol = start.protocol
         photos = read_catalogues(catalogues, protocol)
@@ -64,7 +64,7 @@ class Continuation:
         return cls(start, catalogues, photos, protocol, parts)
 
     def document(self) -> dict[str, Any]:
-        """Return what the new run notes about the earlier one."""
+        """Return the facts about the earlier run that the new run records."""
         before, now = self.start.splits.to_dict(), self.splits.to_dict()
         known = {item for items in before.values() for item in items}
         return {
@@ -74,11 +74,11 @@ class Continuation:
         }
 
     def model(self) -> EmbeddingModel:
-        """Return the earlier run's model of its best epoch."""
+        """Return the model of the earlier run's best epoch."""
         return self.start.best_model().train()
 
     def write(self, run: Run, settings: Settings, device: torch.device) -> None:
-        """Write what the new run begins with: model, loss and projector, and what earlier runs were fitted on."""
+        """Write the start of the new run: model, loss and projector, and what earlier runs were fitted on."""
         model = self.model()
         tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
         last = self.start.load(LAST)[0] if self.start.has(LAST) else {}
@@ -95,7 +95,7 @@ class Continuation:
     def _loss(
         self, settings: Settings, model: EmbeddingModel, old: Mapping[str, Tensor], projector: Tensor | None
     ) -> nn.Module:
-        """Return the loss with the rows of known items, and those of new items at their mean embeddings."""
+        """Return the loss with the rows of known items, and the mean embeddings of new items as their rows."""
         torch.manual_seed(settings.seed)
         loss = build_loss(settings, classes=len(self.splits.fit))
         if not has_directions(loss):
@@ -114,10 +114,10 @@ class Continuation:
         return loss
 
     def _items_of_rows(self) -> list[str]:
-        """Return the items of the rows of the earlier loss, none if they are not certain.
+        """Return the items of the rows of the earlier loss, none if they are not known.
 
-        A row is the rank of an item among those with photos. If the catalogue no longer has photos of all of them, it
-        is not known whether it had when the run was trained.
+        Rows number the items with photos in ascending order. If an item has no photos now, it is not known whether it
+        had any when the run was trained.
         """
         splits = self.start.splits
         fit = photos_in_protocol(self.start.photos(), splits.fit, self.start.protocol)
@@ -155,7 +155,7 @@ def check_network(settings: Settings, earlier: Settings) -> None:
 
 
 def first_model(run: Run) -> EmbeddingModel:
-    """Return the network that a run begins with; one whose weights a checkpoint replaces if it has begun."""
+    """Return the network that a run begins with; for a resumed run, its weights come from the checkpoint later."""
     if run.has(LAST):
         return run.new_model()
     if not run.has(START):

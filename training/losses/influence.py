@@ -16,8 +16,8 @@ SCALE = 16.0  # of the cosines, as in a cosine softmax
 def influence(embeddings: Tensor, labels: Tensor, centres: Tensor, *, scale: float) -> Tensor:
     """Return the cross-entropy of new embeddings (n, d) under the old model's classifier.
 
-    The classifier is synthesised: its weights are the mean old embeddings (C, d) of the classes (Section 3.3), so the
-    old model needs no classifier, and classes that it was not trained on take part.
+    The classifier is synthesised: its weights are the mean old embeddings (C, d) of the classes (Section 3.3). The old
+    model needs no classifier of its own, and the classes may be new to it.
     """
     cosines = F.normalize(embeddings, dim=1) @ F.normalize(centres, dim=1).T
     return F.cross_entropy(scale * cosines, labels)

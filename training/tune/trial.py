@@ -139,7 +139,7 @@ def _consistency(run: Run) -> dict[str, float]:
 def _epoch_callback(
     trial: Trial, settings: Settings, plan: Plan, done: list[dict[str, float]], path: Path
 ) -> EpochCallback:
-    """Return a callback for the epochs of the next fold, with its run at `path`.
+    """Return a callback for the epochs of the next fold, whose run is at `path`.
 
     It prunes, and exits if the parent process was killed.
     """

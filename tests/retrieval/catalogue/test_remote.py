@@ -181,7 +181,7 @@ def test_a_table_lies_beside_its_photos_at_an_address(
     assert [each.read() for each in read_catalogue("s3://shop/t.parquet")] == [first]
     with pytest.raises(DataError, match=r"^s3://shop/broken.csv has the columns"):
         read_catalogue("s3://shop/broken.csv")
-    with pytest.raises(DataError, match=r"s3://shop/images.parquet holds the photos themselves. Copy it"):
+    with pytest.raises(DataError, match=r"s3://shop/images.parquet contains the photos themselves. Copy it"):
         read_catalogue("s3://shop/images.parquet")
     with pytest.raises(DataError, match=r"s3://shop/none.csv cannot be read"):
         read_catalogue("s3://shop/none.csv")

@@ -4,14 +4,16 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from retrieval.cli.calibrate import calibrate
 from retrieval.cli.main import group
+from retrieval.cli.search import search
 from retrieval.cli.settings_options import GroupedCommand
 from serving.cli import serve
 from training import cli
 from training.export.cli import export
 from training.tune.cli import tune
 
-COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, export, serve]
+COMMANDS: list[click.Command] = [cli.train, tune, cli.evaluate, export, serve, search, calibrate]
 DEFAULT = re.compile(r"\s*\[default: .*\]$")
 
 
@@ -31,7 +33,7 @@ def test_every_help_text_is_a_sentence(command: GroupedCommand) -> None:
             assert text.endswith("."), option.name
 
 
-@pytest.mark.parametrize("name", ["train", "tune", "evaluate", "export", "serve"])
+@pytest.mark.parametrize("name", [str(command.name) for command in COMMANDS])
 def test_the_help_shows_the_groups_and_every_option(name: str) -> None:
     command = next(command for command in COMMANDS if command.name == name)
     assert isinstance(command, GroupedCommand)

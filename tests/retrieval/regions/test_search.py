@@ -347,7 +347,7 @@ def test_the_commands_calibrate_and_search(copied: Path, tmp_path: Path) -> None
     assert found["threshold_status"] == "estimated"
     assert "item-08  at 60 0 100 40" in run("search", str(photo), "--regions", "auto")
     narrow = run("search", str(photo), "--regions", "auto", "--scale", "0.4", "--scale", "1")
-    assert "Note: the threshold is that of whole photos" in narrow
+    assert "Note: the threshold was set for whole photos" in narrow
     assert "--regions auto --queries PHOTOS`" in narrow
     part = json.loads(run("search", str(photo), "--bbox", "60 0 100 40", "--json"))
     assert (part["matches"][0]["item_id"], part["photos"]) == ("item-08", 1)

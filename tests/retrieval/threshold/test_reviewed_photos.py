@@ -137,7 +137,7 @@ def contents(photos: Sequence[Photo]) -> dict[str, bytes]:
 def test_the_table_is_a_catalogue_with_unknown_items(file: Path, kept: Path, tmp_path: Path, suffix: str) -> None:
     output = tmp_path / "deep" / f"reviewed{suffix}"
     told = run(file, kept, output)
-    assert "2 reviewed photos: 1 of 1 items, 1 of unknown items." in told
+    assert "2 reviewed photos: 1 of known items (1 items), 1 of unknown items." in told
     assert "1 photos left out because their verdicts contradict each other" in told
     assert f"Left out: 1 {NO_LABEL}." in told
     output = output.rename(tmp_path / f"moved{suffix}") if suffix == ".parquet" else output

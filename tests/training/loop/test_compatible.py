@@ -98,7 +98,9 @@ def test_local_features_cannot_be_compatible(trained: Run, tmp_path: Path) -> No
 
 
 def test_what_cannot_be_compatible_is_refused(catalogue: Path, old: Bundle, tmp_path: Path) -> None:
-    with pytest.raises(InvalidParameter, match=r"dim must be 48, that of the bundle to be compatible with.*--dim 48"):
+    with pytest.raises(
+        InvalidParameter, match=r"dim must be 48, the embedding size of the bundle in --compatible-with.*--dim 48"
+    ):
         train(tiny_settings(catalogue), tmp_path / "run", compatible_with=old)
     assert not (tmp_path / "run").exists()
     with pytest.raises(InvalidParameter, match="projector"):
