@@ -32,7 +32,7 @@ class FeedbackRecorder:
     def record(self, retriever: Retriever, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the right item, if another item is right. Returns False if this process does not have the answer.
+        `item_id` names the right item if it is another one. Returns False if this process does not have the answer.
         """
         if self._file is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")

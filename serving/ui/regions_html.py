@@ -17,8 +17,8 @@ from .page_links import photo_url, thumbnail_url
 
 REVIEWED = 3  # maximum number of candidates shown without a match
 UNMEASURED = (
-    "The rate of false matches was not measured for this kind of search. It is probably much higher than for a photo of "
-    "one item: check each match."
+    "The rate of false matches was not measured for this kind of search. It is probably much higher than for a photo "
+    "of one item: check each match."
 )
 UNCLEAR = "The photo is too ambiguous for an answer: a sharper one may get one."
 NOTHING = {

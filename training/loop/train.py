@@ -46,9 +46,8 @@ def train(
 ) -> Run:
     """Train or resume the run at `path`, and return it.
 
-    Every photo is opened before anything is written. A training that fails in its first epoch leaves no files behind;
-    one that is interrupted or killed can be resumed. Every random choice is drawn from (seed, epoch), so that a resumed
-    run ends with the same weights as an uninterrupted one on the same machine.
+    Every photo is opened first. A training that fails in its first epoch leaves no files; one that is interrupted or
+    killed can be resumed, with the same weights at the end on the same machine: random choices depend on (seed, epoch).
 
     Parameters
     ----------
