@@ -1,4 +1,4 @@
-"""The loop from mistakes to a better product, with the commands and the HTTP API that a user has."""
+"""Learning from feedback, with the commands and the HTTP API that a user has."""
 
 from __future__ import annotations
 
