@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Timer
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -20,7 +21,9 @@ from .decision_diff import decision_diff
 if TYPE_CHECKING:
     from .service import Service
 
+log = logging.getLogger("retrieval.serving")
 GPU_BATCH = 16
+PREPARED_S = 900.0  # then a reload whose worker has died is given up
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,8 @@ class Reloads:
     def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
         self._service, self._reopen = service, reopen
         self._guard = Lock()
-        self._prepared: Retriever | None = None
+        self._preparing = Lock()
+        self._prepared: tuple[Retriever, Timer] | None = None
 
     def run(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
         """Reopen bundle and gallery, compare both retrievers on `images`, and switch to the new one in all workers.
@@ -49,7 +53,7 @@ class Reloads:
         old one keeps serving. With `dry_run`, only the comparison is made.
         """
         service = self._service
-        with self._alone():
+        with service.peers.reloading(), self._alone():
             before = service.retriever
             try:
                 after = self.ready(self._reopen())
@@ -78,19 +82,33 @@ class Reloads:
             after = self.ready(self._reopen())
             if after.bundle.bundle_id != bundle_id:
                 raise Busy("the bundle changed during the reload", remedy="Reload again")
-            self._prepared = after
+            self.keep()  # of a reload whose worker has died
+            expiry = Timer(PREPARED_S, self.keep)
+            expiry.daemon = True
+            self._prepared = after, expiry
+            expiry.start()
 
-    def switch(self) -> None:
-        """Switch to the prepared retriever, if there is one."""
-        after, self._prepared = self._prepared, None
+    def switch(self) -> bool:
+        """Switch to what was prepared; return whether anything was."""
+        after = self._take_prepared()
         if after is not None:
             self._service.serve(after)
+        return after is not None
 
     def keep(self) -> None:
-        """Close the prepared retriever and keep serving the current one."""
-        after, self._prepared = self._prepared, None
+        """Close what was prepared and keep serving the current bundle."""
+        after = self._take_prepared()
         if after is not None:
+            log.warning("a reload was given up; the bundle %s keeps serving", self._service.retriever.bundle.bundle_id)
             after.close()
+
+    def _take_prepared(self) -> Retriever | None:
+        with self._preparing:
+            taken, self._prepared = self._prepared, None
+        if taken is None:
+            return None
+        taken[1].cancel()
+        return taken[0]
 
     def ready(self, retriever: Retriever) -> Retriever:
         """Return the retriever after a warm-up search, with batched embedding on a GPU or if configured."""

@@ -58,8 +58,7 @@ def internal_app(service: Service) -> Starlette:
         return {"prepared": True}
 
     def switch(_: dict[str, Any]) -> dict[str, bool]:
-        service.reloads.switch()
-        return {"switched": True}
+        return {"switched": service.reloads.switch()}
 
     def keep(_: dict[str, Any]) -> dict[str, bool]:
         service.reloads.keep()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import logging
+import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,8 +26,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("retrieval.serving")
 ANSWER_S = 2.0  # time limit of a question
+ANSWER_STATE_S = 1.0  # health checks wait for it
 OPENING_S = 120.0  # time limit for opening a bundle and a gallery
 STATE_S = 1.0  # age up to which states are reused
+RELOAD_S = 10.0  # time to wait for another reload, or for workers that start
 POLL_S = 0.02
 STATE, FEEDBACK, PREPARE, SWITCH, KEEP = "/state", "/feedback", "/reload/prepare", "/reload/switch", "/reload/keep"
 REFUSALS = {kind.__name__: kind for kind in (Busy, NoSuchThing)}  # other errors are logged by the worker
@@ -89,7 +93,11 @@ class Peers:
         with self._guard:
             asked, states = self._states
             if asked < 0 or time.monotonic() - asked > STATE_S:
-                states = [PeerState.of(state) for _, state in self._ask(STATE, {})]
+                with ThreadPoolExecutor(len(self.others)) as pool:
+                    replies = list(
+                        pool.map(lambda number: self._ask_one(number, STATE, {}, ANSWER_STATE_S), self.others)
+                    )
+                states = [PeerState.of(state) for state in replies if state is not None]
                 self._states = time.monotonic(), states
             return states
 
@@ -104,28 +112,53 @@ class Peers:
         Raises
         ------
         RetrievalError
-            If a worker cannot open or search them, or opened another bundle. All workers then keep what they serve.
+            If a worker cannot open or search them, takes too long, or opened another bundle. All of them keep what
+            they serve then.
         """
         try:
             prepared = self._ask(PREPARE, {"bundle_id": bundle_id}, seconds=OPENING_S, checked=True)
-        except RetrievalError:
+        except Exception:
             self._ask(KEEP, {})
             raise
-        for number in sorted({number for number, _ in prepared}):
-            self._ask(SWITCH, {}, only=[number])
+        for number, _ in prepared:
+            reply = self._ask_one(number, SWITCH, {}, ANSWER_S)
+            if reply is None or not reply["switched"]:
+                log.error(
+                    "worker %d did not confirm that it switched to the bundle %s; reload again", number, bundle_id
+                )
 
     @contextmanager
     def writing(self, seconds: float) -> Iterator[None]:
         """Hold the write lock of the workers; raise GalleryLocked if another worker holds it for too long."""
+        taken = GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
+        with self._lock("writing", fcntl.LOCK_EX, seconds, taken):
+            yield
+
+    @contextmanager
+    def reloading(self) -> Iterator[None]:
+        """Let no other worker reload or start; raise Busy if one takes too long."""
+        taken = Busy("a reload is under way, or a worker is starting", remedy=TRY_AGAIN)
+        with self._lock("reloading", fcntl.LOCK_EX, RELOAD_S, taken):
+            yield
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Wait for the end of a reload, and let none begin before this worker can be asked to take part."""
+        with self._lock("reloading", fcntl.LOCK_SH, math.inf, Busy("a reload is under way")):
+            yield
+
+    @contextmanager
+    def _lock(self, name: str, kind: int, seconds: float, taken: RetrievalError) -> Iterator[None]:
+        """Hold a lock of the workers; a server of one process has none. Raise `taken` if it is not free in time."""
         if self.folder is None:
             yield
             return
-        file = os.open(self.folder / "writing", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(self.folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             end = time.monotonic() + seconds
-            while not _locked(file):
+            while not _locked(file, kind):
                 if time.monotonic() > end:
-                    raise GalleryLocked("another request is writing to the gallery", remedy=TRY_AGAIN)
+                    raise taken
                 time.sleep(POLL_S)
             yield
         finally:
@@ -137,47 +170,59 @@ class Peers:
             client.close()
 
     def _ask(
-        self,
-        path: str,
-        body: Mapping[str, Any],
-        *,
-        seconds: float = ANSWER_S,
-        only: Sequence[int] | None = None,
-        checked: bool = False,
+        self, path: str, body: Mapping[str, Any], *, seconds: float = ANSWER_S, checked: bool = False
     ) -> list[tuple[int, dict[str, Any]]]:
-        """Return the replies of the workers that respond, with their number.
+        """Return the replies of the workers that answer, by their number; `checked` is that of `_ask_one`."""
+        replies = [(number, self._ask_one(number, path, body, seconds, checked=checked)) for number in self.others]
+        return [(number, reply) for number, reply in replies if reply is not None]
 
-        With `checked`, raise the error with which a worker refused.
+    def _ask_one(
+        self, number: int, path: str, body: Mapping[str, Any], seconds: float, *, checked: bool = False
+    ) -> dict[str, Any] | None:
+        """Return the reply of a worker, or None if it does not answer.
+
+        With `checked`, raise the error with which it refused, and Busy if it runs but does not answer in time.
         """
         import httpx
 
-        replies = []
-        for number in self.others if only is None else only:
-            if not self.socket(number).exists():  # it is starting
-                continue
-            try:
-                response = self._client(number).post(path, json=body, timeout=seconds)
-            except httpx.TransportError as error:  # it ended, or hangs
-                log.debug("worker %d does not answer: %r", number, error)
-                continue
+        if not self.socket(number).exists():  # it is starting
+            return None
+        try:
+            response = self._client(number).post(path, json=body, timeout=seconds)
+        except httpx.TimeoutException as error:
+            if checked:
+                raise Busy(f"worker {number} does not answer", remedy=TRY_AGAIN) from error
+            return None
+        except httpx.TransportError as error:  # it ended
+            log.debug("worker %d does not answer: %r", number, error)
+            return None
+        if response.status_code == 200:
             reply: dict[str, Any] = response.json()
-            if response.status_code == 200:
-                replies.append((number, reply))
-            elif checked:
-                raise REFUSALS.get(reply["kind"], RetrievalError)(reply["message"], remedy=reply["remedy"])
-        return replies
+            return reply
+        if checked:
+            raise _refusal(number, response)
+        return None
 
     def _client(self, number: int) -> httpx.Client:
         import httpx
 
         if number not in self._clients:
-            transport = httpx.HTTPTransport(uds=str(self.socket(number)))
+            each_anew = httpx.Limits(max_keepalive_connections=0)  # a kept connection may end as it is used
+            transport = httpx.HTTPTransport(uds=str(self.socket(number)), limits=each_anew)
             self._clients[number] = httpx.Client(transport=transport, base_url="http://worker")
         return self._clients[number]
 
 
-def _locked(file: int) -> bool:
+def _refusal(number: int, response: httpx.Response) -> RetrievalError:
+    """Return the error with which a worker refused, or that it failed."""
+    if response.status_code != 409:
+        return RetrievalError(f"worker {number} failed", remedy="Look into the server's log")
+    reply = response.json()
+    return REFUSALS.get(reply["kind"], RetrievalError)(reply["message"], remedy=reply["remedy"])
+
+
+def _locked(file: int, kind: int) -> bool:
     with suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
         return True
     return False

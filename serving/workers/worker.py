@@ -94,19 +94,20 @@ class WorkerServer(Server):
 
 
 def serve_passed(plan: ServePlan, peers: Peers, channel: socket.socket) -> None:
-    """Serve the connections of a channel until the main process ends or tells this one to stop."""
-    retriever = _open(plan, peers)
-    if peers.is_first and not peers.states():
-        plan.announce(retriever)
-    app = create_app(
-        retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open, peers=peers
-    )
-    log_to_stderr()
-    path = peers.socket(peers.number)
-    path.unlink(missing_ok=True)  # of the process that ran before under this number
+    """Serve the connections of a channel until the main process ends or asks this one to."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))
-        listener.listen(BACKLOG)
+        with peers.starting():
+            retriever = _open(plan, peers)
+            if peers.is_first and not peers.states():
+                plan.announce(retriever)
+            app = create_app(
+                retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open, peers=peers
+            )
+            log_to_stderr()
+            path = peers.socket(peers.number)
+            path.unlink(missing_ok=True)  # of the process that ran before under this number
+            listener.bind(str(path))
+            listener.listen(BACKLOG)
         run_server(WorkerServer(server_config(app), channel), [listener])
 
 

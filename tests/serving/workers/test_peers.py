@@ -20,11 +20,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retrieval.errors import BundleCorrupt, GalleryLocked
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
+from serving import reloads
 from serving.app import create_app
 from serving.config import ServeSettings
 from serving.http.callers import CALLER
 from serving.http.limits import Busy
 from serving.http.rates import Rate, SharedRate
+from serving.service import Service
+from serving.workers import peers as peers_module
 from serving.workers.connections import CLOSED, Teller, pass_connection, take_connection
 from serving.workers.internal import WorkerApp
 from serving.workers.peers import Peers
@@ -55,7 +58,7 @@ class Shop:
     """Two workers in one process, and what each opens at a reload."""
 
     def __init__(self, world: Path, folder: Path, feedback: Path, stack: ExitStack) -> None:
-        self.opens: list[Retriever | BundleCorrupt] = []  # or the error with which it fails
+        self.opens: list[Retriever | Exception] = []  # or the error with which it fails
         self.apps: list[WorkerApp] = []
         self.clients: list[TestClient] = []
         for number in range(2):
@@ -119,6 +122,9 @@ def test_a_reload_switches_all_workers_or_none(shop: Shop, world: Path, tmp_path
     shop.opens[1] = BundleCorrupt("model.onnx was changed")
     assert shop.clients[0].post("/v1/admin/reload").status_code == 409
     assert shop.bundles() == before
+    shop.opens[1] = OSError("the disk failed")  # no refusal, but a failure
+    assert shop.clients[0].post("/v1/admin/reload").status_code == 409
+    assert shop.bundles() == before
     shop.opens[1] = new[1]
     assert shop.clients[0].post("/v1/admin/reload?dry_run=true").json()["swapped"] is False
     assert shop.bundles() == before
@@ -144,6 +150,45 @@ def test_one_worker_writes_at_a_time(shop: Shop) -> None:
         pass
     with Peers().writing(0.0), Peers().writing(0.0):  # a server of one process has a lock of its own
         pass
+
+
+def test_no_worker_starts_during_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, third = (Peers(tmp_path, number, 3) for number in range(3))
+    monkeypatch.setattr(peers_module, "RELOAD_S", 0.05)
+    with one.starting(), other.starting(), pytest.raises(Busy, match="a worker is starting"), third.reloading():
+        pass
+    steps = []
+
+    def start() -> None:
+        with other.starting():
+            steps.append("started")
+
+    thread = threading.Thread(target=start)
+    with one.reloading():
+        thread.start()
+        with pytest.raises(Busy), third.reloading():
+            pass
+        steps.append("reloaded")
+    thread.join()
+    assert steps == ["reloaded", "started"]
+
+
+def test_a_prepared_bundle_is_closed_if_no_switch_follows(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = [Retriever.open(world / "bundle", world / "gallery") for _ in range(3)]
+    service = Service(opened[0], reopen=iter(opened[1:]).__next__)
+    bundle_id = opened[0].bundle.bundle_id
+    monkeypatch.setattr(reloads, "PREPARED_S", 3600.0)
+    service.reloads.prepare(bundle_id)
+    monkeypatch.setattr(reloads, "PREPARED_S", 0.01)
+    service.reloads.prepare(bundle_id)  # the first is closed
+    while service.reloads._prepared is not None:
+        time.sleep(0.01)
+    assert not service.reloads.switch()
+    assert service.retriever is opened[0]
+    for retriever in opened[1:]:
+        while not retriever._closed:
+            time.sleep(0.01)
+    service.stop()
 
 
 def test_workers_that_do_not_answer_are_left_out(tmp_path: Path) -> None:
