@@ -89,14 +89,14 @@ class Reloads:
             expiry.start()
 
     def switch(self) -> bool:
-        """Switch to what was prepared; return whether anything was."""
+        """Switch to the prepared retriever; return whether there was one."""
         after = self._take_prepared()
         if after is not None:
             self._service.serve(after)
         return after is not None
 
     def keep(self) -> None:
-        """Close what was prepared and keep serving the current bundle."""
+        """Close the prepared retriever and keep serving the current one."""
         after = self._take_prepared()
         if after is not None:
             log.warning("a reload was given up; the bundle %s keeps serving", self._service.retriever.bundle.bundle_id)

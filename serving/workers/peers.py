@@ -172,7 +172,7 @@ class Peers:
     def _ask(
         self, path: str, body: Mapping[str, Any], *, seconds: float = ANSWER_S, checked: bool = False
     ) -> list[tuple[int, dict[str, Any]]]:
-        """Return the replies of the workers that answer, by their number; `checked` is that of `_ask_one`."""
+        """Return the replies of the workers that respond, with their number; `checked` is that of `_ask_one`."""
         replies = [(number, self._ask_one(number, path, body, seconds, checked=checked)) for number in self.others]
         return [(number, reply) for number, reply in replies if reply is not None]
 

@@ -94,7 +94,7 @@ class WorkerServer(Server):
 
 
 def serve_passed(plan: ServePlan, peers: Peers, channel: socket.socket) -> None:
-    """Serve the connections of a channel until the main process ends or asks this one to."""
+    """Serve the connections of a channel until the main process ends or tells this one to stop."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         with peers.starting():
             retriever = _open(plan, peers)
