@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,10 +68,10 @@ class AnswersFile:
         self.done = {str(line["photo_id"]) for line in self.lines()}  # photos that have an answer
 
     def append(self, lines: Sequence[Line]) -> None:
-        """Append answers with one write."""
+        """Append answers; raise OSError unless all of them are written."""
         with naming(self.path):
             self._file.seek(0, os.SEEK_END)
-            self._file.write(b"".join(_encoded(line) for line in lines))
+            _write(self._file, b"".join(_encoded(line) for line in lines))
         self.done.update(str(line["photo_id"]) for line in lines)
 
     def lines(self) -> Iterator[Line]:
@@ -89,8 +90,11 @@ class AnswersFile:
 @contextmanager
 def _locked(path: Path, head: Line) -> Iterator[AnswersFile]:
     with naming(path):
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o666)  # reading a pipe would block
+        file = os.fdopen(number, "r+b", buffering=0)
     with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise DataError(f"{path} is not a regular file", remedy=ANOTHER)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_removed = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
@@ -115,7 +119,7 @@ def _start(path: Path, file: IO[bytes], head: Line) -> None:
         file.seek(0)
         with naming(path):
             file.truncate()
-            file.write(first)
+            _write(file, first)
         return
     _check_head(path, stored, head)
     file.truncate(end)
@@ -145,7 +149,15 @@ def _shown(value: Any) -> str:
 
 
 def _encoded(line: Line) -> bytes:
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    """Return a line; what UTF-8 cannot encode, as the name of a file may have it, is written as a JSON escape."""
+    return json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+
+
+def _write(file: IO[bytes], content: bytes) -> None:
+    """Write all of the content to an unbuffered file, which may take only a part of it at a time."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def _decoded(path: Path, number: int, text: bytes) -> Line:

@@ -14,6 +14,7 @@ from retrieval.catalogue.remote import is_url, is_web, remote
 from retrieval.catalogue.tables import no_columns
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.formats import SUFFIXES
+from retrieval.text import as_utf8
 
 STDIN = "-"
 STDIN_FILE = Path("standard input")  # its paths are relative to the current folder
@@ -32,13 +33,14 @@ def read_queries(places: Sequence[Path | str], *, truth: str | None, lines: Iter
     A line is a path, or a JSON object as in a JSON-lines catalogue. With `truth`, tables need this column, and the
     sub-folders of a folder name the items; without it, items are ignored.
 
-    The photo_id comes from the table, or is the path relative to the folder, or the path as given. Raise DataError if
-    two photos have the same id.
+    The photo_id comes from the table, or is the path relative to the folder, or the path as given; bytes of a file name
+    that are not UTF-8 are escaped. Raise DataError if two photos have the same id.
     """
     labels = UNLABELLED if truth is None else replace(QUERIES, columns=(truth,))
     photos: list[Photo] = []
     for place in places:
         photos += _from_lines(lines, labels) if str(place) == STDIN else _photos(place, labels)
+    photos = [replace(photo, photo_id=as_utf8(photo.photo_id), item_id=as_utf8(photo.item_id)) for photo in photos]
     seen: set[str] = set()
     for photo in photos:
         if photo.photo_id in seen:
@@ -87,5 +89,5 @@ def _row(text: str, number: int) -> dict[str, Any]:
         return {"path": text}
     try:
         return dict(json.loads(text))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"line {number} of the standard input is not a JSON object: {error}") from error

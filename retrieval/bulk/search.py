@@ -15,6 +15,7 @@ from retrieval.indexing.worker import CONTENT, contents
 from retrieval.ordered import in_order
 from retrieval.result import REVIEW_P, SearchResult
 from retrieval.retriever import Retriever
+from retrieval.text import as_utf8
 
 from .answers_file import Line
 
@@ -99,7 +100,7 @@ def _source(photo: Photo, data: bytes | ImageRefused) -> Source | ImageRefused:
 
 def _line(photo: Photo, result: SearchResult | ImageRefused) -> Line:
     if isinstance(result, ImageRefused):
-        return {"photo_id": photo.photo_id, "error": str(result)}
+        return {"photo_id": photo.photo_id, "error": as_utf8(str(result))}
     values = {name: value for name, value in result.to_dict().items() if name not in LEFT_OUT}
     if values["explanation"] is None:
         del values["explanation"]

@@ -68,6 +68,8 @@ class Photo:
             return read_stretch(self.path, offset, min(size, MAX_BYTES + 1))
         except OSError as error:
             raise ImageUnreadable(f"{self.path} cannot be read: {error.strerror}") from error
+        except ValueError as error:  # a path that no file can have, with a zero byte
+            raise ImageUnreadable(f"{str(self.path)!r} cannot be read: {error}") from error
 
     def state(self) -> str:
         """Return a text that changes with the file, without reading it: its size, time and place; "" if unknown."""

@@ -203,7 +203,7 @@ def _read_json_lines(path: Path, labels: Labels) -> list[Photo]:
                             f"{path}, line {number} is not a JSON object", remedy="Write one object per line"
                         )
                     rows.append(_in_columns(row, columns))
-    except ValueError as error:  # invalid UTF-8 or JSON
+    except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
         raise DataError(f"{path}, line {number} is not JSON: {error}") from error
     return _photos(path, list(columns), rows, labels)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from retrieval.bulk.answers_file import open_answers
 from retrieval.bulk.parquet import FIELDS
 from retrieval.cli.main import main
 from retrieval.result import Match, SearchResult
@@ -242,3 +244,46 @@ def test_one_photo_still_gets_one_answer(search: CommandLine, folder: Path) -> N
     (folder.parent / "same.jpg").write_bytes(encode(draw(0, 7)))
     assert search(folder, folder) == 1
     assert "two photos have the id 0.png" in search.err
+
+
+def test_names_that_utf8_cannot_encode_are_answered_and_continued(
+    search: CommandLine, folder: Path, tmp_path: Path
+) -> None:
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    (odd / os.fsdecode(b"\xff.png")).write_bytes((folder / "0.png").read_bytes())
+    lines = (
+        f'{odd}/\udcff.png\n{odd}/\udcfe.png\n{{"path": "a\\u0000b.png"}}\n{{"path": "c.png", "photo_id": "\\ud800"}}'
+    )
+    for name in ("a.jsonl", "a.parquet"):
+        for _ in range(2):
+            assert search("-", "-o", tmp_path / name, lines=lines) == 0
+        rows = pq.read_table(tmp_path / name).to_pylist() if name == "a.parquet" else read(tmp_path / name)[1]
+        assert [row["photo_id"] for row in rows] == [f"{odd}/\\udcff.png", f"{odd}/\\udcfe.png", "a\0b.png", "\\ud800"]
+        assert rows[0]["item_id"] == "item-00"
+        assert all("cannot be read" in row["error"] for row in rows[1:])
+    assert search(odd / os.fsdecode(b"\xff.png"), odd, "-o", tmp_path / "b.jsonl") == 0  # the head names the place too
+
+
+def test_hostile_lines_and_places_are_refused(search: CommandLine, folder: Path, tmp_path: Path) -> None:
+    assert search("-", lines='{"path": ' + "[" * 100_000) == 1
+    assert "line 1 of the standard input is not a JSON object" in search.err
+    (tmp_path / "deep.jsonl").write_text('{"path": ' + "[" * 100_000)
+    assert search(tmp_path / "deep.jsonl") == 1
+    assert "line 1 is not JSON" in search.err
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    assert search(folder, "-o", tmp_path / "pipe.jsonl") == 1
+    assert "is not a regular file" in search.err
+
+
+def test_a_write_that_takes_a_part_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(io.FileIO):
+        """Writes at most 7 bytes at a time."""
+
+        def write(self, content: Any) -> int:
+            return super().write(bytes(content[:7]))
+
+    monkeypatch.setattr("os.fdopen", lambda number, *_, **__: Slow(number, "r+b"))
+    with open_answers(tmp_path / "a.jsonl", {}) as answers:
+        answers.append([{"photo_id": "a photo with a long name"}])
+    assert read(tmp_path / "a.jsonl")[1] == [{"photo_id": "a photo with a long name"}]
