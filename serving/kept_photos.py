@@ -11,7 +11,7 @@ from threading import Lock
 
 from PIL import Image
 
-from retrieval.files import naming, write_file
+from retrieval.files import explain, naming, write_file
 from retrieval.formats import format_of
 from retrieval.images import Source, plain_source
 
@@ -30,7 +30,7 @@ class KeptPhotos:
             self._bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
 
     def keep(self, photos: Sequence[Source]) -> tuple[str, ...]:
-        """Write photos and return the names of their files, none if the folder is full."""
+        """Write photos and return the names of their files, none if the folder is full or cannot be written."""
         contents = {photo_name(content): content for content in map(encoded, photos)}
         with self._lock:
             new = {name: content for name, content in contents.items() if not (self._folder / name).exists()}
@@ -39,8 +39,12 @@ class KeptPhotos:
                 log.warning("the folder of judged photos is full: feedback is recorded without its photo")
                 return ()
             for name, content in new.items():
-                write_file(self._folder / name, content, mode=0o600)
-            self._bytes += size
+                try:
+                    write_file(self._folder / name, content, mode=0o600)
+                except OSError as error:
+                    log.warning("feedback is recorded without its photo: %s", explain(error))
+                    return ()
+                self._bytes += len(content)
         return tuple(contents)
 
 

@@ -21,9 +21,14 @@ SHAPE = "be four numbers, left upper right lower in pixels, with left < right an
 
 def check_bbox(value: Sequence[float]) -> BBox:
     """Return a bounding box as floats; raise InvalidParameter if it is not a bounding box or is empty."""
-    sides = (
-        [float(side) for side in value if isinstance(side, Real)] if isinstance(value, Sequence | np.ndarray) else []
-    )
+    try:
+        sides = (
+            [float(side) for side in value if isinstance(side, Real)]
+            if isinstance(value, Sequence | np.ndarray)
+            else []
+        )
+    except OverflowError:  # an integer that no float can hold
+        sides = []
     if len(sides) != 4 or len(value) != 4 or not all(map(math.isfinite, sides)):
         raise InvalidParameter("bbox", SHAPE, value)
     left, upper, right, lower = sides

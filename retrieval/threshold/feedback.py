@@ -6,6 +6,8 @@ that count.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from typing import Any
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.result import MATCH, NO_MATCH, RANKED, SearchResult
+from retrieval.text import as_utf8
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 VERDICTS = (RIGHT, WRONG, UNKNOWN)
@@ -107,13 +110,20 @@ def feedback_on(
 
 
 def append_feedback(path: Path, feedback: Feedback) -> None:
-    """Append a line in a single synced write: processes never interleave lines, and a kill loses none."""
+    """Append a line in a single synced write: processes never interleave lines, and a kill loses none.
+
+    Raises OSError if the line does not fit on the disk; a part of it that was written is taken out again.
+    """
     line = (json.dumps(vars(feedback)) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o600)
     try:
-        if os.fstat(file).st_size + len(line) > MAX_BYTES:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        size = os.fstat(file).st_size
+        if size + len(line) > MAX_BYTES:
             raise DataError(f"{path} is full: {MAX_BYTES:,} bytes", remedy="Use it, and move it away")
-        os.write(file, line)
+        if os.write(file, line) < len(line):
+            os.ftruncate(file, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(file)
     finally:
         os.close(file)
@@ -178,7 +188,7 @@ def _checked(name: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InvalidParameter(name, "be a whole number from 0", value)
         return value
-    if not isinstance(value, str):
+    if not isinstance(value, str) or as_utf8(value) != value:
         raise InvalidParameter(name, "be text", value)
     if name == "decision" and value not in (MATCH, NO_MATCH):
         raise InvalidParameter(name, f"be {MATCH} or {NO_MATCH}", value)

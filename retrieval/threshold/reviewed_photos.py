@@ -104,7 +104,7 @@ def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Coll
             contradictions.append(Contradiction(name, tuple(map(_told, counted))))
         elif not labels:
             left_out[NO_LABEL] += 1
-        elif not (folder / name).is_file():
+        elif not _is_kept(folder / name):
             left_out[GONE] += 1
         else:
             photos.append(_photo(folder / name, labels.pop(), counted))
@@ -126,6 +126,11 @@ def label_of(verdict: Feedback) -> str | None:
     if verdict.verdict == RIGHT:
         return verdict.item_id
     return verdict.right_item_id or None
+
+
+def _is_kept(path: Path) -> bool:
+    """Return whether a photo is in the folder; the server writes files, so a link is not one of its photos."""
+    return path.is_file() and not path.is_symlink()
 
 
 def _counted(verdicts: Iterable[Feedback], trusted: Collection[str]) -> list[Feedback]:

@@ -17,6 +17,7 @@ from retrieval.errors import ImageUnreadable, InvalidParameter
 from .schemas import MOST_IMAGES
 
 Model = TypeVar("Model", bound=BaseModel)
+MOST_ERRORS = 1000  # in a body whose first error is told
 PLACES = ("query", "path", "body")  # location prefixes of pydantic errors, left out of messages
 
 
@@ -30,6 +31,8 @@ async def parsed(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate_json(await request.body())
     except ValidationError as error:
+        if error.error_count() > MOST_ERRORS:  # listing them all takes seconds
+            raise InvalidParameter("body", "keep to the fields of the API", f"{error.error_count():,} errors") from None
         raise broken_rule(error.errors(include_url=False)[0]) from None
 
 

@@ -83,3 +83,12 @@ def test_photos_of_old_answers_are_dropped_and_the_answers_kept(
     other = answers.find(Caller("app"), "0")
     assert other is not None
     assert other.photos == (MINE,)
+
+
+def test_a_folder_that_cannot_be_written_takes_no_photo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    kept = KeptPhotos(tmp_path / "kept")
+    (tmp_path / "kept").rmdir()
+    assert kept.keep([MINE]) == ()
+    assert "feedback is recorded without its photo" in caplog.text
+    (tmp_path / "kept").mkdir()
+    assert kept.keep([MINE]) == (photo_name(MINE),)

@@ -93,6 +93,13 @@ def test_the_metadata_of_a_photo_is_bounded(client: TestClient) -> None:
     assert len(client.get("/v1/photos/new.jpg").json()["metadata"]["text"]) == 65_000  # the first is still there
 
 
+def test_a_body_of_many_unknown_fields_is_refused_without_listing_them(client: TestClient) -> None:
+    names = ",".join(f'"{number}": 1' for number in range(2000))
+    answer = client.post("/v1/search", content=f"{{{names}}}", headers={"content-type": "application/json"})
+    assert answer.status_code == 422
+    assert answer.json()["title"] == "body must keep to the fields of the API, got '2,001 errors'"
+
+
 def test_an_answer_holds_the_fields_that_were_asked_for(client: TestClient) -> None:
     assert put(client, {"name": "cup", "price": 3, "text": "a" * 10_000}).status_code == 200
     encoded = base64.b64encode(STRANGER).decode()

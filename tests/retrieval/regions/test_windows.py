@@ -61,7 +61,17 @@ def test_settings_survive_json() -> None:
 
 @pytest.mark.parametrize(
     "bbox",
-    [(0, 0, 0, 5), (5, 0, 1, 5), (-1, 0, 5, 5), (0, 0, math.inf, 5), (0, 0, math.nan, 5), (0, 0, 5), "0 0 5 5", 3],
+    [
+        (0, 0, 0, 5),
+        (5, 0, 1, 5),
+        (-1, 0, 5, 5),
+        (0, 0, math.inf, 5),
+        (0, 0, math.nan, 5),
+        (0, 0, 5),
+        "0 0 5 5",
+        3,
+        (0, 0, 10**400, 5),
+    ],
 )
 def test_boxes_without_sense_are_refused(bbox: object) -> None:
     with pytest.raises(InvalidParameter, match="bbox must be four numbers"):

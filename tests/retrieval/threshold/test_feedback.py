@@ -197,6 +197,7 @@ HOSTILE = [
     {"key": {}},
     {"request_id": 7},
     {"item_id": "a" * 20_000},
+    {"item_id": "\ud800"},
     {"note": float("nan")},  # a field that is not read
 ]
 
@@ -239,6 +240,17 @@ def test_what_is_no_file_or_too_large_is_refused(tmp_path: Path, monkeypatch: py
         read_feedback(file)
     with pytest.raises(DataError, match="is full"):
         append_feedback(file, Feedback(**LINE))
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "feedback.jsonl"
+    append_feedback(file, Feedback(**LINE))
+    before, write = file.read_bytes(), os.write
+    with monkeypatch.context() as full:
+        full.setattr("os.write", lambda number, line: write(number, line[:5]))
+        with pytest.raises(OSError, match="No space left"):
+            append_feedback(file, Feedback(**LINE))
+    assert file.read_bytes() == before
 
 
 def test_the_command_says_what_the_feedback_did(shop: Shop, tmp_path: Path) -> None:

@@ -172,3 +172,12 @@ def test_an_output_of_another_kind_is_refused(file: Path, kept: Path, tmp_path: 
     words = ["feedback", "export", str(file), "--photos", str(kept), "-o", str(tmp_path / "reviewed.xlsx")]
     done = CliRunner().invoke(group, words)
     assert "--output must end in .csv or .parquet" in str(done.exception)
+
+
+def test_a_link_is_not_a_photo_that_the_server_kept(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(CONTENTS[0])
+    (tmp_path / A).symlink_to(tmp_path / "secret")
+    (tmp_path / B).write_bytes(CONTENTS[1])
+    found = reviewed_photos([said("right"), said("right", B)], tmp_path)
+    assert [photo.path.name for photo in found.photos] == [B]
+    assert found.left_out == {GONE: 1}
