@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,17 +34,24 @@ from ..world import draw, encode, make_bundle, write_folder
 TARGET = OperatingPoint(0.5, "estimated", 0.2, {"fpir": 0.05})
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Bundle:
-    return make_bundle(tmp_path, point=TARGET, files={FITTED: Fitted.of([], []).pack()})
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return make_bundle(tmp_path_factory.mktemp("bundle"), point=TARGET, files={FITTED: Fitted.of([], []).pack()})
 
 
-@pytest.fixture
-def shop(bundle: Bundle, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def built(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a gallery of 30 items with four photos each."""
-    place = write_folder(tmp_path / "photos", items=range(30), photos=range(4))
-    index_catalogue(bundle, read_catalogue(place), tmp_path / "g", progress=False)
-    return tmp_path / "g"
+    folder = tmp_path_factory.mktemp("built")
+    place = write_folder(folder / "photos", items=range(30), photos=range(4))
+    index_catalogue(bundle, read_catalogue(place), folder / "g", progress=False)
+    return folder / "g"
+
+
+@pytest.fixture
+def shop(built: Path, tmp_path: Path) -> Path:
+    """Return a copy of the gallery, which a test may change."""
+    return shutil.copytree(built, tmp_path / "g")
 
 
 def photos_of(item: int, *numbers: int) -> list[bytes]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from retrieval.catalogue.read import Photo
+from training.export import head_gain
 from training.export.head_gain import HeadGain, measure_head
 from training.export.projection import ProjectionChoice, choose_projection
 
-WIDTH = 512
+WIDTH = 128
 PLAIN = ProjectionChoice(None, "")
 
 
@@ -27,8 +30,13 @@ def world(*, nuisance: float, items: int = 40, photos: int = 12) -> tuple[list[P
     return listed, features.astype(np.float32)
 
 
+@cache
+def gain_where_photos_differ() -> HeadGain | None:
+    return measure_head(*world(nuisance=6.0), PLAIN)
+
+
 def test_a_head_helps_where_photos_differ_more_than_items() -> None:
-    gain = measure_head(*world(nuisance=6.0), PLAIN)
+    gain = gain_where_photos_differ()
     assert gain is not None
     assert gain.items == 40
     assert gain.helps
@@ -48,7 +56,7 @@ def test_a_head_is_compared_with_the_projection_that_was_chosen() -> None:
     photos, features = world(nuisance=6.0)
     choice = choose_projection(photos, features)
     assert choice.projection is not None
-    plain, projected = measure_head(photos, features, PLAIN), measure_head(photos, features, choice)
+    plain, projected = gain_where_photos_differ(), measure_head(photos, features, choice)
     assert plain is not None
     assert projected is not None
     assert projected.without > plain.without + 0.1
@@ -71,7 +79,8 @@ def test_nothing_is_measured_on_single_photos_or_few_groups() -> None:
     assert measure_head([replace(photo, group="one") for photo in photos], features, PLAIN) is None
 
 
-def test_a_measurement_repeats_and_leaves_the_random_numbers_alone() -> None:
+def test_a_measurement_repeats_and_leaves_the_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each trains a head for most of a second
     photos, features = world(nuisance=6.0, items=20, photos=4)
     torch.manual_seed(5)
     expected = torch.rand(1)
