@@ -63,6 +63,11 @@ def _placed(photo: Photo, url: str, folder: Path) -> Photo:
     if photo.span is not None:
         raise DataError(f"{shown(url)} contains the photos themselves", remedy="Copy it to this machine")
     if not photo.path.is_relative_to(folder):
+        if is_web(url):  # it may come from somebody else
+            raise DataError(
+                f"{shown(url)} names the file {photo.path} of this machine",
+                remedy="Copy the table to this machine if you trust it",
+            )
         return photo
     name = photo.path.relative_to(folder).as_posix()
     if is_web(url):

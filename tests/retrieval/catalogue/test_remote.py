@@ -179,6 +179,9 @@ def test_a_table_lies_beside_its_photos_at_an_address(
         ]
         assert photos[0].photo_id == "photos/item-1/0.jpg"
     assert [each.read() for each in read_catalogue("s3://shop/t.parquet")] == [first]
+    monkeypatch.setitem(FILES, "shop/local.csv", b"path,item_id\n/etc/secret.jpg,one\n")
+    with pytest.raises(DataError, match=r"shop/local.csv names the file /etc/secret.jpg of this machine"):
+        read_catalogue(address(server, "shop/local.csv"))
     with pytest.raises(DataError, match=r"^s3://shop/broken.csv has the columns"):
         read_catalogue("s3://shop/broken.csv")
     with pytest.raises(DataError, match=r"s3://shop/images.parquet contains the photos themselves. Copy it"):
