@@ -2,7 +2,7 @@
 
     python -m research.benchmarks.bulk_search BUNDLE
 
-Indexing and searching take turns. The gallery that is searched holds the photos; the answers are written as JSON lines.
+Indexing and searching alternate. The searched gallery contains the photos; the answers are written as JSON lines.
 """
 
 from __future__ import annotations

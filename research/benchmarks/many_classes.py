@@ -56,7 +56,7 @@ TABLES: dict[str, tuple[str, tuple[str, ...], Rows]] = {
 
 
 def train_all(sets: dict[str, Runs], seeds: int) -> set[tuple[str, str]]:
-    """Make the trainings of every claim on every set, and return the (set, claim) pairs that are complete."""
+    """Run the trainings of every claim on every set, and return the (set, claim) pairs that are complete."""
     complete = set()
     for name, runs in sets.items():
         for claim in claims_on(name):

@@ -1,4 +1,4 @@
-"""Recipes for a head on a pretrained backbone, and how a checkpoint is selected, on folds of the training items.
+"""Recipes for a head on a pretrained backbone and objectives for its checkpoint, on folds of the training items.
 
     python -m research.benchmarks.recipes --features runs/pretrained --output runs/recipes --most 10
 
@@ -72,7 +72,7 @@ class Cell(NamedTuple):
     seed: int
 
     def path(self, folder: Path) -> Path:
-        """Return where the vectors of each epoch are kept."""
+        """Return the path of the vectors of each epoch."""
         return folder / f"{self.recipe.replace(' ', '-').replace(',', '')}-{self.data}-{self.fold}-{self.seed}.npz"
 
 
@@ -151,7 +151,7 @@ def frozen(name: str, data: Set, kind: str, folder: Path) -> dict[str, float]:
 
 
 def record_recipes(sets: Mapping[str, Set], cells: Sequence[Cell], folder: Path, record: Recorder) -> None:
-    """Record the mean metrics of the last epoch of every recipe, with the number of its cells that are there."""
+    """Record the mean metrics of the last epoch of every recipe, and the number of its finished cells."""
     record.table("recipes", ("data", "recipe", *METRICS, "cells"))
     for name, data in sets.items():
         for kind in (AS_IS, FITTED):
@@ -212,13 +212,13 @@ def record_test(sets: Mapping[str, Set], folder: Path, record: Recorder) -> None
 
 
 def planned() -> Iterator[Cell]:
-    """Yield all cells, the most telling first."""
+    """Yield all cells, the most important first."""
     for seed, recipe, fold, name in itertools.product(range(SEEDS), RECIPES, range(FOLDS), SETS):
         yield Cell(recipe, name, fold, seed)
 
 
 def main() -> None:
-    """Compute cells that are missing, and record all that are there."""
+    """Compute missing cells, and record all finished ones."""
     parser = parser_of(__doc__)
     parser.add_argument("--features", type=Path, default=Path("runs/pretrained"), help="Folder with features.")
     parser.add_argument("--output", type=Path, default=Path("runs/recipes"), help="Folder for finished cells.")

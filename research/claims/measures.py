@@ -1,4 +1,4 @@
-"""Figures of vectors of unseen classes, by class, so that intervals can resample the classes.
+"""Figures of unseen classes by class, for intervals that resample the classes.
 
 Shapes: n photos, d = embedding size, T classes, N distances.
 """

@@ -1,4 +1,4 @@
-"""Picture of the similarities that each loss leaves, without and with TCM, and of the margins."""
+"""Picture of the similarities after each loss, without and with TCM, and of the margins."""
 
 from __future__ import annotations
 

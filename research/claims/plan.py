@@ -46,7 +46,7 @@ def changed(task: Task, noise: float, classes: float) -> Task:
 
 
 def as_curve(task: Task) -> Task:
-    """Return a task that is followed over its epochs."""
+    """Return the task with a constant learning rate and checkpoints over its steps."""
     return dataclasses.replace(task, curve=True)
 
 
@@ -62,7 +62,7 @@ def tasks_of(claim: str, runs: Runs) -> list[Task]:
 
 
 def run_claim(claim: str, runs: Runs, seeds: int) -> None:
-    """Make all trainings of a claim on a set, seed by seed."""
+    """Run all trainings of a claim on a set, seed by seed."""
     tasks = tasks_of(claim, runs)
     for seed in range(seeds):
         for task in tasks:

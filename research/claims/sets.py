@@ -114,7 +114,7 @@ def _symbol_features(network: nn.Module, pixels: Tensor, trained: np.ndarray) ->
 
 @dataclass(frozen=True)
 class Components:
-    """The principal components of training features: a head on WIDTH of them trains in a fraction of the time."""
+    """Principal components of training features; a head on WIDTH of them trains much faster."""
 
     mean: Tensor
     matrix: Tensor  # (w, WIDTH), scaled so that components have a mean variance of 1

@@ -45,7 +45,7 @@ VALIDATION, TEST = "validation", "test"
 
 
 class OutOfTime(Exception):
-    """The time for new trainings is over; the runs made so far are stored."""
+    """Raised when the time for new trainings is over; finished runs are stored."""
 
 
 class Runs:
@@ -133,7 +133,7 @@ class Runs:
 
 
 def key_of(task: Task) -> str:
-    """Return the name of a task's file: the same for equal tasks."""
+    """Return the name of a task's file; equal tasks have the same name."""
     text = json.dumps(dataclasses.asdict(task), sort_keys=True)
     return f"{task.loss}-{task.seed}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 

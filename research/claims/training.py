@@ -45,7 +45,7 @@ OWN_ARGUMENTS = ("norm", "proxy_rate", "items")
 
 
 def train(data: LabelledSet, task: Task, *, watch: Watch | None = None) -> nn.Module:
-    """Return the trained model; `watch` sees it at each checkpoint of a curve."""
+    """Return the trained model; `watch` is called with it at each checkpoint of a curve."""
     torch.manual_seed(task.seed)
     generator = np.random.default_rng(task.seed)
     rows, labels = training_labels(data.labels, task, generator)

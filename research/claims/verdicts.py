@@ -69,7 +69,7 @@ class Comparison:
         return self.draws(utility.shape[2]).opis_of_halves(utility)
 
     def difference(self, task: Task, other: Task, name: str) -> Effect:
-        """Return by how much a figure of a task exceeds that of another."""
+        """Return the difference of a figure between two tasks."""
         return effect(self.means(task, name) - self.means(other, name))
 
     def curves(self, task: Task) -> np.ndarray:

@@ -10,7 +10,7 @@ from .fields import BBOX, NUMBER
 
 TopK = Annotated[int, Query(ge=1, le=100, description="Largest number of matches.")]
 Where = Annotated[str | None, Query(max_length=2000, description="A filter, such as \"brand = 'x' and price < 10\".")]
-Box = Annotated[str, Query(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$", description=f"A part of the photo: {BBOX}")]
+Box = Annotated[str, Query(pattern=f"^{NUMBER}(,{NUMBER}){{3}}$", description=f"Part of the photo to search: {BBOX}")]
 Fields = Annotated[
     list[Annotated[str, Query(max_length=200)]] | None,
     Query(

@@ -36,7 +36,7 @@ class RegionMatchOut(MatchOut):
     """An item with its nearest photo, and the region that shows it."""
 
     bbox: tuple[float, float, float, float] = Field(description=f"{BBOX[:1].upper()}{BBOX[1:]}")
-    score: float | None = Field(default=None, description="Of the detector; null for other regions.")
+    score: float | None = Field(default=None, description="Score of the detector's box; null for other regions.")
 
 
 class RegionsAnswer(BaseModel):
@@ -47,20 +47,20 @@ class RegionsAnswer(BaseModel):
         "", "beyond_threshold", "low_certainty", "filtered_out", "gallery_empty", "no_region", "uncalibrated"
     ] = Field(description="Why there is no match; no_region: the detector found nothing.")
     matches: list[RegionMatchOut] = Field(
-        description="Items within the threshold, best first: each item once, in regions that do not overlap. With "
-        "given boxes, the nearest item of each box."
+        description="Items within the threshold, best first: each item once, and of regions that overlap by more than "
+        "40 % of the smaller one, the nearest. With given boxes, the nearest item of each box."
     )
     ranked: list[RegionMatchOut] = Field(description="The nearest items, if the decision is ranked.")
     nearest: RegionMatchOut | None = Field(description="The closest item in any region, match or not.")
     threshold: float | None
     threshold_status: ThresholdStatus
     fpir_per: Literal["photo", "bbox"] = Field(
-        description="What the FPIR is a share of: photos of unknown items in which anything matches, or given boxes."
+        description="Unit of the FPIR: the share of photos of unknown items that return a match, or of given boxes."
     )
     regions: Literal["auto", "detector", "given"]
     searched: int = Field(description="Number of regions that were searched.")
-    width: int = Field(description="Of the upright photo, in pixels.")
-    height: int
+    width: int = Field(description="Width of the upright photo, in pixels.")
+    height: int = Field(description="Height of the upright photo, in pixels.")
     review: list[RegionMatchOut] = Field(description="As in an answer to one photo.")
     p_value_without_filter: bool
     request_id: str

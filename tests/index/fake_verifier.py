@@ -1,4 +1,4 @@
-"""A verifier of packed integers: its inliers are the integers that a query and a photo share.
+"""A verifier of packed integers: its inliers are the integers that a query and a photo have in common.
 
 An integer is a key point. Its word is the remainder by WORDS, and its signature has as many bits as it holds WORDS.
 """

@@ -274,7 +274,7 @@ def test_items_with_the_same_file_are_left_out(tmp_path: Path) -> None:
 
 
 def test_draws_of_older_galleries_are_read(tmp_path: Path) -> None:
-    """Their shortlists have no axis for the photos of a query."""
+    """Shortlists of older galleries have no axis for the photos of a query."""
     with verified_gallery(tmp_path / "g") as gallery:
         made = drawer(gallery, VerifiedDistance(PLAIN, FakeVerifier())).own(None, excluded=NONE)
     arrays = made.arrays()

@@ -99,7 +99,7 @@ def test_as_the_slow_version(tmp_path: Path, base: DistanceForm, verifier: FakeV
 
 @pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(2, 1, 9, 0.5)])
 def test_a_query_of_several_photos_as_the_slow_version(tmp_path: Path, verifier: FakeVerifier) -> None:
-    """Each photo has its own votes, in any order, and a photo that is given twice changes nothing."""
+    """Each photo has its own votes; the order of the photos and repeated photos have no effect."""
     form = VerifiedDistance(Lifted(), verifier)
     vectors, pool = unit(12, 5), some_features(36, 5)
     features: list[Features] = [tuple(pool[start : start + 1 + start % 3]) for start in range(12)]

@@ -77,7 +77,7 @@ def test_timings_name_the_stages_of_verification(retriever: Retriever) -> None:
 
 
 def test_several_photos_are_verified_each(retriever: Retriever) -> None:
-    """The item comes as near as its best photo brings it, in any order; the explanation names that photo."""
+    """The photo with the most inliers sets the distance, in any order; the explanation names that photo."""
     blank = encode(Image.new("RGB", (SIDE, SIDE), (200, 200, 200)))
     images = [blank, encode(draw_cover(3, 5)), encode(draw_cover(3, 6))]
     result = retriever.search_photos(images, explain=True)
@@ -270,7 +270,7 @@ def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Pat
 
 
 def test_the_worst_answers_show_the_places_that_agree(shop: Path, tmp_path: Path) -> None:
-    """Photo a shows cover-03 with a wrong label, b is of cover-05, and shows nothing of it."""
+    """Photo a shows cover-03 with a wrong label; photo b has the label cover-05 but does not show it."""
     draw_cover(3, 5).save(tmp_path / "a.png")
     Image.new("RGB", (SIDE, SIDE), (30, 90, 160)).save(tmp_path / "b.png")
     (tmp_path / "q.csv").write_text("path,item_id\na.png,cover-04\nb.png,cover-05\n")

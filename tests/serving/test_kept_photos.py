@@ -1,4 +1,4 @@
-"""Photos of judged answers: kept only where the operator asked for it, as they were sent, within limits."""
+"""Photos of judged answers: kept only with --feedback-photos, as they were sent, within limits."""
 
 from __future__ import annotations
 

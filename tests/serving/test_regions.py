@@ -1,4 +1,4 @@
-"""Regions over HTTP and with the clients: the answers of the retriever, their limits, and what a server says."""
+"""Regions over HTTP and with the clients: the same answers as the retriever, limits, and `/v1/info`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark of recipes: what an objective selects on one half of the items is measured on the other."""
+"""Benchmark of recipes: an objective selects on one half of the items and is measured on the other."""
 
 from __future__ import annotations
 

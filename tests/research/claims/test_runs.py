@@ -1,4 +1,4 @@
-"""Runs: figures by class are those of the metrics, noise is as asked, and a stopped benchmark continues."""
+"""Runs: figures by class agree with the metrics, label noise has its share, and a stopped benchmark continues."""
 
 from __future__ import annotations
 

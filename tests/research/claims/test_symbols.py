@@ -1,4 +1,4 @@
-"""Drawn symbols: the seed decides all, drawings of one symbol differ but resemble each other."""
+"""Drawn symbols: they depend on the seed only; drawings of one symbol differ but resemble each other."""
 
 from __future__ import annotations
 

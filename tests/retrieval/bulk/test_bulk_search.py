@@ -1,4 +1,4 @@
-"""Searching with many photos: every photo gets one answer, in order, also after a kill."""
+"""Searches with many photos: every photo gets one answer, in order, also after a kill."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits of a catalogue that has grown: what stays, where new items go, and what is refused."""
+"""Splits of a catalogue with new items: items that stay, the parts of new items, and refusals."""
 
 from __future__ import annotations
 

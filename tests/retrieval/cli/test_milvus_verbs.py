@@ -1,4 +1,4 @@
-"""Every command that takes a gallery takes an address on Milvus, or says why it cannot; on Milvus Lite, a file."""
+"""Commands with a gallery on Milvus Lite: each accepts its address or explains why it cannot."""
 
 from __future__ import annotations
 

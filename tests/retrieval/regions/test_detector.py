@@ -1,4 +1,4 @@
-"""Detectors: their contract, and output that breaks it."""
+"""Detectors: inputs, outputs, and invalid output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search for the items in the regions of a photo, the threshold that serves, and how a gallery keeps it."""
+"""Search for the items in the regions of a photo, and the threshold that a gallery keeps for it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_windows_find_every_item_with_its_box(retriever: Retriever) -> None:
 
 
 def test_each_window_is_seen_like_a_photo_of_its_own(retriever: Retriever) -> None:
-    """A window has the distance that the window alone has, to the last digit."""
+    """The distance of a window equals that of a photo of the window, to the last digit."""
     photo = scene(3, 8)
     match = retriever.search_regions(photo).matches[0]
     alone = retriever.search(cropped(photo, match.bbox))
@@ -149,7 +149,7 @@ def test_a_policy_of_its_own_is_unanchored(retriever: Retriever) -> None:
 
 
 def test_the_threshold_keeps_the_share_of_photos_of_unknown_items(anchored: Path) -> None:
-    """A draw leaves out all items of its photo: what the draws measure is what searches then do."""
+    """A draw leaves out all items of its photo, so the measured FPIR is that of searches for unknown items."""
     bundle = Bundle.open(anchored / "bundle")
     with Gallery.open(anchored / "gallery", read_only=True) as gallery:
         region = stored_regions(gallery.kept(POINT), bundle)["auto"]

@@ -1,4 +1,4 @@
-"""Labels of photos from feedback: what each verdict says, several verdicts on one photo, and the exported table."""
+"""Labels of photos from feedback: single verdicts, several verdicts on one photo, and the exported table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signatures of key points: by hand, and how they fall apart as descriptors do."""
+"""Signatures of key points, computed by hand; more bits differ for descriptors that differ more."""
 
 from __future__ import annotations
 

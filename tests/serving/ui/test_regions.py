@@ -1,4 +1,4 @@
-"""The page's search for all items in a photo: the boxes on it, the cards, and the words of the answer."""
+"""The page's search for all items in a photo: boxes, cards and the text of the answer."""
 
 from __future__ import annotations
 

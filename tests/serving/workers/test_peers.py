@@ -1,4 +1,4 @@
-"""Workers of one server that ask each other over Unix sockets."""
+"""Requests between the workers of one server over Unix sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`retrieval serve --workers`, as a user runs it."""
+"""Real servers of `retrieval serve --workers`."""
 
 from __future__ import annotations
 

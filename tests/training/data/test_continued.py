@@ -1,4 +1,4 @@
-"""Photos of several catalogues: which row counts, whose group and source, and their ids."""
+"""Photos of several catalogues: repeated photos, groups, sources and ids."""
 
 from __future__ import annotations
 

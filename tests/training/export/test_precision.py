@@ -25,7 +25,7 @@ INT8, FP16 = Variant("int8"), Variant("fp16")
 
 @dataclass
 class Model:
-    """An exported model, as far as the choice looks at it: its speed, and the items that it finds."""
+    """A fake of an exported model: its speed and the items that it finds."""
 
     variant: Variant
     ms: float

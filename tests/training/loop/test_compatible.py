@@ -1,4 +1,4 @@
-"""Backward-compatible training: the influence loss, what a run keeps of the earlier bundle, and what is refused."""
+"""Backward-compatible training: the influence loss, the centres of the earlier bundle, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warm start: which weights, rows, splits and photos a run takes over from an earlier one, and what it refuses."""
+"""Warm start: weights, rows, splits and photos from an earlier run, and refusals."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_settings_are_those_of_the_run_unless_given(earlier: Run, later: Run
 
 
 def test_what_was_ever_fitted_on_stays_known(earlier: Run, later: Run, more: Path, tmp_path: Path) -> None:
-    """Also what a later catalogue no longer has: an item that was trained on is never evidence."""
+    """Training items that a later catalogue no longer has are never used as evidence."""
     gone = earlier.splits.fit[-1]
     rows = [line for line in Path(earlier.settings.catalogue).read_text().splitlines() if gone not in line]
     small = Path(earlier.settings.catalogue).with_name("without.csv")
@@ -171,7 +171,7 @@ def test_another_loss_begins_at_the_mean_embeddings(earlier: Run, more: Path, tm
 
 
 def test_rows_of_other_tables_begin_at_the_mean() -> None:
-    """Also where only one of the two runs had a regularizer and sampled its proxies."""
+    """Including runs of which only one has a regularizer and samples its proxies."""
     torch.manual_seed(0)
     old = VonMisesFisherNCA(2, 4)
     inner = VonMisesFisherNCA(3, 4)
