@@ -15,6 +15,7 @@ from retrieval.settings import setting
 
 GROUPS = ADDRESS, ACCESS, CAPACITY, PAGE = "Address", "Access", "Capacity", "Page and feedback"
 
+MOST_WORKERS = 256
 OFF, TIGHTEN = "off", "tighten"
 
 
@@ -76,6 +77,8 @@ class ServeSettings:
         for name in ("workers", "threads", "queue", "max_bytes", "max_batch_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidParameter(name, "be at least 1", getattr(self, name))
+        if self.workers > MOST_WORKERS:
+            raise InvalidParameter("workers", f"be at most {MOST_WORKERS}", self.workers)
         if self.workers > 1 and os.name != "posix":
             raise InvalidParameter("workers", "be 1 on this operating system", self.workers)
         for name in ("deadline_s", "body_s", "rate"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from retrieval.retriever import Retriever
 
 BACKLOG = 512
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # variable of prometheus_client
 NOISY = ("httpx", "httpcore", "gradio", "asyncio", "faiss")  # loggers
 
 
@@ -66,6 +68,7 @@ class ServePlan:
 
 def serve_here(plan: ServePlan, host: str, port: int) -> None:
     """Serve in this process until it is signalled to stop."""
+    os.environ.pop(METRICS_FOLDER, None)  # counts of other programs do not belong to this server
     from serving.http.server import run
 
     from .app import create_app

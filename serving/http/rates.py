@@ -77,7 +77,7 @@ class SharedRate:
         self._guard = Lock()
         self._database = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
         self._database.execute("PRAGMA synchronous = OFF")  # nothing is worth keeping
-        self._database.execute("PRAGMA journal_mode = MEMORY")
+        self._database.execute("PRAGMA journal_mode = WAL")  # a killed process leaves it whole
         self._database.execute("CREATE TABLE IF NOT EXISTS buckets (name TEXT PRIMARY KEY, left REAL, last REAL)")
 
     def wait(self, name: str) -> float:

@@ -16,9 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from retrieval.errors import InvalidParameter
 from retrieval.listening import bind
 from serving.http.server import EXIT_S
-from serving.launch import BACKLOG, ServePlan, log_to_stderr
+from serving.launch import BACKLOG, METRICS_FOLDER, ServePlan, log_to_stderr
 
 from .connections import CLOSED, READY, pass_connection
 from .process import run_worker
@@ -34,6 +35,7 @@ CHECK_S = 5.0
 STABLE_S = 60.0  # after so long, earlier failures of a worker no longer count
 LEAST_DELAY_S, MOST_DOUBLINGS = 1.0, 5  # delay of a restart, and how often it doubles
 FULL_S = 1.0  # pause if this process has too many open files
+MOST_BYTES = 64  # of the path of the temporary folder; sockets allow 103 with their names
 MESSAGES = 4096  # bytes read at a time
 
 
@@ -202,11 +204,19 @@ class Supervisor:
                     worker.process.kill()
 
 
+def check_temporary_folder() -> None:
+    """Raise InvalidParameter if the path of the temporary folder is too long for sockets."""
+    place = tempfile.gettempdir()
+    if len(os.fsencode(place)) > MOST_BYTES:
+        raise InvalidParameter("TMPDIR", f"have at most {MOST_BYTES} bytes, for the sockets of the workers", place)
+
+
 def serve_by_workers(plan: ServePlan, host: str, port: int) -> int:
     """Serve by several processes until signalled to stop; return the exit status."""
+    check_temporary_folder()
     listeners = bind(host, port)
     folder = Path(tempfile.mkdtemp(prefix="retrieval-workers-"))
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder)  # read by the metrics of the workers
+    os.environ[METRICS_FOLDER] = str(folder)  # read by the metrics of the workers
     try:
 
         async def run() -> int:

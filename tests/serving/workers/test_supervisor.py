@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from retrieval.errors import InvalidParameter
 from serving.config import ServeSettings
 from serving.launch import ServePlan
 from serving.workers import supervisor
@@ -102,6 +103,20 @@ def test_a_worker_that_keeps_failing_is_started_again_for_ever(monkeypatch: pyte
     assert delays[:3] == [LEAST_DELAY_S, 2 * LEAST_DELAY_S, 4 * LEAST_DELAY_S]
     assert delays[-1] == LEAST_DELAY_S * 2**MOST_DOUBLINGS
     assert len(delays) == 1201
+
+
+def test_a_long_temporary_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * 40)
+    supervisor.check_temporary_folder()
+    monkeypatch.setattr("tempfile.gettempdir", lambda: "/" + "x" * 90)
+    with pytest.raises(InvalidParameter, match="TMPDIR"):
+        supervisor.check_temporary_folder()
+
+
+@pytest.mark.parametrize("workers", [0, 257])
+def test_a_number_of_workers_that_makes_no_sense_is_refused(workers: int) -> None:
+    with pytest.raises(InvalidParameter, match="workers"):
+        ServeSettings(workers=workers)
 
 
 def test_a_worker_is_ready_once_it_says_so(workers: list[FakeWorker]) -> None:
