@@ -126,6 +126,9 @@ class Settings:
         "Which checkpoint to keep, by the validation items: highest 'balanced' (mean of R@1, MAP@R and TPIR over three "
         "epochs), lowest 'fnir', highest 'r@1' or 'map@r', or the 'last'.",
     )
+    keep_start: bool = setting(
+        True, EVALUATION, "Keep the model before training if no epoch is better on the validation items."
+    )
     freeze_batch_norm: bool = setting(True, MODEL, "Keep the batch-norm statistics of a pretrained backbone.")
     crop_area: float = setting(0.35, AUGMENTATION, "Smallest share of a photo's area that a training crop covers.")
     flip: bool = setting(True, AUGMENTATION, "Mirror half of the training crops.")

@@ -139,7 +139,8 @@ class PhotoSets:
         """Return a job with its catalogue file and folder name; `about` distinguishes variants of one data set."""
         catalogue = self._catalogue(dataset, labelled, about)
         select = settings.select if splits.validation else "last"
-        values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), "seed": seed, "select": select}
+        chosen = {"seed": seed, "select": select, "keep_start": False}  # the papers' figures are of trained models
+        values = settings.to_dict() | {"catalogue": str(catalogue.resolve()), **chosen}
         key = json.dumps([values, splits.to_dict()], sort_keys=True)
         path = self._options.output / "runs" / hashlib.sha256(key.encode()).hexdigest()[:16]
         return Job(dataset, labelled, splits, Settings.from_dict(values), path)

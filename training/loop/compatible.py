@@ -80,7 +80,7 @@ def check_settings(settings: Settings, bundle: Bundle) -> None:
             "--compatible-with",
             "be a bundle that does not verify matches by local features",
             bundle.path.name,
-            remedy=f"`{command('export', 'RUN', '-o', 'NEW', '--verify', 'off')}` writes one",
+            remedy=f"`{command('export', 'RUN', '-o', 'NEW', '--verify', 'off', '--allow-estimate')}` writes one",
         )
 
 

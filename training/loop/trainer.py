@@ -113,7 +113,7 @@ class Trainer:
 
     def _start(self, loggers: Loggers) -> dict[str, Tensor] | None:
         """Validate the model before training; return its weights, or None if it cannot be selected."""
-        if self.settings.select == LAST_EPOCH or not self.validation:
+        if self.settings.select == LAST_EPOCH or not self.settings.keep_start or not self.validation:
             return None
         values = self.process_group.broadcast(self._validate())
         metrics = _named(values)

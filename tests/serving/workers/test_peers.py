@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import tempfile
 import threading
@@ -89,7 +90,7 @@ class Shop:
 @pytest.fixture
 def shop(world: Path, tmp_path: Path) -> Iterator[Shop]:
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, ExitStack() as stack:  # a short path, for sockets
-        yield Shop(world, Path(folder), tmp_path / "feedback.jsonl", stack)
+        yield Shop(shutil.copytree(world, tmp_path / "world"), Path(folder), tmp_path / "feedback.jsonl", stack)
 
 
 def test_a_verdict_reaches_the_worker_that_answered(shop: Shop, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,7 +37,8 @@ def start_workers(world: Path, folder: Path, *options: str) -> Served:
 
 @pytest.fixture(scope="module")
 def served(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    running = start_workers(world, tmp_path_factory.mktemp("workers"))
+    folder = tmp_path_factory.mktemp("workers")
+    running = start_workers(shutil.copytree(world, folder / "world"), folder)  # the tests change it
     yield running
     stop(running)
 
