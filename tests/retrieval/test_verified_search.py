@@ -203,7 +203,7 @@ def test_features_that_the_bundle_cannot_read_are_not_added(shop: Path, tmp_path
         b"": r"\(0 bytes\) are damaged",
         whole[:-1]: "are damaged",
         whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]: "are damaged",
-        beyond: f"have the visual word {words}, and the vocabulary has {words} words",
+        beyond: f"have the visual word {words}, but the words of the vocabulary are 0 to {words - 1}",
         bytes(2**20 + 1): "at most 1,048,576 bytes",
     }
     vector = np.eye(1, DIM)
