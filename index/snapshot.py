@@ -235,7 +235,8 @@ class Snapshot:
             there = padded[some] >= 0
             counts = there.sum(axis=1)
             positions, queries = padded[some][there], start + np.repeat(np.arange(len(counts)), counts)
-            squared = squared_distance(vectors[queries] if len(vectors) > 1 else vectors, self.vectors(positions))
+            one = len(counts) == 1  # its vector is then compared without a copy for each candidate
+            squared = squared_distance(vectors[some] if one else vectors[queries], self.vectors(positions))
             distances = distance_form.transform(squared, own[queries], around[positions])
             stops = np.cumsum(counts)
             for first, stop, limit in zip(
