@@ -33,6 +33,7 @@ pipeline         reading and augmenting photos during training
 large_batch      steps of thousands of photos with a gradient cache
 consistency      OPIS of many pairs
 precision        int8 and fp16 models compared with fp32
+precision_auto   the form that `retrieval export --precision auto` chooses, and those that it tries
 anchoring_cost   thresholds set in a gallery: setting them, changes of photos and searches
 feature_kills    indexing with local features, killed at random moments
 demo             thresholds of `retrieval demo` for several seeds

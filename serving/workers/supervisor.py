@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,9 +26,15 @@ from .connections import CLOSED, READY, pass_connection
 from .process import run_worker
 
 if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
+    from multiprocessing.context import ForkServerContext, SpawnContext
+    from multiprocessing.process import BaseProcess
 
 log = logging.getLogger("retrieval.serving")
+# Processes forked from one that has imported everything share its memory; forks are not safe on macOS.
+PROCESSES: ForkServerContext | SpawnContext = (
+    multiprocessing.get_context("forkserver") if sys.platform == "linux" else multiprocessing.get_context("spawn")
+)
+PROCESSES.set_forkserver_preload(["serving.workers.preload"])
 FAILED = 1  # exit status if the first worker cannot serve
 QUIET_S = 5.0  # a worker without a message for so long gets connections only if no other one responds
 SILENT_S = 60.0  # a worker without a message for so long hangs, and is killed
@@ -48,8 +55,7 @@ class Worker:
         self.channel, theirs = socket.socketpair()
         self.channel.setblocking(False)
         peers = (folder, number, plan.settings.workers)
-        context = multiprocessing.get_context("spawn")
-        self.process: SpawnProcess = context.Process(
+        self.process: BaseProcess = PROCESSES.Process(
             target=run_worker, args=(plan, peers, theirs), name=f"worker {number}"
         )
         with theirs:

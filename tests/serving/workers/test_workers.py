@@ -50,12 +50,20 @@ def metric(served: Served, name: str) -> float:
 
 
 def processes(served: Served) -> set[int]:
-    """Return the process ids of the workers."""
-    parent = served.process.pid
-    children = [int(child) for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
-    found = {child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()}
+    """Return the process ids of the workers, which are forked from a child of the server."""
+    found = {
+        worker
+        for child in children(served.process.pid)
+        if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
+        for worker in children(child)
+    }
     assert len(found) <= WORKERS
     return found
+
+
+def children(process: int) -> list[int]:
+    """Return the process ids of the children of a process."""
+    return [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 def search(served: Served, request_id: str = "any") -> httpx.Response:

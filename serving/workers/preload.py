@@ -1,0 +1,9 @@
+"""Imports of the process that workers are forked from: they share its memory until they change it."""
+
+import gc
+import importlib
+
+for name in ("faiss", "onnxruntime", "serving.app", "serving.workers.worker"):
+    importlib.import_module(name)
+gc.collect()
+gc.freeze()  # else a collection would write to shared pages and copy them
