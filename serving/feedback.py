@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from retrieval.images import Source
-from retrieval.result import SearchResult
+from retrieval.regions.boxes import BBox
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import append_feedback, feedback_on
+from retrieval.threshold.judged import Parts, part
 from serving.http.callers import CALLER, Caller
 
 from .config import ServeSettings
@@ -25,28 +27,38 @@ class FeedbackRecorder:
         keeps = settings.feedback is not None and settings.feedback_photos is not None
         self._photos = KeptPhotos(settings.feedback_photos) if keeps and settings.feedback_photos else None
 
-    def add(self, request_id: str, result: SearchResult, photos: Sequence[Source]) -> None:
-        """Keep the caller's answer, with its photos if the server keeps photos of judged answers."""
-        self._answers.add(CALLER.get(), request_id, result, photos if self._photos is not None else ())
+    def add(self, request_id: str, parts: Parts, photos: Sequence[Source]) -> None:
+        """Keep what may be judged of the caller's answer, with its photos if the server keeps those."""
+        self._answers.add(CALLER.get(), request_id, parts, photos if self._photos is not None else ())
 
-    def record(self, retriever: Retriever, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
+    def record(
+        self,
+        retriever: Retriever,
+        caller: Caller,
+        request_id: str,
+        verdict: str,
+        item_id: str,
+        bbox: BBox | None = None,
+    ) -> bool:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the right item if it is another one. Returns False if this process does not have the answer.
+        `item_id` names the right item if it is another one, `bbox` the region of an answer by regions. Returns False
+        if this process does not have the answer.
         """
         if self._file is None:
             raise NoSuchThing("this server does not accept feedback", remedy="Start it with --feedback FILE")
         answered = self._answers.find(caller, request_id)
         if answered is None:
             return False
-        if answered.result.bundle_id != retriever.bundle.bundle_id:
+        judged = part(answered.parts, bbox)
+        if judged.bundle_id != retriever.bundle.bundle_id:
             raise NoSuchThing("the answer came from a bundle that no longer serves", remedy="Search again")
         if item_id and not retriever.gallery.item(item_id):
             raise NoSuchThing("the gallery does not have this item", remedy="Send an item_id of the gallery")
-        if answered.verdicts.get(caller.key) == (verdict, item_id):  # already recorded
+        if answered.verdicts.get((caller.key, judged.bbox)) == (verdict, item_id):  # already recorded
             return True
         entry = feedback_on(
-            answered.result,
+            judged,
             verdict,
             retriever.bundle,
             gallery_items=retriever.gallery.items,
@@ -54,8 +66,9 @@ class FeedbackRecorder:
             key=caller.key,
             asked_by=answered.asked_by,
             right_item_id=item_id,
-            photos=() if self._photos is None else self._photos.keep(answered.photos),
         )
+        if self._photos is not None:
+            entry = replace(entry, photos=self._photos.keep(answered.photos, answered.asked_by))
         append_feedback(self._file, entry)
-        answered.verdicts[caller.key] = verdict, item_id
+        answered.verdicts[caller.key, judged.bbox] = verdict, item_id
         return True

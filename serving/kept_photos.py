@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import time
+from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
@@ -14,38 +17,63 @@ from PIL import Image
 from retrieval.files import explain, naming, write_file
 from retrieval.formats import format_of
 from retrieval.images import Source, plain_source
+from retrieval.threshold.feedback import owner_folder
 
 MOST_BYTES = 10 * 2**30  # of all photos in the folder
+COUNTED_S = 60.0  # age up to which the sizes of the folders are reused
 log = logging.getLogger("retrieval.serving")
 
 
 class KeptPhotos:
-    """Writes photos to a folder, named by their content. Thread-safe."""
+    """Writes photos to a folder, named by their content. Thread-safe.
+
+    The photos of each API key are in a folder of their own. A key may take as many bytes as are left free by all, so
+    that one key takes at most half of MOST_BYTES and the next ones find room. A server without keys takes them all.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = Lock()
+        self._counted, self._bytes = 0.0, Counter[str]()
         with naming(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._bytes = sum(file.stat().st_size for file in folder.iterdir() if file.is_file())
+            self._count()
 
-    def keep(self, photos: Sequence[Source]) -> tuple[str, ...]:
-        """Write photos and return the names of their files, none if the folder is full or cannot be written."""
+    def keep(self, photos: Sequence[Source], key: str = "") -> tuple[str, ...]:
+        """Write photos that a key sent and return the names of their files, none if there is no room or an error."""
         contents = {photo_name(content): content for content in map(encoded, photos)}
+        owner = owner_folder(key)
+        folder = self._folder / owner
         with self._lock:
-            new = {name: content for name, content in contents.items() if not (self._folder / name).exists()}
-            size = sum(map(len, new.values()))
-            if self._bytes + size > MOST_BYTES:
-                log.warning("the folder of judged photos is full: feedback is recorded without its photo")
-                return ()
-            for name, content in new.items():
-                try:
-                    write_file(self._folder / name, content, mode=0o600)
-                except OSError as error:
-                    log.warning("feedback is recorded without its photo: %s", explain(error))
+            try:
+                if time.monotonic() - self._counted > COUNTED_S:  # other workers write too, and operators delete
+                    self._count()
+                new = {name: content for name, content in contents.items() if not (folder / name).exists()}
+                if new and not self._has_room(owner, sum(map(len, new.values()))):
+                    log.warning("the folder of judged photos is full: feedback is recorded without its photo")
                     return ()
-                self._bytes += len(content)
+                if owner:
+                    folder.mkdir(mode=0o700, exist_ok=True)
+                for name, content in new.items():
+                    write_file(folder / name, content, mode=0o600)
+                    self._bytes[owner] += len(content)
+            except OSError as error:
+                log.warning("feedback is recorded without its photo: %s", explain(error))
+                return ()
         return tuple(contents)
+
+    def _has_room(self, owner: str, size: int) -> bool:
+        free = MOST_BYTES - self._bytes.total() - size
+        return free >= (self._bytes[owner] + size if owner else 0)
+
+    def _count(self) -> None:
+        """Count the bytes of the photos of each key; those of a server without keys are in the folder itself."""
+        self._counted, self._bytes = time.monotonic(), Counter[str]()
+        for entry in self._folder.iterdir():
+            of_key = entry.is_dir() and not entry.is_symlink()
+            for file in entry.iterdir() if of_key else (entry,):
+                with suppress(FileNotFoundError):  # deleted meanwhile
+                    self._bytes[entry.name if of_key else ""] += file.lstat().st_size
 
 
 def photo_name(content: bytes) -> str:

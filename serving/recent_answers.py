@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import Lock
 
 from retrieval.images import Source
-from retrieval.result import SearchResult
+from retrieval.regions.boxes import BBox
+from retrieval.threshold.judged import Parts
 from serving.http.callers import Caller
 
 from .kept_photos import size_of
@@ -19,12 +20,13 @@ PHOTO_BYTES_PER_KEY = 64 * 2**20  # memory for the photos of its newest answers
 
 @dataclass
 class RecentAnswer:
-    """An answer and the last verdict of each key on it."""
+    """An answer and the last verdict of each key on each part of it."""
 
-    result: SearchResult  # without matches and metadata, which feedback does not need
+    parts: Parts
     request_id: str
     asked_by: str
-    verdicts: dict[str, tuple[str, str]]  # verdict and item that is right, by name of the judging key
+    # verdict and item that is right, by name of the judging key and bounding box
+    verdicts: dict[tuple[str, BBox | None], tuple[str, str]]
     photos: tuple[Source, ...] = field(default=(), repr=False)  # of the query; none if they are not kept
 
     @property
@@ -40,17 +42,15 @@ class RecentAnswers:
         self._lock = Lock()
         self._of_key: dict[str, OrderedDict[str, RecentAnswer]] = {}
 
-    def add(self, caller: Caller, request_id: str, result: SearchResult, photos: Sequence[Source] = ()) -> None:
+    def add(self, caller: Caller, request_id: str, parts: Parts, photos: Sequence[Source] = ()) -> None:
         """Keep an answer and its photos, replacing an answer of the same key and id.
 
         The oldest answer is dropped beyond KEPT_PER_KEY, the photos of the oldest answers beyond PHOTO_BYTES_PER_KEY.
         """
-        nearest = None if result.nearest is None else replace(result.nearest, metadata={})
-        kept = replace(result, matches=(), ranked=(), review=(), nearest=nearest, explanation=None)
         with self._lock:
             answers = self._of_key.setdefault(caller.key, OrderedDict())
             answers.pop(request_id, None)
-            answers[request_id] = RecentAnswer(kept, request_id, caller.key, {}, tuple(photos))
+            answers[request_id] = RecentAnswer(parts, request_id, caller.key, {}, tuple(photos))
             if len(answers) > KEPT_PER_KEY:
                 answers.popitem(last=False)
             if photos:

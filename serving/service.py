@@ -26,6 +26,7 @@ from retrieval.regions.search import Regions
 from retrieval.result import SearchResult
 from retrieval.retriever import Retriever
 from retrieval.threshold.gallery_anchor import GalleryAnchor
+from retrieval.threshold.judged import parts_of
 from serving.http.callers import CALLER
 from serving.http.limits import TRY_AGAIN, Busy
 from serving.ops.drift_monitor import Drift, DriftMonitor
@@ -114,7 +115,7 @@ class Service:
         work = partial(
             self.retriever.search, image, bbox=bbox, top_k=top_k, where=where, explain=explain, review=review
         )
-        return await self._answered(work, request_id, [image] if bbox is None else [])
+        return await self._answered(work, request_id, [image], bbox)
 
     async def search_photos(
         self,
@@ -132,15 +133,17 @@ class Service:
         return await self._answered(work, request_id, images)
 
     async def search_regions(
-        self, image: Source, regions: Regions, *, top_k: int = 10, where: str | None = None
+        self, image: Source, regions: Regions, *, top_k: int = 10, where: str | None = None, request_id: str = ""
     ) -> RegionsResult:
-        """Search for the items in the regions of a photo in the pool. Such answers take no feedback."""
+        """Search for the items in the regions of a photo in the pool."""
         work = partial(
             self.retriever.search_regions, image, regions, top_k=top_k, where=where, review=self.settings.review
         )
         result, waited = await self._run(work)
         result.timings_ms["queue"] = round(1e3 * waited, 3)
         self.telemetry.regions(result)
+        if request_id:
+            self.judged.add(request_id, parts_of(result), [image])
         return result
 
     async def _run(self, work: Callable[[], T]) -> tuple[T, float]:
@@ -152,7 +155,7 @@ class Service:
             raise
 
     async def _answered(
-        self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source]
+        self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source], bbox: BBox | None = None
     ) -> SearchResult:
         """Run a search in the pool and record its result."""
         result, waited = await self._run(work)
@@ -161,17 +164,18 @@ class Service:
             self.monitor.observe(result)
         self.telemetry.answer(result)
         if request_id:
-            self.judged.add(request_id, result, images)
+            self.judged.add(request_id, parts_of(result, bbox), images)
         return result
 
-    def feedback(self, request_id: str, verdict: str, item_id: str = "") -> None:
+    def feedback(self, request_id: str, verdict: str, item_id: str = "", bbox: BBox | None = None) -> None:
         """Append the caller's verdict on one of its answers to the feedback file; an admin may judge any answer.
 
-        `item_id` names the item that is right, if the verdict is that another one is.
+        `item_id` names the item that is right, if the verdict is that another one is. `bbox` is that of the judged
+        item, in an answer by regions.
         """
         caller = CALLER.get()
-        recorded = self.judged.record(self.retriever, caller, request_id, verdict, item_id)
-        if not recorded and not self.peers.feedback(caller, request_id, verdict, item_id):
+        recorded = self.judged.record(self.retriever, caller, request_id, verdict, item_id, bbox)
+        if not recorded and not self.peers.feedback(caller, request_id, verdict, item_id, bbox):
             raise NoSuchThing(
                 "this request id is unknown, or its answer is no longer kept",
                 remedy="Judge an answer soon after the search, and with the key that asked for it",

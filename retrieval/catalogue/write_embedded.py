@@ -19,7 +19,8 @@ def write_embedded(photos: Sequence[Photo], path: Path) -> Path:
     names = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
     kinds = {name: pa.infer_type([photo.metadata.get(name) for photo in photos]) for name in names}
     texts = ("photo_id", "item_id", "source")
-    schema = pa.schema([*((name, pa.string()) for name in texts), *kinds.items(), (IMAGE, pa.binary())])
+    boxes = [("bbox", pa.list_(pa.float64()))] * any(photo.bbox is not None for photo in photos)
+    schema = pa.schema([*((name, pa.string()) for name in texts), *boxes, *kinds.items(), (IMAGE, pa.binary())])
     aside = path.with_name(f".{path.name}.partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -27,6 +28,7 @@ def write_embedded(photos: Sequence[Photo], path: Path) -> Path:
             for start in range(0, len(photos), GROUP):
                 block = photos[start : start + GROUP]
                 columns = [[getattr(photo, name) for photo in block] for name in texts]
+                columns += [[photo.bbox for photo in block] for _ in boxes]
                 columns += [[photo.metadata.get(name) for photo in block] for name in names]
                 images = [photo.read() for photo in block]
                 writer.write_table(pa.table([*columns, images], schema=schema), row_group_size=GROUP)

@@ -18,7 +18,7 @@ from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
 from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
-from retrieval.regions.boxes import bbox_text
+from retrieval.regions.boxes import bbox_text, check_bbox
 
 from .models import (
     Answer,
@@ -27,6 +27,7 @@ from .models import (
     Item,
     ItemPage,
     Photo,
+    RegionsAnswer,
     Reloaded,
     Removed,
     Stored,
@@ -178,11 +179,13 @@ def info() -> Call[Info]:
     return Call("GET", "/v1/info", parsed_as(Info))
 
 
-def feedback(about: Answer | str, verdict: Verdict, item_id: str = "") -> Call[bool]:
+def feedback(
+    about: Answer | RegionsAnswer | str, verdict: Verdict, item_id: str = "", bbox: Sequence[float] | None = None
+) -> Call[bool]:
     """Send feedback on an answer."""
-    request_id = about.request_id if isinstance(about, Answer) else about
-    named = {"item_id": item_id} if item_id else {}
-    body = json.dumps({"request_id": request_id, "verdict": verdict, **named}).encode()
+    values: dict[str, Any] = {"request_id": about if isinstance(about, str) else about.request_id, "verdict": verdict}
+    values |= ({"item_id": item_id} if item_id else {}) | ({} if bbox is None else {"bbox": check_bbox(bbox)})
+    body = json.dumps(values).encode()
     return Call("POST", "/v1/feedback", _read_recorded, body=body, media_type=JSON, repeatable=False)
 
 

@@ -173,12 +173,20 @@ class RetrievalClient(ClientLimits):
         """Return information about the server's bundle, gallery and threshold."""
         return self._send(calls.info())
 
-    def feedback(self, answer: Answer | str, verdict: Verdict, *, item_id: str = "") -> bool:
+    def feedback(
+        self,
+        answer: Answer | RegionsAnswer | str,
+        verdict: Verdict,
+        *,
+        item_id: str = "",
+        bbox: Sequence[float] | None = None,
+    ) -> bool:
         """Send feedback on an answer or request_id; return whether the server recorded it.
 
-        `item_id` names the item that is right, if the verdict is "wrong" and it is known.
+        `item_id` names the item that is right, if the verdict is "wrong" and it is known. `bbox` is that of the judged
+        item in an answer by regions; without it, such a verdict can only say that the photo shows no known item.
         """
-        return self._send(calls.feedback(answer, verdict, item_id))
+        return self._send(calls.feedback(answer, verdict, item_id, bbox))
 
     def sync(
         self,

@@ -45,10 +45,11 @@ class RegionsResult:
     review: tuple[RegionMatch, ...] = ()  # items beyond the threshold for a person to look at
     p_value_without_filter: bool = False  # as in `SearchResult`
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # decode, regions, embed, search
+    nearest_of_boxes: tuple[RegionMatch, ...] = ()  # the closest item of each given box, match or not; not in the JSON
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""
-        values = dict(vars(self))
+        values = {name: value for name, value in vars(self).items() if name != "nearest_of_boxes"}
         for name in ("matches", "ranked", "review"):
             values[name] = [match.to_dict() for match in getattr(self, name)]
         values["nearest"] = None if self.nearest is None else self.nearest.to_dict()

@@ -122,6 +122,7 @@ class RegionSearch:
             review=answer.review(review),
             p_value_without_filter=where is not None and served.rates is not None,
             timings_ms={name: round(1e3 * seconds, 3) for name, seconds in stages},
+            nearest_of_boxes=answer.nearest_of_boxes() if given else (),
         )
 
     def _neighbours(
@@ -201,6 +202,10 @@ class _Answer:
         """Return the nearest item in any region."""
         everything = [sighting for sightings in self.seen for sighting in sightings]
         return self._match(min(everything, key=lambda s: s.neighbour.distance)) if everything else None
+
+    def nearest_of_boxes(self) -> tuple[RegionMatch, ...]:
+        """Return the nearest item of each region that has one."""
+        return tuple(self._match(sightings[0]) for sightings in self.seen if sightings)
 
     def _certain(self) -> list[Sighting]:
         return [s for sightings, sure in zip(self.seen, self.sure, strict=True) if sure for s in sightings]

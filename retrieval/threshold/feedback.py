@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -20,8 +21,11 @@ from typing import Any
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.result import MATCH, NO_MATCH, RANKED, SearchResult
+from retrieval.regions.boxes import BBox, check_bbox
+from retrieval.result import MATCH, NO_MATCH, RANKED
 from retrieval.text import as_utf8
+
+from .judged import Judged
 
 RIGHT, WRONG, UNKNOWN = "right", "wrong", "unknown"
 VERDICTS = (RIGHT, WRONG, UNKNOWN)
@@ -29,7 +33,7 @@ MAX_BYTES = 100 * 2**20  # per file, about 200,000 verdicts
 MAX_LINE = 16 * 1024  # bytes per line
 FARTHEST = 1e6  # upper limit of any distance
 LATER = frozenset(  # fields missing in older files
-    {"time", "request_id", "key", "asked_by", "right_item_id", "gallery_version", "photos"}
+    {"time", "request_id", "key", "asked_by", "right_item_id", "gallery_version", "photos", "bbox", "found_items"}
 )
 MOST_PHOTOS = 8  # of a query
 PHOTO = re.compile(r"[0-9a-f]{32}(\.[a-z]{3,4})?")  # name of a file
@@ -45,7 +49,7 @@ class Feedback:
     distance: float  # to the nearest item
     gallery_items: int
     embedding_id: str  # of the model; `distance_form` identifies the distance. Distances compare only if both agree
-    distance_form: str  # with the number of photos, for a query of several
+    distance_form: str  # with the number of photos of a query of several, or the policy of a search by regions
     bundle_id: str
     time: str = ""  # ISO 8601, UTC
     request_id: str = ""  # of the answer; empty in older files
@@ -54,6 +58,8 @@ class Feedback:
     right_item_id: str = ""  # item that is right, with the verdict "wrong"; empty if it was not named
     gallery_version: int = 0  # that answered; 0 in older files
     photos: tuple[str, ...] = ()  # names of the files with the photos of the query; none if they were not kept
+    bbox: BBox | None = None  # of the part of the photo that the verdict is about, in pixels; None: the whole photo
+    found_items: int = 0  # that a search by regions returned for the photo
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:
@@ -73,7 +79,7 @@ class Feedback:
 
 
 def feedback_on(
-    result: SearchResult,
+    judged: Judged,
     verdict: str,
     bundle: Bundle,
     *,
@@ -84,29 +90,59 @@ def feedback_on(
     right_item_id: str = "",
     photos: Sequence[str] = (),
 ) -> Feedback:
-    """Create a verdict on an answer, with the current time. Raise InvalidParameter if the answer decided nothing."""
-    if result.decision == RANKED:
-        raise InvalidParameter("feedback", "be about a match or a no-match", result.decision)
-    if result.nearest is None:
+    """Create a verdict on an answer, with the current time.
+
+    Raises InvalidParameter if the answer decided nothing, and for a verdict on all items of a photo at once.
+    """
+    if judged.decision == RANKED:
+        raise InvalidParameter("feedback", "be about a match or a no-match", judged.decision)
+    if judged.nearest is None:
         raise InvalidParameter("feedback", "be about an answer that had a nearest item", None)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Feedback(
+    made = Feedback(
         verdict=verdict,
-        decision=result.decision,
-        item_id=result.nearest.item_id,
-        distance=result.nearest.distance,
+        decision=judged.decision,
+        item_id=judged.nearest.item_id,
+        distance=judged.nearest.distance,
         gallery_items=gallery_items,
         embedding_id=bundle.embedding_id,
-        distance_form=bundle.distance_form.key + (f", {result.photos} photos" if result.photos > 1 else ""),
+        distance_form=bundle.distance_form.key + _searched_with(judged),
         bundle_id=bundle.bundle_id,
         time=now,
         request_id=request_id,
         key=key,
         asked_by=asked_by,
         right_item_id=right_item_id,
-        gallery_version=result.gallery_version,
+        gallery_version=judged.gallery_version,
         photos=tuple(photos),
+        bbox=judged.bbox,
+        found_items=judged.items,
     )
+    if judged.regions and judged.bbox is None and not made.of_unknown_item:
+        raise InvalidParameter(
+            "bbox",
+            "be that of an item in the answer",
+            None,
+            remedy="Judge the items one by one; without a bbox, say that the photo shows no item of the catalogue",
+        )
+    return made
+
+
+def _searched_with(judged: Judged) -> str:
+    """Return what distinguishes the distances of a search from those of single photos, "" if nothing does."""
+    if judged.regions:
+        return f", regions {judged.regions}"
+    return f", {judged.photos} photos" if judged.photos > 1 else ""
+
+
+def owner_folder(key: str) -> str:
+    """Return the name of the folder with the photos that an API key sent, "" for a server without keys."""
+    return f"key-{hashlib.sha256(key.encode()).hexdigest()[:16]}" if key else ""
+
+
+def photo_owner(feedback: Feedback) -> str:
+    """Return the name of the folder with the photos of a judged answer."""
+    return owner_folder(feedback.asked_by)
 
 
 def append_feedback(path: Path, feedback: Feedback) -> None:
@@ -180,11 +216,15 @@ def _checked(name: str, value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= FARTHEST:  # or NaN
             raise InvalidParameter(name, f"be a number of at most {FARTHEST:g}", value)
         return float(value)
+    if name == "bbox":
+        if value is not None and not isinstance(value, list):
+            raise InvalidParameter(name, "be null or four numbers", value)
+        return None if value is None else check_bbox(value)
     if name == "photos":
         if not isinstance(value, list) or len(value) > MOST_PHOTOS or not all(map(_is_photo, value)):
             raise InvalidParameter(name, f"be a list of at most {MOST_PHOTOS} names of photos", value)
         return tuple(value)
-    if name in ("gallery_items", "gallery_version"):
+    if name in ("gallery_items", "gallery_version", "found_items"):
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InvalidParameter(name, "be a whole number from 0", value)
         return value

@@ -26,6 +26,7 @@ from retrieval.regions.policy import RegionPolicy
 
 from .drawn_distances import LABELLED, UNKNOWN
 from .labelled_queries import UNKNOWN_ITEM
+from .reviewed_photos import ALL_JUDGED
 
 PHOTOS = "photos of regions {}"  # name under which a gallery keeps them, by policy
 MOST_REGIONS, MOST_BYTES = 20_000, 32 * 2**20  # of all photos together, and of their vectors
@@ -88,7 +89,10 @@ def embed_region_photos(
     ids: list[str] = []
     found: list[str] = []
     left = most = min(MOST_REGIONS, MOST_BYTES // (4 * bundle.dim))
-    for first, own in grouped:
+    for first, own, complete in grouped:
+        if not complete:
+            refused.append((first.photo_id, "not all items that were found in it were judged"))
+            continue
         if left < policy.most:
             refused.append((first.photo_id, f"the photos before it have about {most:,} regions, which is the limit"))
             continue
@@ -120,13 +124,19 @@ def embed_region_photos(
     return RegionPhotos(probes, frozenset(found)), refused
 
 
-def _by_file(photos: Sequence[Photo]) -> list[tuple[Photo, list[str]]]:
-    """Return the first line of each file and its items; a line without an item adds none."""
+def _by_file(photos: Sequence[Photo]) -> list[tuple[Photo, list[str], bool]]:
+    """Return the first line of each file, its items, and whether they are all that it shows, as far as is known.
+
+    A line without an item adds none. Exported feedback says whether all items of a photo were judged.
+    """
     groups: dict[object, tuple[Photo, list[str]]] = {}
+    partly: set[object] = set()
     for photo in photos:
         file = photo.url if isinstance(photo, RemotePhoto) else (photo.path, photo.span)
         key = file if type(photo) in (Photo, RemotePhoto) else photo.photo_id  # others hold their content
         items = groups.setdefault(key, (photo, []))[1]
         if photo.item_id and photo.item_id not in items:
             items.append(photo.item_id)
-    return list(groups.values())
+        if photo.metadata.get(ALL_JUDGED) is False:
+            partly.add(key)
+    return [(*group, key not in partly) for key, group in groups.items()]

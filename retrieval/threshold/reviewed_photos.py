@@ -3,8 +3,9 @@
 A verdict says which item a photo shows ("right", or "wrong" with the right item), that it shows none of the catalogue
 ("unknown", or "right" about a no-match), or only that the answer is "wrong".
 
-Of several verdicts on one photo (a file with the same content), the last one of each key counts. Those of trusted keys
-replace those of other keys. The photo gets a label only if the verdicts that count do not contradict each other.
+Of several verdicts on one photo (a file with the same content) or on the same box in it, the last one of each key
+counts. Those of trusted keys replace those of other keys. A photo or a box gets a label only if the verdicts that count
+do not contradict each other.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import DataError
+from retrieval.regions.boxes import BBox, bbox_text
+from retrieval.result import MATCH
 
-from .feedback import RIGHT, Feedback
+from .feedback import RIGHT, Feedback, photo_owner
 from .verdicts import named
 
 SOURCE = "feedback"  # in the column `source`
@@ -26,17 +29,26 @@ UNKNOWN_ITEM = ""  # item_id of a photo of an unknown item
 NOT_KEPT = "without a kept photo"
 GONE = "whose photo is no longer in the folder"
 NO_LABEL = "that do not say which item is right"
+ALL_JUDGED = "all_judged"  # column: whether the labels of a photo cover all items that were found in it
+
+Place = tuple[str, BBox | None]  # name of a photo's file, and the box that was judged, None for the whole photo
 
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A photo whose verdicts do not agree."""
+    """A photo, or a box in it, whose verdicts do not agree."""
 
     photo: str  # name of its file
     verdicts: tuple[str, ...]
+    bbox: BBox | None = None
 
     def __str__(self) -> str:
-        return f"{self.photo}: {'; '.join(self.verdicts)}"
+        return f"{named_place((self.photo, self.bbox))}: {'; '.join(self.verdicts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        box = {} if self.bbox is None else {"bbox": list(self.bbox)}
+        return {"photo": self.photo, **box, "verdicts": list(self.verdicts)}
 
 
 @dataclass(frozen=True)
@@ -57,11 +69,17 @@ class ReviewedPhotos:
         """The number of items that the other photos show."""
         return len({photo.item_id for photo in self.photos} - {UNKNOWN_ITEM})
 
+    @property
+    def boxes(self) -> int:
+        """The number of photos that are boxes of a photo."""
+        return sum(photo.bbox is not None for photo in self.photos)
+
     def describe(self) -> str:
         """Return a sentence with the number of photos and items."""
         known = len(self.photos) - self.unknown
         known_items = f"{known} of known items ({self.items} items)"
-        return f"{len(self.photos)} reviewed photos: {known_items}, {self.unknown} of unknown items."
+        boxes = f" ({self.boxes} of them boxes)" if self.boxes else ""
+        return f"{len(self.photos)} reviewed photos{boxes}: {known_items}, {self.unknown} of unknown items."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -69,7 +87,8 @@ class ReviewedPhotos:
             "photos": len(self.photos),
             "items": self.items,
             "unknown": self.unknown,
-            "contradictions": [{"photo": c.photo, "verdicts": list(c.verdicts)} for c in self.contradictions],
+            "boxes": self.boxes,
+            "contradictions": [contradiction.to_dict() for contradiction in self.contradictions],
             "left_out": dict(self.left_out),
         }
 
@@ -89,25 +108,31 @@ def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Coll
     DataError
         If no photo gets a label.
     """
-    by_photo: dict[str, dict[str, Feedback]] = defaultdict(dict)
+    by_place: dict[Place, dict[str, Feedback]] = defaultdict(dict)
     for verdict in feedback:
         for name in verdict.photos:
-            by_photo[name].pop(verdict.key, None)  # the newest is last
-            by_photo[name][verdict.key] = verdict
+            of_keys = by_place[name, verdict.bbox]
+            of_keys.pop(verdict.key, None)  # the newest is last
+            of_keys[verdict.key] = verdict
     left_out = Counter({NOT_KEPT: sum(not verdict.photos for verdict in feedback)})
     photos, contradictions = [], []
-    for name, of_keys in by_photo.items():
-        counted = _counted(of_keys.values(), trusted)
-        labels = {label for label in map(label_of, counted) if label is not None}
+    counts = {place: _counted(of_keys.values(), trusted) for place, of_keys in by_place.items()}
+    labels_of = {place: {label for label in map(label_of, c) if label is not None} for place, c in counts.items()}
+    shown = {name for (name, bbox), labels in labels_of.items() if bbox is not None and labels - {UNKNOWN_ITEM}}
+    complete = _complete(counts, labels_of)
+    for (name, bbox), counted in counts.items():
+        labels = labels_of[name, bbox]
         denied = {verdict.answered_item for verdict in counted if label_of(verdict) is None}
-        if len(labels) > 1 or labels & denied:
-            contradictions.append(Contradiction(name, tuple(map(_told, counted))))
+        places = [folder / owner / name for owner in (*map(photo_owner, counted), "")]  # earlier versions had no owner
+        file = next(filter(_is_kept, places), None)
+        if len(labels) > 1 or labels & denied or (bbox is None and UNKNOWN_ITEM in labels and name in shown):
+            contradictions.append(Contradiction(name, tuple(map(_told, counted)), bbox))
         elif not labels:
             left_out[NO_LABEL] += 1
-        elif not _is_kept(folder / name):
+        elif file is None:
             left_out[GONE] += 1
         else:
-            photos.append(_photo(folder / name, labels.pop(), counted))
+            photos.append(_photo(file, bbox, labels.pop(), counted, all_judged=name in complete))
     found = ReviewedPhotos(photos, contradictions, {why: count for why, count in left_out.items() if count})
     if not photos:
         reasons = [f"{count} {why}" for why, count in found.left_out.items()]
@@ -128,6 +153,31 @@ def label_of(verdict: Feedback) -> str | None:
     return verdict.right_item_id or None
 
 
+def _complete(counts: Mapping[Place, Sequence[Feedback]], labels_of: Mapping[Place, set[str]]) -> set[str]:
+    """Return the photos whose labels cover all items that were found in them.
+
+    That is true of a label of the whole photo, and of a photo that was searched by regions if each item that the newest
+    answer returned has a label.
+    """
+    whole = {name for name, bbox in counts if bbox is None and labels_of[name, bbox]}
+    boxes: dict[str, list[Feedback]] = defaultdict(list)
+    for (name, bbox), counted in counts.items():
+        if bbox is not None and labels_of[name, bbox]:
+            boxes[name].append(counted[-1])
+    for name, judged in boxes.items():
+        newest = max(judged, key=lambda verdict: verdict.time)
+        found = sum(verdict.request_id == newest.request_id and verdict.decision == MATCH for verdict in judged)
+        if 0 < newest.found_items <= found:
+            whole.add(name)
+    return whole
+
+
+def named_place(place: Place) -> str:
+    """Return a photo, or a box in it, for use in a sentence."""
+    name, bbox = place
+    return name if bbox is None else f"{name} at {bbox_text(bbox)}"
+
+
 def _is_kept(path: Path) -> bool:
     """Return whether a photo is in the folder; the server writes files, so a link is not one of its photos."""
     return path.is_file() and not path.is_symlink()
@@ -146,8 +196,8 @@ def _told(verdict: Feedback) -> str:
     return f"{named(verdict.key)} says {'not ' if label is None else ''}{said or 'an unknown item'}"
 
 
-def _photo(path: Path, item_id: str, counted: Sequence[Feedback]) -> Photo:
-    """Return a labelled photo with the facts of its newest verdict as metadata."""
+def _photo(path: Path, bbox: BBox | None, item_id: str, counted: Sequence[Feedback], *, all_judged: bool) -> Photo:
+    """Return a labelled photo or box with the facts of its newest verdict as metadata."""
     newest = counted[-1]
     metadata = {
         "verdict": newest.verdict,
@@ -159,5 +209,7 @@ def _photo(path: Path, item_id: str, counted: Sequence[Feedback]) -> Photo:
         "request_id": newest.request_id,
         "bundle_id": newest.bundle_id,
         "gallery_version": newest.gallery_version,
+        ALL_JUDGED: all_judged,
     }
-    return Photo(f"{SOURCE}/{path.stem}", path, item_id, source=SOURCE, metadata=metadata)
+    name = f"{SOURCE}/{path.stem}" if bbox is None else f"{SOURCE}/{path.stem} {bbox_text(bbox)}"
+    return Photo(name, path, item_id, source=SOURCE, bbox=bbox, metadata=metadata)

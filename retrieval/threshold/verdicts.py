@@ -175,10 +175,10 @@ def _of_model(feedback: Feedback, bundle: Bundle) -> bool:
     return (feedback.embedding_id, feedback.distance_form) == (bundle.embedding_id, bundle.distance_form.key)
 
 
-def _answer(feedback: Feedback) -> tuple[str, str, str, float]:
-    """Return an identifier of the judged answer; older files identify only the photo."""
+def _answer(feedback: Feedback) -> tuple[object, ...]:
+    """Return an identifier of the judged answer, or of its region; older files identify only the photo."""
     if feedback.request_id:
-        return feedback.request_id, feedback.asked_by, "", 0.0
+        return feedback.request_id, feedback.asked_by, feedback.bbox
     return "", feedback.key, feedback.item_id, feedback.distance
 
 

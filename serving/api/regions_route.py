@@ -56,5 +56,6 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
             image = await image_of(request)
         if is_named and not isinstance(chosen, str):
             raise InvalidParameter("bbox", "be left out where regions are named", chosen)
-        result = await service.search_regions(image, chosen, top_k=top_k, where=where)
-        return JSONResponse(regions_answer_of(result, request.state.request_id, fields))
+        request_id = request.state.request_id
+        result = await service.search_regions(image, chosen, top_k=top_k, where=where, request_id=request_id)
+        return JSONResponse(regions_answer_of(result, request_id, fields))

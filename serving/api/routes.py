@@ -164,7 +164,8 @@ def feedback_routes(service: Service) -> APIRouter:
     @router.post("/feedback", response_model=Verdicted, responses=errors(*LIMITED, *BODY, 404))
     def feedback(verdict: FeedbackRequest) -> dict[str, bool]:
         """Record a verdict on an answer to this key: right, wrong, or not in the catalogue (unknown)."""
-        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id)
+        bbox = None if verdict.bbox is None else check_bbox(verdict.bbox)
+        service.feedback(verdict.request_id, verdict.verdict, verdict.item_id, bbox)
         return {"recorded": True}
 
     return router

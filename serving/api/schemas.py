@@ -69,6 +69,10 @@ class FeedbackRequest(Strict):
     item_id: Annotated[
         str, Field(max_length=500, description="The item that is right, if the verdict is wrong and it is known.")
     ] = ""
+    bbox: Annotated[
+        SIDES | None,
+        Field(description="Box of the judged item, as in the answer by regions. Null: the verdict is on the photo."),
+    ] = None
 
 
 class MatchOut(BaseModel):

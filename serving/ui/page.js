@@ -75,6 +75,7 @@
     }
     const pick = event.target.closest?.("#answer .r-pick");
     if (pick) document.querySelector(`#verdict-pick-${Number(pick.dataset.pick)}`)?.click();
+    if (pick?.closest(".r-regions")) document.querySelector("#noted")?.scrollIntoView({ block: "center" }); // the verdicts
   });
 
   // the keyboard goes on at the next remove button, or at the control

@@ -112,9 +112,8 @@ def build_page(service: Service, uploads: Uploads, examples: Sequence[Path] = ()
             event = EVENT.get()
             session_answers.record(event, found.answer)
             can_judge = found.answer is not None and service.settings.feedback is not None
-            matched = found.answer is not None and bool(found.answer.matched)
             added = uploads.added(event.client, event.session)
-            updates = verdicts.updates(visible=can_judge, matched=matched)
+            updates = verdicts.updates(found.answer, visible=can_judge)
             return found.html, *updates, *more.updates(added, visible=found.takes_more or bool(added)), header()
 
         async def search_whole(token: str | None) -> tuple[Any, ...]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from retrieval.errors import InvalidParameter
+from retrieval.regions.boxes import BBox
 
 from .uploads import Uploads
 
@@ -48,6 +49,8 @@ class SessionAnswer:
     request_id: str
     items: tuple[str, ...] = ()  # item ids in the order of their cards
     matched: str = ""  # item id of the best match, empty for a no-match
+    boxes: tuple[BBox, ...] = ()  # of the cards, in an answer by regions
+    chosen: int | None = None  # number of the card that the next verdict is about, in an answer by regions
 
     def item(self, number: int) -> str:
         """Return the item of a card; raise InvalidParameter if there is no such card."""

@@ -19,7 +19,7 @@ from serving.service import Service
 
 from .page_events import EVENT, SessionAnswer
 from .page_html import WAITING, answer_html, banner, shown_items
-from .regions_html import regions_html
+from .regions_html import regions_html, shown_regions
 from .uploads import Uploads
 from .verified_html import AskedPhotos
 
@@ -72,7 +72,7 @@ class PageSearch:
         return Found(html, answer, takes_more=True)
 
     async def run_regions(self, token: str | None) -> Found:
-        """Search for all items in a photo. Such answers take no verdicts."""
+        """Search for all items in a photo."""
         if token is None:
             return Found(WAITING)
         event, retriever = EVENT.get(), self._service.retriever
@@ -80,13 +80,18 @@ class PageSearch:
         name = DETECTOR if retriever.detector is not None and DETECTOR in points else AUTO
         try:
             photo = await to_thread.run_sync(self._uploads.read, token, event.client)
-            result = await self._service.search_regions(photo, name, top_k=TOP_K)
+            result = await self._service.search_regions(photo, name, top_k=TOP_K, request_id=event.request_id)
         except (ImageRefused, InvalidParameter, NoSuchThing, Busy) as error:
             event.status = problem_response(error).status_code
             return Found(banner("refused", "This photo cannot be searched", str(error)))
         rates = retriever.region_rates(name) if name in points else None
         rate = None if rates is None or result.threshold is None else rates.fpir(result.threshold)
-        return Found(regions_html(result, token, rate))
+        html = regions_html(result, token, rate)
+        if result.nearest is None or result.decision == RANKED:
+            return Found(html)
+        shown = shown_regions(result)
+        items, boxes = tuple(match.item_id for match in shown), tuple(match.bbox for match in shown)
+        return Found(html, SessionAnswer(event.request_id, items, items[0] if result.matches else "", boxes))
 
     async def _result(self, token: str, box: Sequence[float], added: Sequence[str]) -> SearchResult:
         event, service = EVENT.get(), self._service

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import html
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from retrieval.threshold.feedback import RIGHT, UNKNOWN, WRONG
 from serving.api.problems import problem_response
 from serving.service import Service
 
-from .page_events import EVENT, SessionAnswers
+from .page_events import EVENT, SessionAnswer, SessionAnswers
 from .page_gradio import UNQUEUED, load_gradio
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ QUESTIONS = {  # by whether the answer is a match
     True: "<p>Is this right?</p>",
     False: "<p>If one of these is right, say so below its picture. If not:</p>",
 }
+NOTHING_HERE = "<p>Judge each box by the button on its card. If the photo shows no item of the catalogue:</p>"
 VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
 
 
@@ -32,17 +34,24 @@ class Verdicts:
     status: gradio.HTML
     buttons: gradio.Row
     right: gradio.Button
+    wrong: gradio.Button
 
     @property
     def outputs(self) -> list[Any]:
         """The components that `updates` returns updates of."""
-        return [self.area, self.status, self.buttons, self.right]
+        return [self.area, self.status, self.buttons, self.right, self.wrong]
 
-    def updates(self, *, visible: bool, matched: bool) -> tuple[Any, ...]:
-        """Return updates for a new answer; "Yes, this one" is offered for a match."""
+    def updates(self, answer: SessionAnswer | None, *, visible: bool) -> tuple[Any, ...]:
+        """Return updates for a new answer; "Yes, this one" is offered for a match.
+
+        An answer by regions is judged box by box, or as a photo without any item of the catalogue.
+        """
         gradio = load_gradio()
-        area, buttons = gradio.Column(visible=visible), gradio.Row(visible=visible)
-        return area, QUESTIONS[matched], buttons, gradio.Button(visible=matched)
+        by_box = answer is not None and bool(answer.boxes)
+        matched = answer is not None and bool(answer.matched) and not by_box
+        question = NOTHING_HERE if by_box else QUESTIONS[matched]
+        shown = gradio.Button(visible=matched), gradio.Button(visible=not by_box)
+        return gradio.Column(visible=visible), question, gradio.Row(visible=visible), *shown
 
 
 def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: int) -> Verdicts:
@@ -62,6 +71,8 @@ def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: in
         event = EVENT.get()
         answer = session_answers.of(event)
         try:
+            if answer is not None and answer.boxes:
+                return _judge_box(service, session_answers, answer, verdict, number)
             picked = "" if number is None or answer is None else answer.item(number)
             if verdict == WRONG and answer is not None and picked == answer.matched:
                 verdict, picked = RIGHT, ""
@@ -69,12 +80,33 @@ def verdict_buttons(service: Service, session_answers: SessionAnswers, cards: in
         except (RetrievalError, OSError) as error:
             event.status = problem_response(error).status_code if isinstance(error, RetrievalError) else 500
             why = "" if answer is not None else ": it was judged already, or is gone"
-            return f"<p role='status'>This could not be saved{why}. Search again, then answer.</p>", gradio.Row()
+            failed = f"<p role='status'>This could not be saved{why}. Search again, then answer.</p>"
+            return failed, gradio.Row(), gradio.skip(), gradio.skip()
         session_answers.record(event, None)  # one verdict per answer
-        return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False)
+        return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False), gradio.skip(), gradio.skip()
 
+    changed = [status, buttons, named[RIGHT], named[WRONG]]
     events = [(named[verdict], verdict, partial(judge, verdict)) for verdict in VERDICTS]
     events += [(pick, f"pick_{n}", partial(judge, WRONG, n)) for n, pick in enumerate(picks)]
     for button, name, on_click in events:
-        button.click(on_click, None, [status, buttons], show_progress="hidden", api_name=f"verdict_{name}", **UNQUEUED)
-    return Verdicts(area, status, buttons, named[RIGHT])
+        button.click(on_click, None, changed, show_progress="hidden", api_name=f"verdict_{name}", **UNQUEUED)
+    return Verdicts(area, status, buttons, named[RIGHT], named[WRONG])
+
+
+def _judge_box(
+    service: Service, session_answers: SessionAnswers, answer: SessionAnswer, verdict: str, number: int | None
+) -> tuple[Any, ...]:
+    """Choose the box of a card, or judge the chosen box; without one, judge the photo. Return updates of the page."""
+    gradio, event = load_gradio(), EVENT.get()
+    if number is not None:
+        item = html.escape(answer.item(number))
+        session_answers.record(event, replace(answer, chosen=number))
+        question = f"<p role='status'>Box {number + 1}: is it {item}?</p>"
+        return question, gradio.Row(visible=True), gradio.Button(visible=True), gradio.Button(visible=True)
+    chosen = answer.chosen
+    service.feedback(answer.request_id, verdict, bbox=None if chosen is None else answer.boxes[chosen])
+    session_answers.record(event, None if chosen is None else replace(answer, chosen=None))
+    hidden = gradio.Button(visible=False), gradio.Button(visible=False)
+    if chosen is None:
+        return "<p role='status'>Saved, thank you.</p>", gradio.Row(visible=False), *hidden
+    return f"<p role='status'>Saved, thank you: box {chosen + 1}.</p>{NOTHING_HERE}", gradio.Row(visible=True), *hidden

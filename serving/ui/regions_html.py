@@ -15,6 +15,7 @@ from retrieval.result import FILTERED_OUT, LOW_CERTAINTY, p_value_words
 from .page_html import NO_MATCH, NO_THRESHOLD, banner, title_of
 from .page_links import photo_url, thumbnail_url
 
+JUDGE = "Is this right?"  # label of the button on a card
 REVIEWED = 3  # maximum number of candidates shown without a match
 UNMEASURED = (
     "The rate of false matches was not measured for this kind of search. It is probably much higher than for a photo "
@@ -30,10 +31,14 @@ NOTHING = {
 
 def regions_html(result: RegionsResult, token: str, rate: float | None = None) -> str:
     """Return the answer for the photo with a token; `rate` is the share of photos of unknown items with a match."""
+    shown = shown_regions(result)
+    return _banner(result) + _note(result, rate) + _scene(shown, result, token) + _cards(shown, result)
+
+
+def shown_regions(result: RegionsResult) -> tuple[RegionMatch, ...]:
+    """Return the items that the page shows for an answer, in the order of their boxes and cards."""
     shown = result.matches or result.ranked or result.review[:REVIEWED]
-    if not shown and result.nearest is not None:
-        shown = (result.nearest,)
-    return _banner(result) + _note(result, rate) + _scene(shown, result, token) + _cards(shown)
+    return shown or (() if result.nearest is None else (result.nearest,))
 
 
 def _banner(result: RegionsResult) -> str:
@@ -80,19 +85,25 @@ def _box(match: RegionMatch, number: int, result: RegionsResult) -> str:
     return f'<a href="#region-{number}" style="{style}" aria-label="{label}"><span>{number} {name}</span></a>'
 
 
-def _cards(shown: Sequence[RegionMatch]) -> str:
-    cards = "".join(_card(match, number) for number, match in enumerate(shown, 1))
+def _cards(shown: Sequence[RegionMatch], result: RegionsResult) -> str:
+    can_judge = result.threshold is not None
+    cards = "".join(_card(match, number, can_judge=can_judge) for number, match in enumerate(shown, 1))
     return f'<div class="r-cards r-regions">{cards}</div>'
 
 
-def _card(match: RegionMatch, number: int) -> str:
+def _card(match: RegionMatch, number: int, *, can_judge: bool) -> str:
+    """Return the card of an item. Its button is shown and works where feedback is collected (page.css, page.js)."""
+    pick = (
+        f'<button type="button" class="r-pick" data-pick="{number - 1}" aria-label="{JUDGE}: box {number}">'
+        f"{JUDGE}</button>"
+    )
     title, item = html.escape(title_of(match)), html.escape(match.item_id)
     words = "" if match.p_value is None else f'<span class="r-p">{_sentence(p_value_words(match.p_value))}</span>'
     return (
         f'<figure class="r-card" id="region-{number}"><img src="{html.escape(thumbnail_url(match.photo_id))}" '
         f'alt="{title}"><figcaption><b>{number} {title}</b>'
         + (f'<span class="r-id">{item}</span>' if item != title else "")
-        + f"{words}</figcaption></figure>"
+        + f"{words}</figcaption>{pick if can_judge else ''}</figure>"
     )
 
 

@@ -16,6 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from retrieval.errors import RetrievalError
+from retrieval.regions.boxes import check_bbox
 from serving.dispatcher import Dispatcher
 from serving.http.callers import CALLER, Caller
 from serving.service import Service
@@ -51,7 +52,8 @@ def internal_app(service: Service) -> Starlette:
     def feedback(values: dict[str, Any]) -> dict[str, bool]:
         caller = Caller(**values["caller"])
         verdict = values["request_id"], values["verdict"], values["item_id"]
-        return {"recorded": service.judged.record(service.retriever, caller, *verdict)}
+        bbox = None if values["bbox"] is None else check_bbox(values["bbox"])
+        return {"recorded": service.judged.record(service.retriever, caller, *verdict, bbox)}
 
     def prepare(values: dict[str, Any]) -> dict[str, bool]:
         service.reloads.prepare(values["bundle_id"])

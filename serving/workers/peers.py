@@ -15,7 +15,8 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from retrieval.errors import GalleryLocked, RetrievalError
+from retrieval.errors import GalleryLocked, InvalidParameter, RetrievalError
+from retrieval.regions.boxes import BBox
 from serving.errors import NoSuchThing
 from serving.http.callers import Caller
 from serving.http.limits import TRY_AGAIN, Busy
@@ -101,9 +102,10 @@ class Peers:
                 self._states = time.monotonic(), states
             return states
 
-    def feedback(self, caller: Caller, request_id: str, verdict: str, item_id: str) -> bool:
+    def feedback(self, caller: Caller, request_id: str, verdict: str, item_id: str, bbox: BBox | None = None) -> bool:
         """Ask the other workers to record a verdict on an answer; return whether one of them did."""
         body = {"caller": asdict(caller), "request_id": request_id, "verdict": verdict, "item_id": item_id}
+        body["bbox"] = bbox
         return any(reply["recorded"] for _, reply in self._ask(FEEDBACK, body, checked=True))
 
     def switch(self, bundle_id: str) -> None:
@@ -218,6 +220,8 @@ def _refusal(number: int, response: httpx.Response) -> RetrievalError:
     if response.status_code != 409:
         return RetrievalError(f"worker {number} failed", remedy="Look into the server's log")
     reply = response.json()
+    if reply["kind"] == InvalidParameter.__name__:
+        return InvalidParameter.of_message(reply["message"], remedy=reply["remedy"])
     return REFUSALS.get(reply["kind"], RetrievalError)(reply["message"], remedy=reply["remedy"])
 
 

@@ -10,7 +10,8 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 from retrieval.retriever import Retriever
-from retrieval.threshold.feedback import Feedback, read_feedback
+from retrieval.threshold.feedback import Feedback, owner_folder, read_feedback
+from retrieval.threshold.judged import parts_of
 from serving import kept_photos, recent_answers
 from serving.app import create_app
 from serving.config import ServeSettings
@@ -74,7 +75,7 @@ def test_photos_of_old_answers_are_dropped_and_the_answers_kept(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recent_answers, "PHOTO_BYTES_PER_KEY", 2 * len(MINE))
-    answers, result = recent_answers.RecentAnswers(), retriever.search(MINE)
+    answers, result = recent_answers.RecentAnswers(), parts_of(retriever.search(MINE))
     for number in range(3):
         answers.add(Caller("web"), str(number), result, [MINE])
     answers.add(Caller("app"), "0", result, [MINE])
@@ -92,3 +93,18 @@ def test_a_folder_that_cannot_be_written_takes_no_photo(tmp_path: Path, caplog: 
     assert "feedback is recorded without its photo" in caplog.text
     (tmp_path / "kept").mkdir()
     assert kept.keep([MINE]) == (photo_name(MINE),)
+
+
+def test_one_key_leaves_room_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = [b"\xff\xd8" + bytes([number]) * 98 for number in range(20)]
+    monkeypatch.setattr(kept_photos, "MOST_BYTES", 1200)
+    monkeypatch.setattr(kept_photos, "COUNTED_S", 0.0)
+    busy, late = KeptPhotos(tmp_path), KeptPhotos(tmp_path)  # of two workers
+    assert [bool(busy.keep([photo], "busy")) for photo in photos[:8]] == [True] * 6 + [False] * 2
+    assert [bool(late.keep([photo], "late")) for photo in photos[8:13]] == [True] * 3 + [False] * 2
+    assert busy.keep([photos[0]], "busy")  # it is there already
+    (name,) = KeptPhotos(tmp_path).keep([photos[13]])  # of a server without keys
+    assert {path.name for path in tmp_path.iterdir()} == {owner_folder("busy"), owner_folder("late"), name}
+    for file in (tmp_path / owner_folder("busy")).iterdir():
+        file.unlink()
+    assert busy.keep([photos[7]], "busy")  # the operator made room

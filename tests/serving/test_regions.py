@@ -16,8 +16,11 @@ from retrieval.client import AsyncRetrievalClient, RetrievalClient
 from retrieval.client.models import ApiError
 from retrieval.errors import InvalidParameter
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import read_feedback
+from retrieval.threshold.reviewed_photos import reviewed_photos
 from serving.app import create_app
 from serving.config import ServeSettings
+from serving.kept_photos import photo_name
 
 from ..retrieval.regions.scenes import box_of, scene, write_detector
 from ..world import encode
@@ -122,9 +125,74 @@ def test_a_server_with_a_detector_answers_with_its_boxes(detecting: TestClient) 
     assert detecting.post(f"{PATH}?regions=detector", content=PHOTO).status_code == 200  # the detector is still there
 
 
-def test_answers_by_regions_take_no_feedback(detecting: TestClient) -> None:
-    request_id = detecting.post(PATH, content=PHOTO).json()["request_id"]
-    assert detecting.post("/v1/feedback", json={"request_id": request_id, "verdict": "right"}).status_code == 404
+@pytest.fixture(scope="module")
+def judging(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[TestClient, Path]]:
+    """Return a client of a server that keeps judged photos, and the folder with feedback and photos."""
+    folder = tmp_path_factory.mktemp("judged")
+    settings = ServeSettings(feedback=folder / "feedback.jsonl", feedback_photos=folder / "kept")
+    with (
+        Retriever.open(world / "bundle", world / "gallery") as retriever,
+        TestClient(create_app(retriever, settings=settings, page=False)) as client,
+    ):
+        yield client, folder
+
+
+def test_each_item_of_an_answer_by_regions_is_judged_by_its_box(judging: tuple[TestClient, Path]) -> None:
+    client, folder = judging
+    answer = client.post(PATH, content=PHOTO).json()
+    first, second = answer["matches"][:2]
+
+    def judge(verdict: str, **fields: object) -> int:
+        body = {"request_id": answer["request_id"], "verdict": verdict, **fields}
+        return client.post("/v1/feedback", json=body).status_code
+
+    assert judge("right", bbox=first["bbox"]) == 200
+    assert judge("right", bbox=first["bbox"]) == 200  # said before
+    assert judge("wrong", bbox=second["bbox"], item_id="item-05") == 200
+    before = len(read_feedback(folder / "feedback.jsonl"))
+    for fields in ({"bbox": [1, 2, 30, 40]}, {}, {"bbox": [5, 5, 5, 5]}):  # other boxes, and all items at once
+        assert judge("right", **fields) == 422
+    one, other = read_feedback(folder / "feedback.jsonl")
+    assert before == 2
+    assert (one.item_id, one.bbox, one.decision, one.found_items) == (
+        *(first["item_id"], tuple(first["bbox"]), "match"),
+        len(answer["matches"]),
+    )
+    assert (other.bbox, other.right_item_id) == (tuple(second["bbox"]), "item-05")
+    assert one.photos == other.photos == (photo_name(PHOTO),)
+    assert (folder / "kept" / photo_name(PHOTO)).read_bytes() == PHOTO
+    assert one.distance_form.endswith(", regions auto")  # it says nothing about the threshold of whole photos
+    found = reviewed_photos([one, other], folder / "kept")
+    assert {photo.bbox: photo.item_id for photo in found.photos} == {one.bbox: one.item_id, other.bbox: "item-05"}
+    assert [photo.metadata["all_judged"] for photo in found.photos] == [len(answer["matches"]) == 2] * 2
+    assert judge("unknown") == 200  # the photo shows no item of the catalogue
+    assert read_feedback(folder / "feedback.jsonl")[-1].bbox is None
+
+
+def test_given_boxes_are_judged_one_by_one_and_a_part_by_its_search(judging: tuple[TestClient, Path]) -> None:
+    client, folder = judging
+    texts = [",".join(f"{side:g}" for side in bbox) for bbox in BOXES]
+    several = client.post(PATH, params={"bbox": texts}, content=PHOTO).json()["request_id"]
+    part = client.post("/v1/search", params={"bbox": texts[1]}, content=PHOTO).json()["request_id"]
+    whole = client.post("/v1/search", content=PHOTO).json()["request_id"]
+    statuses = [
+        client.post("/v1/feedback", json={"request_id": request_id, "verdict": "right", **fields}).status_code
+        for request_id, fields in (
+            (several, {"bbox": BOXES[0]}),
+            (several, {}),
+            (part, {}),
+            (part, {"bbox": BOXES[1]}),
+            (whole, {"bbox": BOXES[0]}),
+        )
+    ]
+    assert statuses == [200, 422, 200, 200, 422]
+    first, second = read_feedback(folder / "feedback.jsonl")[-2:]
+    assert [(verdict.bbox, verdict.item_id) for verdict in (first, second)] == [
+        (BOXES[0], "item-03"),
+        (BOXES[1], "item-08"),
+    ]
+    assert (first.distance_form, second.distance_form) == ("plain", "plain")
+    assert second.photos == (photo_name(PHOTO),)
 
 
 def test_the_clients_send_regions_and_boxes(detecting: TestClient, retriever: Retriever) -> None:
@@ -144,6 +212,9 @@ def test_the_clients_send_regions_and_boxes(detecting: TestClient, retriever: Re
         assert client.search_regions(PHOTO, "detector").matches[0].score is not None
         assert client.search_regions(PHOTO, BOXES).fpir_per == "bbox"
         assert client.search(PHOTO, bbox=BOXES[1]).matches[0].item_id == "item-08"
+        assert client.feedback(answer, "right", bbox=answer.matches[0].bbox)
+        with pytest.raises(ApiError, match="bbox"):
+            client.feedback(answer, "right")
         assert client.info().regions[0]["regions"] == "auto"
         with pytest.raises(ApiError, match="regions"):
             client.search_regions(PHOTO, "windows")
@@ -154,6 +225,7 @@ def test_the_clients_send_regions_and_boxes(detecting: TestClient, retriever: Re
         async with AsyncRetrievalClient("http://testserver", transport=transport) as client:
             found = await client.search_regions(PHOTO, BOXES)
             part = await client.search(PHOTO, bbox=BOXES[1])
+            assert await client.feedback(found, "wrong", bbox=BOXES[0], item_id="item-05")
             return [found.regions, part.matches[0].item_id]
 
     assert asyncio.run(ask()) == ["given", "item-08"]

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import feedback_on, read_feedback
+from retrieval.threshold.judged import parts_of
 from retrieval.threshold.verdicts import judged_answers
 from serving.api.schemas import PhotosRequest
 from serving.app import create_app
@@ -70,7 +71,7 @@ def test_feedback_on_several_photos_sets_no_threshold_of_single_ones(retriever: 
             assert client.post("/v1/feedback", json=verdict).json() == {"recorded": True}
     several, single = read_feedback(tmp_path / "feedback.jsonl")
     assert judged_answers(retriever.bundle, [several, single]) == [single]
-    result = retriever.search_photos(PHOTOS)
+    result = parts_of(retriever.search_photos(PHOTOS))[None]
     assert feedback_on(result, "unknown", retriever.bundle, gallery_items=10).distance_form == "plain, 2 photos"
 
 

@@ -20,6 +20,7 @@ from retrieval.inspect.audit import audit
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import feedback_on
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.judged import parts_of
 from serving.app import create_app
 from serving.config import ServeSettings
 from serving.ui.page_html import answer_html, header_html
@@ -89,7 +90,7 @@ def test_the_page_shows_the_closest_items_and_claims_nothing(retriever: Retrieve
 
 
 def test_feedback_audits_and_previews_need_a_decision(retriever: Retriever) -> None:
-    result = retriever.search(draw(1, 5))
+    result = parts_of(retriever.search(draw(1, 5)))[None]
     with pytest.raises(InvalidParameter, match="match or a no-match"):
         feedback_on(result, "right", retriever.bundle, gallery_items=6)
     with pytest.raises(CalibrationError, match="neither the gallery nor the bundle"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
 
 from retrieval.catalogue.photos import QUERIES, ROLES, Photo
@@ -16,7 +16,23 @@ from .splits import EvaluationProtocol, side
 Place = tuple[object, ...]
 
 
-def read_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> list[Photo]:
+@dataclass(frozen=True)
+class MergedPhotos:
+    """The photos of several catalogues."""
+
+    photos: list[Photo]
+    added: frozenset[str]  # ids of those that a later catalogue than the first one has
+
+
+def read_catalogues(
+    catalogues: Sequence[str], protocol: EvaluationProtocol, *, left_out: Collection[str] = ()
+) -> list[Photo]:
+    """Return the photos of `merge_catalogues`, without those whose ids are in `left_out`."""
+    photos = merge_catalogues(catalogues, protocol).photos
+    return [photo for photo in photos if photo.photo_id not in left_out]
+
+
+def merge_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> MergedPhotos:
     """Return the photos of several catalogues, the earliest first; those of unknown items are left out.
 
     A photo in several catalogues is taken from the last one. A photo of a known item has the group and partition of
@@ -28,13 +44,16 @@ def read_catalogues(catalogues: Sequence[str], protocol: EvaluationProtocol) -> 
     sides = {side(photo) for photo in first}
     known = {photo.item_id: photo for photo in reversed(first) if photo.item_id}
     merged: dict[Place, Photo] = {_place(photo): photo for photo in first}
-    for added in others:
-        for photo in added:
+    added: set[Place] = set()
+    for photos in others:
+        for photo in photos:
             earlier = known.setdefault(photo.item_id, photo)
             group = photo.group or earlier.group or (photo.item_id if grouped else "")
             known_photo = replace(photo, group=group, partition=photo.partition or earlier.partition)
             merged[_place(photo)] = known_photo if side(photo) in sides else _as_query(known_photo, protocol)
-    return _with_own_ids([photo for photo in merged.values() if photo.item_id])
+            added.add(_place(photo))
+    found = _with_own_ids([photo for photo in merged.values() if photo.item_id])
+    return MergedPhotos(found, frozenset(photo.photo_id for photo in found if _place(photo) in added))
 
 
 def _as_query(photo: Photo, protocol: EvaluationProtocol) -> Photo:

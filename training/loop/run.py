@@ -40,6 +40,7 @@ from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
 FITTED = "fitted.npz"
+ACROSS = "photos on the other side of the partition into trained and held-out items"
 
 
 class Traces:
@@ -138,7 +139,8 @@ class Run:
     def photos(self) -> list[Photo]:
         """Read the run's catalogue, and those of the runs that it continues."""
         if len(self.catalogues) > 1:
-            return read_catalogues(self.catalogues, self.protocol)
+            left_out = self._read_json("warm_start").get("left_out", ())  # earlier versions left none out
+            return read_catalogues(self.catalogues, self.protocol, left_out=frozenset(left_out))
         return read_catalogue(self.settings.catalogue)
 
     @property
@@ -153,7 +155,9 @@ class Run:
         """Return a sentence about the run that this one continues, and the new items."""
         noted = self._read_json("warm_start")
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
-        return f"Continued {noted['run']} with new items: {new}."
+        told = f"Continued {noted['run']} with new items: {new}."
+        copies = len(noted.get("left_out", ()))
+        return f"{told} Left out: {copies} new photos that are copies of {ACROSS}." if copies else told
 
     @property
     def fitted_before(self) -> Fitted | None:

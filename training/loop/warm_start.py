@@ -17,7 +17,8 @@ from retrieval.catalogue.read import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.files import write_file
 from training.config import Settings
-from training.data.continued import read_catalogues
+from training.data.continued import merge_catalogues
+from training.data.copies import copies_across
 from training.data.reader import PhotoReader
 from training.data.splits import EvaluationProtocol, Splits, make_evaluation_protocol, photos_in_protocol
 from training.evaluation.embedding import embed_photos
@@ -42,6 +43,7 @@ class Continuation:
     photos: list[Photo]
     protocol: EvaluationProtocol
     splits: Splits
+    left_out: Sequence[str] = ()  # ids of new photos that are copies of photos on the other side of the partition
 
     @classmethod
     def of(cls, start: Run, settings: Settings, *, splits: Splits | None = None) -> Continuation:
@@ -55,13 +57,16 @@ class Continuation:
             start.load(BEST)  # raises the error
         catalogues = list(dict.fromkeys([*start.catalogues, settings.catalogue]))
         protocol = start.protocol
-        photos = read_catalogues(catalogues, protocol)
+        merged = merge_catalogues(catalogues, protocol)
+        photos = merged.photos
         if any(getattr(settings, name) != getattr(start.settings, name) for name in ("gallery_source", "query_source")):
             protocol = make_evaluation_protocol(
                 photos, gallery_source=settings.gallery_source, query_source=settings.query_source
             )
         parts = splits or extend_splits(start.splits, photos, seed=settings.split_seed)
-        return cls(start, catalogues, photos, protocol, parts)
+        copies = copies_across(photos, parts, added=merged.added, threads=settings.decoders)
+        kept = [photo for photo in photos if photo.photo_id not in set(copies)]
+        return cls(start, catalogues, kept, protocol, parts, copies)
 
     def document(self) -> dict[str, Any]:
         """Return the facts about the earlier run that the new run records."""
@@ -70,6 +75,7 @@ class Continuation:
         return {
             "run": str(self.start.path.resolve()),
             "catalogues": list(self.catalogues),
+            "left_out": list(self.left_out),
             "new_items": {part: sum(item not in known for item in items) for part, items in now.items()},
         }
 

@@ -25,6 +25,7 @@ from retrieval.result import Match, SearchResult
 from retrieval.threshold.feedback import MAX_BYTES, Feedback, append_feedback, feedback_on, read_feedback
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.gallery_calibration import propose
+from retrieval.threshold.judged import parts_of
 from retrieval.threshold.verdicts import feedback_cap, weigh
 
 from ...world import make_bundle
@@ -159,7 +160,7 @@ def test_right_no_matches_count_and_other_models_do_not(bundle: Bundle) -> None:
 
 def test_a_verdict_survives_its_file(bundle: Bundle, tmp_path: Path) -> None:
     nearest = Match("item-3", "photo-3", 0.4)
-    result = SearchResult((nearest,), "match", "", 0.5, 0.4, 1.0, nearest, bundle.bundle_id, 7)
+    result = parts_of(SearchResult((nearest,), "match", "", 0.5, 0.4, 1.0, nearest, bundle.bundle_id, 7))[None]
     made = feedback_on(result, "unknown", bundle, gallery_items=12)
     assert made.of_unknown_item
     for feedback in (made, replace(made, verdict="right")):

@@ -14,8 +14,8 @@ from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.main import group
 from retrieval.errors import DataError
-from retrieval.threshold.feedback import Feedback, append_feedback, read_feedback
-from retrieval.threshold.reviewed_photos import GONE, NO_LABEL, NOT_KEPT, reviewed_photos
+from retrieval.threshold.feedback import Feedback, append_feedback, owner_folder, read_feedback
+from retrieval.threshold.reviewed_photos import ALL_JUDGED, GONE, NO_LABEL, NOT_KEPT, reviewed_photos
 from serving.kept_photos import photo_name
 
 from ...world import draw, encode
@@ -106,6 +106,63 @@ def test_what_is_left_out_is_counted(kept: Path) -> None:
 
 def test_all_photos_of_a_query_get_its_label(kept: Path) -> None:
     assert labels(kept, [replace(said("right"), photos=(A, B, C))]) == {A: "cup", B: "cup", C: "cup"}
+
+
+ONE, TWO = (0.0, 0.0, 20.0, 20.0), (20.0, 0.0, 40.0, 20.5)
+
+
+def boxed(verdict: str, bbox: tuple[float, float, float, float], *, item: str = "cup", request: str = "r") -> Feedback:
+    return replace(said(verdict, item=item), bbox=bbox, request_id=request, found_items=2)
+
+
+def test_each_box_of_a_photo_gets_its_own_label(kept: Path) -> None:
+    found = reviewed_photos([boxed("right", ONE), boxed("unknown", TWO, item="mug")], kept)
+    assert [(photo.bbox, photo.item_id) for photo in found.photos] == [(ONE, "cup"), (TWO, "")]
+    assert len({photo.photo_id for photo in found.photos}) == 2
+    assert [photo.metadata[ALL_JUDGED] for photo in found.photos] == [True, True]
+    assert found.boxes == 2
+    (alone,) = reviewed_photos([boxed("right", ONE)], kept).photos
+    assert alone.metadata[ALL_JUDGED] is False  # the answer had another item
+    other = reviewed_photos([boxed("right", ONE), boxed("right", TWO, request="another search")], kept)
+    assert [photo.metadata[ALL_JUDGED] for photo in other.photos] == [False, False]
+    (whole,) = reviewed_photos([said("unknown")], kept).photos
+    assert whole.metadata[ALL_JUDGED] is True
+
+
+def test_a_box_with_an_item_contradicts_a_photo_without_one(kept: Path) -> None:
+    none = replace(said("unknown", key="app"), distance_form="plain, regions auto")
+    found = reviewed_photos([boxed("right", ONE), none, boxed("right", TWO), boxed("wrong", TWO)], kept)
+    assert [photo.bbox for photo in found.photos] == [ONE]
+    (contradiction,) = found.contradictions
+    assert (contradiction.photo, contradiction.bbox) == (A, None)
+
+
+@pytest.mark.parametrize("bbox", [[0, 0, 1], "0 0 1 1", [0, 0, 0, 5], [0, 0, 1e400, 5]])
+def test_boxes_in_an_untrusted_file_are_checked(tmp_path: Path, bbox: object) -> None:
+    line = json.dumps({**vars(said("right")), "bbox": bbox})
+    (tmp_path / "feedback.jsonl").write_text(line)
+    with pytest.raises(DataError, match="line 1 is no feedback"):
+        read_feedback(tmp_path / "feedback.jsonl")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_the_table_has_the_boxes(kept: Path, tmp_path: Path, suffix: str) -> None:
+    for verdict in (boxed("right", ONE), boxed("right", TWO, item="mug"), said("unknown", B)):
+        append_feedback(tmp_path / "feedback.jsonl", verdict)
+    told = run(tmp_path / "feedback.jsonl", kept, tmp_path / f"reviewed{suffix}")
+    assert "3 reviewed photos (2 of them boxes): 2 of known items (2 items), 1 of unknown items." in told
+    photos = read_catalogue(tmp_path / f"reviewed{suffix}", labels=QUERIES)
+    assert [(photo.item_id, photo.bbox) for photo in photos] == [("cup", ONE), ("mug", TWO), ("", None)]
+    assert photos[0].read() == photos[1].read() == CONTENTS[0]
+
+
+def test_photos_of_each_key_are_found_in_its_folder(tmp_path: Path) -> None:
+    (tmp_path / owner_folder("web/../shop")).mkdir()
+    (tmp_path / owner_folder("web/../shop") / A).write_bytes(CONTENTS[0])
+    verdict = replace(said("right"), asked_by="web/../shop")
+    assert labels(tmp_path, [verdict, replace(said("right", key="app"), asked_by="other")]) == {A: "cup"}
+    (tmp_path / owner_folder("web/../shop") / A).rename(tmp_path / A)  # as earlier versions kept them
+    assert labels(tmp_path, [verdict]) == {A: "cup"}
 
 
 def run(file: Path, kept: Path, output: Path, *options: str) -> str:

@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from index.gallery import Gallery
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import Feedback, read_feedback
+from retrieval.threshold.judged import parts_of
 from retrieval.threshold.verdicts import weigh
 from serving import recent_answers
 from serving.app import create_app
@@ -123,10 +124,10 @@ def test_an_answer_that_is_kept_to_be_judged_holds_no_metadata(shop: Shop) -> No
     kept = recent_answers.RecentAnswers()
     result = Retriever.open(shop.folder / "bundle", shop.folder / "gallery").search(MINE, explain=True)
     assert result.matches[0].metadata
-    kept.add(Caller("web"), "a", result)
+    kept.add(Caller("web"), "a", parts_of(result))
     found = kept.find(Caller("web"), "a")
     assert found is not None
-    assert (found.result.matches, found.result.explanation, found.result.nearest.metadata) == ((), None, {})  # type: ignore[union-attr]
+    assert found.parts[None].nearest.metadata == {}  # type: ignore[union-attr]
 
 
 def changes(folder: Path) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from PIL import Image
 
 from retrieval.regions.result import RegionMatch, RegionsResult
 from retrieval.retriever import Retriever
+from retrieval.threshold.feedback import read_feedback
 from serving.service import Service
 from serving.ui.page_events import EVENT, EventContext
 from serving.ui.page_search import Found, PageSearch
@@ -86,7 +87,9 @@ def test_the_search_is_that_of_the_retriever(retriever: Retriever, uploads: Uplo
         token = uploads.store("a", photo)
         shown = asyncio.run(found(token))
         assert shown.html == regions_html(retriever.search_regions(photo, top_k=12), token)
-        assert (shown.answer, shown.takes_more, event.status) == (None, False, 200)
+        assert shown.answer is not None
+        assert shown.answer.boxes == tuple(match.bbox for match in retriever.search_regions(photo, top_k=12).matches)
+        assert (shown.answer.request_id, shown.takes_more, event.status) == ("request", False, 200)
         assert "Upload, paste or take" in asyncio.run(found(None)).html
         broken = encode(Image.new("L", (2000, 9)), "PNG")
         assert "cannot be searched" in asyncio.run(found(uploads.store("a", broken))).html
@@ -104,3 +107,26 @@ def test_the_button_searches_the_photo_of_the_session(served: Served) -> None:
         assert answer.status_code == 200
         assert "r-scene" in answer.text
         assert run(page, events["search_regions"], {"path": "/etc/passwd"}, session="regions").status_code != 200
+
+
+def test_a_box_is_chosen_by_its_card_and_judged(served: Served, world: Path, retriever: Retriever) -> None:
+    photo, feedback = encode(scene(3, 9), "PNG"), world / "gallery.feedback.jsonl"
+    second = retriever.search_regions(photo, top_k=12).matches[1]
+    with httpx.Client(base_url=served.address, timeout=20) as page:
+        events = {d["api_name"]: d["id"] for d in page.get("/config").json()["dependencies"]}
+        token = upload(page, photo)
+        run(page, events["search_whole"], {"path": token}, session="boxes")
+        shown = run(page, events["search_regions"], {"path": token}, session="boxes").json()["data"][0]
+
+        def do(name: str) -> str:
+            return str(run(page, events[f"verdict_{name}"], session="boxes").json()["data"][0])
+
+        assert shown.count("Is this right?</button>") == shown.count("<figure") > 1
+        assert f"Box 2: is it {second.item_id}?" in do("pick_1")
+        assert "Saved, thank you: box 2." in do("right")
+        assert "could not be saved" in do("right")  # of no box
+        assert "Saved, thank you." in do("unknown")  # of the whole photo
+        assert "could not be saved" in do("pick_1")  # the answer was judged as a whole
+    boxed, whole = read_feedback(feedback)[-2:]
+    assert (boxed.verdict, boxed.item_id, boxed.bbox) == ("right", second.item_id, second.bbox)
+    assert (whole.verdict, whole.bbox) == ("unknown", None)

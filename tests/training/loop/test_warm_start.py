@@ -103,6 +103,25 @@ def test_held_out_items_stay_held_out_and_users_photos_take_part(earlier: Run, l
     assert sum(noted["new_items"].values()) == 4
 
 
+def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Path) -> None:
+    photos, splits = earlier.photos(), earlier.splits
+    held = {part: next(p for p in photos if p.item_id == getattr(splits, part)[0]) for part in ("test", "calibration")}
+    fit = next(photo for photo in photos if photo.item_id == splits.fit[0])
+    rows = [
+        ("a.png", held["test"], splits.fit[0]),
+        ("b.png", held["calibration"], splits.fit[1]),
+        ("c.png", fit, splits.test[0]),
+        ("d.png", fit, splits.fit[0]),  # the same item: nothing is left out
+    ]
+    for name, photo, _ in rows:
+        (tmp_path / name).write_bytes(photo.read())
+    lines = ["path,item_id", *(f"{name},{item}" for name, _, item in rows)]
+    (tmp_path / "copies.csv").write_text("\n".join(lines) + "\n")
+    run = begun(earlier, tmp_path / "copies.csv", tmp_path / "run")
+    assert [photo.path.name for photo in run.photos() if photo.path.parent == tmp_path] == ["d.png"]
+    assert "Left out: 3 new photos that are copies" in run.told_start
+
+
 def test_the_settings_are_those_of_the_run_unless_given(earlier: Run, later: Run) -> None:
     before, now = earlier.settings.to_dict(), later.settings.to_dict()
     assert {name for name in now if now[name] != before[name]} == {"catalogue"}
