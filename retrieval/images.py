@@ -27,6 +27,7 @@ from .deep_gray import from_deep
 from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidParameter
 from .formats import FORMATS, NAMES, format_of, prepare
 from .gif import check_gif
+from .heif import check_heif
 from .tiff import check_directories, check_exif, check_jpeg, check_parts
 
 MAX_BYTES = 10 * 2**20
@@ -37,6 +38,7 @@ MOVING = frozenset(form.name for form in FORMATS if form.may_move)
 CHECKS: Mapping[str, Callable[[bytes], None]] = {
     "AVIF": partial(check_avif, max_pixels=MAX_PIXELS),
     "GIF": check_gif,
+    "HEIF": check_heif,
     "JPEG": check_jpeg,
     "TIFF": check_directories,
 }

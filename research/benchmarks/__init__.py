@@ -36,6 +36,7 @@ precision        int8 and fp16 models compared with fp32
 precision_auto   the form that `retrieval export --precision auto` chooses, and those that it tries
 anchoring_cost   thresholds set in a gallery: setting them, changes of photos and searches
 feature_kills    indexing with local features, killed at random moments
+sync_kills       synchronization killed at random moments and run again; `sync_catalogue`
 demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
 sync             a table of 100,000 photos compared with its gallery, and changes of it

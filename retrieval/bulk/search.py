@@ -47,7 +47,7 @@ class KnownItems:
         """Look up the items of photos in the gallery."""
         gallery = retriever.gallery
         items = {photo.item_id for photo in photos} - {""}
-        known = frozenset(item for item in items if gallery.item(item))
+        known = frozenset(gallery.item_numbers(sorted(items)))
         return cls(known, frozenset(gallery.values(CONTENT).values()))
 
 

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import click
 
+from retrieval.text import printable
+
 SHOWN = 10  # lines shown before "and N more"
 
 
@@ -15,6 +17,6 @@ def show_lines(title: str, lines: Sequence[str], *, err: bool = False) -> None:
         return
     click.echo(f"{len(lines)} {title}:", err=err)
     for line in lines[:SHOWN]:
-        click.echo(f"  {line}", err=err)
+        click.echo(f"  {printable(line)}", err=err)
     if len(lines) > SHOWN:
         click.echo(f"  and {len(lines) - SHOWN} more", err=err)

@@ -178,8 +178,8 @@ def _input_of(session: onnxruntime.InferenceSession, path: Path) -> tuple[str, t
     height, width = shape[2:]
     if not (isinstance(height, int) and isinstance(width, int)):
         return inputs[0].name, None
-    if max(height, width) > MOST_SIDE:
+    if not 1 <= min(height, width) <= max(height, width) <= MOST_SIDE:
         raise DetectorError(
-            f"{path} has an input of {width}×{height} pixels", remedy=f"At most {MOST_SIDE} are allowed"
+            f"{path} has an input of {width}×{height} pixels", remedy=f"Sides of 1 to {MOST_SIDE} pixels are allowed"
         )
     return inputs[0].name, (width, height)

@@ -55,6 +55,7 @@ def anchor(
     certify: bool = False,
     fitted: Collection[str] = (),
     least_items: int = LEAST_ITEMS,
+    photos_per_query: int = 1,
 ) -> OperatingPoint:
     """Return the operating point of a gallery.
 
@@ -76,6 +77,8 @@ def anchor(
         Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
     least_items:
         Minimum number of items of a source that proposes a threshold.
+    photos_per_query:
+        Number of photos of each draw, for the error.
 
     Raises
     ------
@@ -84,7 +87,7 @@ def anchor(
     """
     if not 0 < target_fpir < 1:
         raise InvalidParameter("target_fpir", "lie between 0 and 1", target_fpir)
-    usable = _competing(draws, shift := shift or Shift(), fitted, least_items)
+    usable = _competing(draws, shift := shift or Shift(), fitted, least_items, photos_per_query)
     labelled = LABELLED in draws and len(set(draws[LABELLED].items)) >= least_items
     mated = _mated(draws.get(LABELLED if labelled else OWN, Draws.none()), gallery_items)
     proposals = {name: _propose(drawn, target_fpir, mated, cap, certify=certify) for name, drawn in usable.items()}
@@ -141,7 +144,7 @@ def _uncertified(source: str, drawn: DrawnDistances, target_fpir: float) -> Cali
 
 
 def _competing(
-    draws: Mapping[str, Draws], shift: Shift, fitted: Collection[str], least_items: int
+    draws: Mapping[str, Draws], shift: Shift, fitted: Collection[str], least_items: int, photos_per_query: int
 ) -> dict[str, DrawnDistances]:
     """Return the sources that propose a threshold; raise CalibrationError if none has enough items."""
     distances = {
@@ -151,9 +154,11 @@ def _competing(
     usable = competing(distances, least_items=least_items)
     if not usable:
         count = max((drawn.items for drawn in distances.values()), default=0)
+        several = f" and that have {photos_per_query} photos" if photos_per_query > 1 else ""
         raise CalibrationError(
-            f"{count} items that the model was not fitted on are too few to set a threshold (minimum {least_items})",
-            remedy="Add items to the gallery",
+            f"{count} items that the model was not fitted on{several} are too few to set a threshold "
+            f"(minimum {least_items})",
+            remedy="Add photos of its items to the gallery" if several else "Add items to the gallery",
         )
     return usable
 

@@ -154,6 +154,7 @@ class GalleryAnchor:
                 cap=cap,
                 certify=certify,
                 fitted=draws.fitted,
+                photos_per_query=draws.photos_per_query,
             )
         except CalibrationError as error:
             return Anchored(draws, None, str(error))

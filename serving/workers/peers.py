@@ -104,8 +104,8 @@ class Peers:
 
     def feedback(self, caller: Caller, request_id: str, verdict: str, item_id: str, bbox: BBox | None = None) -> bool:
         """Ask the other workers to record a verdict on an answer; return whether one of them did."""
-        body = {"caller": asdict(caller), "request_id": request_id, "verdict": verdict, "item_id": item_id}
-        body["bbox"] = bbox
+        about = {"request_id": request_id, "verdict": verdict, "item_id": item_id, "bbox": bbox}
+        body = {"caller": asdict(caller), **about}
         return any(reply["recorded"] for _, reply in self._ask(FEEDBACK, body, checked=True))
 
     def switch(self, bundle_id: str) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from retrieval.errors import RetrievalError
 from serving.launch import ServePlan
 
+from .folder import hold_folder
+
 REFUSED = 4  # exit status of a worker that cannot serve; the reason is printed
 
 
@@ -23,10 +25,16 @@ def run_worker(plan: ServePlan, peers: tuple[Path, int, int], channel: socket.so
     """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal signals the main process too, which ends its workers
+    from prometheus_client import values
+
     from .peers import Peers
     from .worker import serve_passed  # the main process does not need what these import
 
+    folder, number, _ = peers
+    # counts are in files by worker number, so that a worker continues those of the one that it replaces
+    values.ValueClass = values.MultiProcessValue(lambda: f"worker{number}")  # type: ignore[no-untyped-call]
     try:
+        hold_folder(folder)
         serve_passed(plan, Peers(*peers), channel)
     except (RetrievalError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")

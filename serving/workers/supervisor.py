@@ -6,7 +6,6 @@ import asyncio
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -23,6 +22,7 @@ from serving.http.server import EXIT_S
 from serving.launch import BACKLOG, METRICS_FOLDER, ServePlan, log_to_stderr
 
 from .connections import CLOSED, READY, pass_connection
+from .folder import private_folder
 from .process import run_worker
 
 if TYPE_CHECKING:
@@ -221,15 +221,14 @@ def serve_by_workers(plan: ServePlan, host: str, port: int) -> int:
     """Serve by several processes until signalled to stop; return the exit status."""
     check_temporary_folder()
     listeners = bind(host, port)
-    folder = Path(tempfile.mkdtemp(prefix="retrieval-workers-"))
-    os.environ[METRICS_FOLDER] = str(folder)  # read by the metrics of the workers
     try:
+        with private_folder() as folder:
+            os.environ[METRICS_FOLDER] = str(folder)  # read by the metrics of the workers
 
-        async def run() -> int:
-            return await Supervisor(plan, host, listeners, folder).run()
+            async def run() -> int:
+                return await Supervisor(plan, host, listeners, folder).run()
 
-        return asyncio.run(run())
+            return asyncio.run(run())
     finally:
         for listener in listeners:
             listener.close()
-        shutil.rmtree(folder, ignore_errors=True)

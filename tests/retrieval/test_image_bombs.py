@@ -166,6 +166,17 @@ def test_exif_data_of_an_avif_is_checked_before_it_is_opened() -> None:
         open_image(file.getvalue())
 
 
+@pytest.mark.usefixtures("undecoded")
+def test_exif_data_of_a_heic_is_checked_before_it_is_opened() -> None:
+    pillow_heif = pytest.importorskip("pillow_heif")
+    made = pillow_heif.from_pillow(Image.new("RGB", (SIZE, SIZE)))
+    for exif in (overlapping(), b"Exif\0\0" + overlapping()):
+        file = io.BytesIO()
+        made.save(file, exif=exif)
+        with pytest.raises(ImageTooLarge, match="overlap"):
+            open_image(file.getvalue())
+
+
 @pytest.mark.parametrize("kind", ["PNG", "WEBP"])
 def test_exif_data_whose_values_overlap_is_refused(kind: str) -> None:
     file = io.BytesIO()

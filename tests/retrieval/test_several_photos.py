@@ -208,6 +208,7 @@ def test_items_with_too_few_photos_set_no_threshold(bundle: Bundle, shop: Path) 
     )
     assert result.exit_code == 0, result.output
     assert "Queries of 5 photos: no threshold, because 0 items" in result.output
+    assert "on and that have 5 photos are too few" in result.output
     assert "Queries of 2 photos: threshold" in result.output
     with Gallery.open(shop, read_only=True) as gallery:
         assert sorted(stored_points(gallery.kept(POINT), bundle)) == [1, 2]

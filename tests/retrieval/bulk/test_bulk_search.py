@@ -15,6 +15,8 @@ import pytest
 
 from retrieval.bulk.answers_file import open_answers
 from retrieval.bulk.parquet import FIELDS
+from retrieval.bulk.search import KnownItems
+from retrieval.catalogue.photos import Photo
 from retrieval.cli.main import main
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
@@ -206,6 +208,22 @@ def test_truth_measures_the_rates_and_shows_the_worst(
     assert "4 photos of 4 items of the gallery (95 % intervals):" in search.out
     assert "return a match (FPIR): 50.0%" in search.out
     assert "; the target is at most 5.0%" in search.out
+
+
+def test_names_of_refused_photos_cannot_control_the_terminal(search: CommandLine, tmp_path: Path) -> None:
+    lines = [json.dumps({"path": "missing.jpg", "photo_id": f"a\x1b[2J\n{number}"}) for number in range(2)]
+    (tmp_path / "q.jsonl").write_text("\n".join(lines) + "\n")
+    assert search(tmp_path / "q.jsonl", "-o", tmp_path / "a.jsonl") == 1
+    assert "\x1b" not in search.out + search.err
+    assert "  a\\x1b[2J\\n0: " in search.out
+    assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[1])["photo_id"] == "a\x1b[2J\n0"
+
+
+def test_the_items_of_photos_are_looked_up_together(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Retriever.open(world / "bundle", world / "gallery") as retriever:
+        monkeypatch.setattr(retriever.gallery, "item", lambda _: pytest.fail("one item was looked up"))
+        photos = [Photo(str(n), Path("a"), item) for n, item in enumerate(("item-01", "nowhere", "", "item-02"))]
+        assert KnownItems.of(retriever, photos).items == {"item-01", "item-02"}
 
 
 def test_the_folders_of_photos_are_their_items(search: CommandLine, world: Path) -> None:

@@ -70,6 +70,7 @@ def test_boxes_out_of_the_photo_are_clipped_and_empty_ones_left_out(tmp_path: Pa
         ((1, 1, 64, 64), ("boxes", "scores"), "input"),
         ((1, 3, 64), ("boxes", "scores"), "input"),
         ((1, 3, 64, 4096), ("boxes", "scores"), "4096×64"),
+        ((1, 3, 0, 64), ("boxes", "scores"), "64×0 pixels"),
         ((1, 3, 64, 64), ("dets", "scores"), "maps image to dets, scores"),
     ],
 )

@@ -17,6 +17,8 @@ import httpx
 import pytest
 
 from retrieval.threshold.feedback import read_feedback
+from serving.launch import METRICS_FOLDER
+from serving.workers.folder import PREFIX, remove_left_folders
 
 from ...world import draw, encode
 from ..conftest import Served, start, stop
@@ -47,6 +49,13 @@ def metric(served: Served, name: str) -> float:
     """Return the value of a metric without labels."""
     found = re.search(rf"^retrieval_{name}(?:{{.*}})? (.*)$", httpx.get(f"{served.address}/metrics").text, re.MULTILINE)
     return float(found[1]) if found else 0.0
+
+
+def counts(served: Served) -> set[str]:
+    """Return the files with the counts of all workers."""
+    environment = Path(f"/proc/{max(processes(served))}/environ").read_bytes().split(b"\0")
+    (folder,) = [line.partition(b"=")[2] for line in environment if line.startswith(METRICS_FOLDER.encode())]
+    return {file.name for file in Path(os.fsdecode(folder)).glob("*.db")}
 
 
 def processes(served: Served) -> set[int]:
@@ -102,17 +111,21 @@ def test_the_page_keeps_its_sessions(served: Served) -> None:
 
 
 def test_a_killed_worker_is_replaced(served: Served) -> None:
-    before = processes(served)
+    before, answered = processes(served), metric(served, "decisions_total")
     assert len(before) == WORKERS
+    files = counts(served)
     os.kill(max(before), signal.SIGKILL)
     while not processes(served) - before or metric(served, "workers") < WORKERS:
         assert httpx.get(f"{served.address}/healthz").status_code == 200
         time.sleep(0.1)
     assert {search(served).status_code for _ in range(2 * WORKERS)} == {200}
     assert "it is started again" in served.log.read_text()
+    assert metric(served, "decisions_total") == answered + 2 * WORKERS  # it continues the counts of the killed one
+    assert counts(served) == files
 
 
-def test_workers_end_with_the_main_process(world: Path, tmp_path: Path) -> None:
+def test_workers_end_with_the_main_process(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     for kill in (False, True):
         served = start_workers(world, tmp_path, "--no-page")
         workers = processes(served)
@@ -122,9 +135,13 @@ def test_workers_end_with_the_main_process(world: Path, tmp_path: Path) -> None:
             served.process.wait()
             while any(Path(f"/proc/{worker}").exists() for worker in workers):  # they notice, and finish
                 time.sleep(0.1)
+            assert list(tmp_path.glob(f"{PREFIX}*"))  # the next server removes it
+            monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+            remove_left_folders()
         else:
             assert stop(served) == 0
             assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        assert not list(tmp_path.glob(f"{PREFIX}*"))
 
 
 def test_what_cannot_be_served_is_refused(world: Path, tmp_path: Path) -> None:
