@@ -43,8 +43,7 @@ CHECKS: Mapping[str, Callable[[bytes], None]] = {
     "TIFF": check_directories,
 }
 CHUNK = 2**16  # bytes per read if a file reports no size
-THUMBNAIL_SIDE = 256
-THUMBNAIL_BYTES, QUALITIES = 48_000, (85, 60, 30)  # of JPEG: the next one if a thumbnail is larger
+THUMBNAIL_SIDE, THUMBNAIL_BYTES, QUALITIES = 256, 48_000, (85, 60, 30)  # of JPEG: the next one if a thumbnail is larger
 BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MAX_PIXELS is stricter, and an error

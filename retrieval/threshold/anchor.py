@@ -67,18 +67,14 @@ def anchor(
     ----------
     draws:
         Draws of the gallery's current version, by source.
-    shift:
-        Query shift of the own draws, if any.
-    cap:
-        Upper limit of the threshold, such as one from feedback.
+    shift, cap:
+        Query shift of the own draws, if any, and upper limit of the threshold, such as one from feedback.
     certify:
         Certify the target even with fewer than 300 items, or raise.
     fitted:
         Items that the model was fitted on. Labelled queries for them tell the TPIR and set no threshold.
-    least_items:
-        Minimum number of items of a source that proposes a threshold.
-    photos_per_query:
-        Number of photos of each draw, for the error.
+    least_items, photos_per_query:
+        Minimum number of items of a source that proposes a threshold, and photos of each draw, for the error.
 
     Raises
     ------
