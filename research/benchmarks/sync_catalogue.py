@@ -13,7 +13,8 @@ import onnx
 from onnx import TensorProto, helper
 from PIL import Image
 
-from retrieval.bundle.bundle import Bundle, write_bundle
+from retrieval.bundle.bundle import FITTED, Bundle, write_bundle
+from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.images import Preprocessing
 
@@ -62,7 +63,7 @@ class Catalogue:
             preprocessing=Preprocessing(size=SIZE),
             dim=DIM,
             operating_point=OperatingPoint(0.5, "estimated", 0.05, {"fpir": 0.05}),
-            files={},
+            files={FITTED: Fitted.of([], []).pack()},  # so that the gallery's photos set its threshold
         )
         return cls(bundle, write_table(folder / "before.csv", lines), folder / "after.csv", Counter())
 

@@ -175,6 +175,8 @@ class Rounds:
         self._copy()
         seconds, _ = self._run(math.inf)
         self.seconds, self.whole = seconds, State.of(catalogue.bundle.path, self._gallery, self._base)
+        if not self.whole.draws or self.whole.point is None:
+            raise RuntimeError("the gallery has no threshold of its own to compare")
         self._target = {name: _content(row[1]) for name, row in self.whole.rows.items()}
 
     def run(self, kills: int, generator: np.random.Generator) -> Found:

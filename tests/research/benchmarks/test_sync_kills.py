@@ -10,7 +10,7 @@ import pytest
 from research.benchmarks.sync_catalogue import KINDS, NEW
 from research.benchmarks.sync_kills import prepare
 
-KILLS = 6
+KILLS = 3
 
 
 @pytest.mark.slow
