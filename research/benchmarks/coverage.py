@@ -95,7 +95,7 @@ def settings() -> list[tuple[Setting, int]]:
     kinds = [(trained, shifted) for trained in (False, True) for shifted in (False, True)]
     return [
         (Setting(photos, items, trained, shifted), worlds)
-        for items, worlds in ((100, 200), (300, 200), (1000, 200), (3000, 20))
+        for items, worlds in ((100, 200), (300, 200), (1000, 200), (3000, 200))
         for trained, shifted in kinds
         for photos in ((1, 3, 6) if items < 3000 and not trained and not shifted else (1, 3) if items < 1000 else (3,))
     ]

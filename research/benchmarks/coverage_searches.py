@@ -14,7 +14,7 @@ from retrieval.threshold.drawn_distances import PROBE, REFERENCE, DrawnDistances
 
 from .coverage_worlds import Floats, Vectors, World, distances_of, nearest_items
 
-UNKNOWN, NEW, KNOWN = 4000, 500, 500  # searches for unknown items, for those of new families, and for known items
+UNKNOWN, NEW, KNOWN = 20_000, 500, 500  # searches for unknown items, for those of new families, and for known items
 CALIBRATION_ITEMS, CALIBRATION_PHOTOS = 60, 2  # of the bundle, where it has some
 DUPLICATES = 0.05  # share of the items of a gallery that are in it under a second id
 OTHER = 0.35  # length of the component that only users' photos or only gallery photos have, with a query shift

@@ -90,7 +90,9 @@ def compose(source: Source, items: Sequence[str], count: int, folder: Path, seed
             boxes[item] = _paste(picture, Image.open(file).convert("RGB"), GRIDS[len(chosen)], cell, generator)
         path = folder / f"{number}.png"
         if not path.exists():
-            picture.save(path)
+            aside = path.with_suffix(".partial.png")
+            picture.save(aside)
+            aside.replace(path)  # an interrupted benchmark leaves no half a picture
         scenes.append(Scene(path, boxes))
     return scenes
 

@@ -147,7 +147,7 @@ class _Siblings:
         sums, sizes = np.bincount(self.families, self.rates), np.bincount(self.families, self.drawn)
         if np.isinf(strength):
             return []
-        shrunken = (sums + mean * strength) / (sizes + strength)
+        shrunken = np.divide(sums + mean * strength, sizes + strength, out=np.zeros(len(sums)), where=sizes > 0)
         chosen = [family for family in np.argsort(-shrunken, kind="stable")[:SHOWN_FAMILIES].tolist() if sums[family]]
         found = []
         for family in chosen:
