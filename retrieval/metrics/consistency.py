@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from retrieval.errors import InvalidParameter
 
 from .identification import SearchScores, threshold_at_fpir
-from .pairs import EXACT, PairCounts, Pairs
+from .pairs import EXACT, PairCounts, Pairs, grid_points
 from .sampled_pairs import SampledPairs
 
 SPECIFICITY, PRECISION = "specificity", "precision"
@@ -36,8 +36,8 @@ class PairSource(Protocol):
     def within(self, distances: Floats) -> PairCounts:
         """Return the number of pairs of each class within each of the distances (N,), ascending."""
 
-    def negative_quantiles(self, shares: Floats) -> Floats:
-        """Return quantiles of the distances of negative pairs."""
+    def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
+        """Return quantiles (R, 2) of the distances of negative pairs, and counts within `grid_points` of them."""
 
 
 Counter = Callable[[Floats, NDArray[np.int64]], PairSource]
@@ -134,30 +134,29 @@ def opis_of_ranges(
     negatives_per_positive: int | None = None,
     counter: Counter = Pairs,
 ) -> list[Opis]:
-    """Return OPIS for several calibration ranges in two passes over the pairs (sensitivity: Appendix A.1.3)."""
+    """Return OPIS for several calibration ranges in one pass over the pairs (sensitivity: Appendix A.1.3)."""
     if grid < 1:
         raise InvalidParameter("grid", "be at least 1", grid)
     _check_epsilon(epsilon)
+    _check_accuracy(accuracy)
     unit, codes, classes = _prepare(embeddings, labels)
     pairs = _pairs(unit, codes, negatives_per_positive, counter)
     if distance_ranges is None:
         for low, high in far_ranges:
             if not 0 <= low < high <= 1:
                 raise InvalidParameter("far_range", "satisfy 0 <= low < high <= 1", (low, high))
-        ends = pairs.negative_quantiles(np.ravel(np.asarray(far_ranges, dtype=np.float64))).reshape(-1, 2)
+        ends, counts = pairs.in_ranges(np.asarray(far_ranges, dtype=np.float64), grid)
     else:
         ends = np.asarray(distance_ranges, dtype=np.float64)
-    for low, high in ends:
-        if not 0 <= low <= high <= 2:  # the ends are equal if a collapsed model maps everything to one point
-            raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
-    grids = [low + (high - low) * np.arange(1, grid + 1) / grid for low, high in ends]
-    points = np.concatenate(grids)
-    order = np.argsort(points, kind="stable")
-    curves = _curves(pairs, classes, points[order], c, accuracy)
-    place = np.argsort(order)
+        for low, high in ends:
+            if not 0 <= low <= high <= 2:
+                raise InvalidParameter("distance range", "satisfy 0 <= low <= high <= 2", (low, high))
+        counts = pairs.within(grid_points(ends, grid))
+    points = grid_points(ends, grid)
+    curves = _curves(counts, classes, points, c, accuracy)
     return [
-        _opis_of(curves.at(place[i * grid : (i + 1) * grid]), epsilon, c, float(low), float(high))
-        for i, (low, high) in enumerate(ends)
+        _opis_of(curves.at(np.searchsorted(points, grid_points(each[None], grid))), epsilon, c, *each.tolist())
+        for each in ends
     ]
 
 
@@ -180,7 +179,9 @@ def utility_curves(
     points = np.asarray(distances, dtype=np.float64)
     if points.ndim != 1 or not len(points) or (np.diff(points) < 0).any():
         raise InvalidParameter("distances", "be a list in ascending order", points.shape)
-    return _curves(_pairs(unit, codes, negatives_per_positive, counter), classes, points, c, accuracy)
+    _check_accuracy(accuracy)
+    counts = _pairs(unit, codes, negatives_per_positive, counter).within(points)
+    return _curves(counts, classes, points, c, accuracy)
 
 
 def search_curves(scores: SearchScores, thresholds: ArrayLike, *, c: float = 1.0) -> UtilityCurves:
@@ -235,10 +236,7 @@ def _pairs(unit: Floats, codes: NDArray[np.int64], ratio: int | None, counter: C
     return (counter if ratio is None else partial(SampledPairs, ratio=ratio))(unit, codes)
 
 
-def _curves(pairs: PairSource, classes: NDArray[np.generic], points: Floats, c: float, accuracy: str) -> UtilityCurves:
-    if accuracy not in (SPECIFICITY, PRECISION):
-        raise InvalidParameter("accuracy", f"be {SPECIFICITY} or {PRECISION}", accuracy)
-    counts = pairs.within(points)
+def _curves(counts: PairCounts, classes: NDArray[np.generic], points: Floats, c: float, accuracy: str) -> UtilityCurves:
     kept = counts.all_positives > 0
     positives, negatives = counts.positives[kept], counts.negatives[kept]
     sensitivity = positives / counts.all_positives[kept, None]
@@ -279,3 +277,8 @@ def _ratio(above: Floats, below: ArrayLike) -> Floats:
 def _check_epsilon(epsilon: float) -> None:
     if not 0 < epsilon <= 1:
         raise InvalidParameter("epsilon", "lie in (0, 1]", epsilon)
+
+
+def _check_accuracy(accuracy: str) -> None:
+    if accuracy not in (SPECIFICITY, PRECISION):
+        raise InvalidParameter("accuracy", f"be {SPECIFICITY} or {PRECISION}", accuracy)

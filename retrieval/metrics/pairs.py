@@ -1,7 +1,8 @@
 """Counts over all pairs of embeddings, in bounded memory and on all CPU cores.
 
 The upper half of the cosine matrix is computed in tiles. Only pairs that are near enough are processed further: if a
-threshold accepts a tenth of the pairs, the others cost one comparison each.
+threshold accepts a tenth of the pairs, the others cost one comparison each. Positive pairs are near the diagonal, and
+are counted apart from negative ones.
 Shapes: n embeddings, d = embedding size, T classes, N distances, p pairs.
 """
 
@@ -18,15 +19,28 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-Floats = NDArray[np.float64]
-Cosines = NDArray[np.floating]
-Counts = NDArray[np.int64]
+from .pair_tiles import (
+    WINDOW,
+    CellOf,
+    Cosines,
+    Counts,
+    Floats,
+    Tile,
+    binned_cells,
+    by_class_and_cell,
+    distance_of,
+    exact_cells,
+    in_window,
+    least_cosine,
+    negative_distances,
+    order_statistics,
+)
+
 T = TypeVar("T")
 
 ROWS, COLUMNS = 512, 2048  # size of a tile; it fits into the cache of a core
 EXACT = 2**24  # up to this number n² of pairs, the computation is exact in float64
-BINS = 2**20  # bins of the cosine range for larger sets, with a resolution of about 1e-6
-WINDOW = 2**16  # bins of the cosine range around a quantile, for interpolation
+CELLS = 256  # distances at which the negative pairs of a class are counted, for interpolation between them
 SAMPLE = 2**17  # pairs for a rough estimate of a quantile
 
 
@@ -59,52 +73,92 @@ class Pairs:
 
     def within(self, distances: Floats) -> PairCounts:
         """Return the number of pairs within each of the distances (N,), ascending."""
-        shape = (len(self._sizes), len(distances) + 1)
-        positives, negatives = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        least = _cosine(distances[-1])
-        cell_of = _exact_cells(distances) if self._exact else _cells(distances, least)
+        negatives, *_ = self._negatives(distances, np.zeros((0, 2)))
+        return self._counts(distances, negatives)
 
-        def count(tile: _Tile) -> list[tuple[Counts, int, Counts]]:
-            near = tile.near(least)
-            row, column = near.sides()
-            cells = cell_of(near.cosines)
-            if not near.mixed:
-                return [_by_class(negatives, near.rows, row, cells), _by_class(negatives, near.columns, column, cells)]
-            same = near.rows[row] == near.columns[column]
-            apart = row[~same], column[~same], cells[~same]
-            return [
-                _by_class(positives, near.rows, row[same], cells[same]),
-                _by_class(negatives, near.rows, apart[0], apart[2]),
-                _by_class(negatives, near.columns, apart[1], apart[2]),
-            ]
+    def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
+        """Return the quantiles (R, 2) of the distances of negative pairs at `shares`, and counts on grids between them.
 
-        for found in self._walk(count):
-            for target, start, counts in found:
-                target[start : start + len(counts)] += counts
-        return PairCounts(
-            positives[:, :-1].cumsum(axis=1),
-            negatives[:, :-1].cumsum(axis=1),
-            self._sizes * (self._sizes - 1) // 2,
-            self._sizes * (len(self._codes) - self._sizes),
-        )
-
-    def negative_quantiles(self, shares: Floats) -> Floats:
-        """Return linearly interpolated quantiles (as `numpy.quantile`) of the distances of negative pairs."""
+        The counts are those within each of `grid_points`. Quantiles are interpolated linearly, as by `numpy.quantile`.
+        Large sets are walked once, with counts of negative pairs at fixed distances that are then interpolated.
+        """
         if self._exact:
-            return np.asarray(np.quantile(np.concatenate(list(self._walk(_negative_distances))), shares))
-        ranks = np.asarray(shares, dtype=np.float64) * (self.negatives - 1)
+            ends = np.quantile(np.concatenate(list(self._walk(negative_distances, self._tiles()))), shares)
+            return np.asarray(ends), self.within(grid_points(ends, grid))
+        ranks = np.ravel(shares) * (self.negatives - 1)
         whole = ranks.astype(np.int64)
         after = np.minimum(whole + 1, self.negatives - 1)
         wider = np.ones(len(whole))
         while True:
-            windows = self._windows(np.asarray(shares), wider)
-            beyond, counts = self._around(windows)
+            windows = self._windows(np.ravel(shares), wider)
+            nearest, farthest = distance_of(np.array([windows.max(), windows.min()])).tolist()
+            marks = np.linspace(nearest, farthest, CELLS)
+            negatives, beyond, counts = self._negatives(marks, windows)
             missed = (whole < beyond) | (after >= beyond + counts.sum(axis=1))
             if not missed.any():
                 break
             wider[missed] *= 8  # the sample was not representative
-        lower, upper = (_statistics(part - beyond, counts, windows) for part in (whole, after))
-        return np.asarray(lower + (ranks - whole) * (upper - lower))
+        lower, upper = (order_statistics(part - beyond, counts, windows) for part in (whole, after))
+        ends = (lower + (ranks - whole) * (upper - lower)).reshape(-1, 2)
+        points = grid_points(ends, grid)
+        return ends, self._counts(points, _interpolated(negatives, marks, points))
+
+    def _counts(self, distances: Floats, negatives: Counts) -> PairCounts:
+        """Return the counts at some distances (N,), given those of the negative pairs (T, N)."""
+        sizes = self._sizes
+        totals = sizes * (sizes - 1) // 2, sizes * (len(self._codes) - sizes)
+        return PairCounts(self._positives(distances), negatives, *totals)
+
+    def _positives(self, distances: Floats) -> Counts:
+        """Return the number of positive pairs of each class within each of the distances (T, N)."""
+        positives = np.zeros((len(self._sizes), len(distances) + 1), np.int64)
+        least, cell_of = self._cells(distances)
+
+        def count(tile: Tile) -> tuple[Counts, int]:
+            near = tile.near(least)
+            row, column = near.sides()
+            same = near.rows[row] == near.columns[column]
+            return by_class_and_cell(near.rows, row[same], cell_of(near.cosines[same]), positives.shape[1])
+
+        for counts, start in self._walk(count, self._class_tiles()):
+            positives[start : start + len(counts)] += counts
+        return positives[:, :-1].cumsum(axis=1)
+
+    def _negatives(self, distances: Floats, windows: Floats) -> tuple[Counts, Counts, Counts]:
+        """Return the number of negative pairs of each class within each of the distances (T, N).
+
+        For each of the cosine windows (W, 2), also return the number of negative pairs nearer than it (W,), and the
+        counts of its bins (W, WINDOW).
+        """
+        negatives = np.zeros((len(self._sizes), len(distances) + 1), np.int64)
+        beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
+        least, cell_of = self._cells(distances)
+        least = min([least, *windows[:, 0]])
+
+        def count(tile: Tile) -> tuple[list[tuple[Counts, int]], list[tuple[int, Counts]]]:
+            near = tile.near(least)
+            row, column = near.sides()
+            cosines = near.cosines
+            if near.mixed:
+                apart = near.rows[row] != near.columns[column]
+                row, column, cosines = row[apart], column[apart], cosines[apart]
+            cells = cell_of(cosines)
+            sides = (near.rows, row), (near.columns, column)
+            by_class = [by_class_and_cell(classes, places, cells, negatives.shape[1]) for classes, places in sides]
+            return by_class, [in_window(cosines, low, high) for low, high in windows.astype(cosines.dtype)]
+
+        for by_class, by_window in self._walk(count, self._tiles()):
+            for counts, start in by_class:
+                negatives[start : start + len(counts)] += counts
+            for number, (nearer, counts) in enumerate(by_window):
+                beyond[number] += nearer
+                inside[number] += counts
+        return negatives[:, :-1].cumsum(axis=1), beyond, inside
+
+    def _cells(self, distances: Floats) -> tuple[float, CellOf]:
+        """Return the least cosine of interest, and a function from cosines to the first distance that accepts them."""
+        least = least_cosine(distances[-1])
+        return least, exact_cells(distances) if self._exact else binned_cells(distances, least)
 
     def _windows(self, shares: Floats, wider: Floats) -> Floats:
         """Return cosine windows (N, 2) that contain the quantiles of the negative pairs, estimated from a sample."""
@@ -118,30 +172,8 @@ class Pairs:
         cosines[places > len(distances) - 1] = -2.0
         return np.asarray(cosines)
 
-    def _around(self, windows: Floats) -> tuple[Counts, Counts]:
-        """Return the number of negative pairs nearer than each window (N,), and the counts of its bins (N, WINDOW)."""
-        beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
-
-        least = float(windows.min())
-
-        def count(tile: _Tile) -> list[tuple[int, Counts]]:
-            found, cosines = [], tile.near(least).negatives()
-            for low, high in windows.astype(cosines.dtype):
-                nearer = cosines >= high
-                chosen = cosines[(cosines >= low) ^ nearer]
-                bins = ((high - chosen) * (WINDOW / (high - low))).astype(np.int64)
-                counts = np.bincount(np.clip(bins, 0, WINDOW - 1, out=bins), minlength=WINDOW)
-                found.append((int(np.count_nonzero(nearer)), counts))
-            return found
-
-        for tile in self._walk(count):
-            for number, (nearer, counts) in enumerate(tile):
-                beyond[number] += nearer
-                inside[number] += counts
-        return beyond, inside
-
-    def _walk(self, look: Callable[[_Tile], T]) -> Iterator[T]:
-        """Yield the result of `look` for each tile."""
+    def _walk(self, look: Callable[[Tile], T], tiles: Iterator[tuple[slice, slice]]) -> Iterator[T]:
+        """Yield the result of `look` for each of the tiles."""
         local = threading.local()
 
         def work(tile: tuple[slice, slice]) -> T:
@@ -150,7 +182,7 @@ class Pairs:
             return look(self._tile(*tile, local.space))
 
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(self._threads) as pool:
-            yield from pool.map(work, self._tiles())
+            yield from pool.map(work, tiles)
 
     def _tiles(self) -> Iterator[tuple[slice, slice]]:
         n = len(self._codes)
@@ -158,108 +190,41 @@ class Pairs:
             for column in range(row, n, COLUMNS):
                 yield slice(row, min(row + ROWS, n)), slice(column, min(column + COLUMNS, n))
 
-    def _tile(self, rows: slice, columns: slice, space: Cosines) -> _Tile:
+    def _class_tiles(self) -> Iterator[tuple[slice, slice]]:
+        """Yield tiles that contain every positive pair."""
+        ends = self._sizes.cumsum()
+        for row in range(0, len(self._codes), ROWS):
+            last = min(row + ROWS, len(self._codes))
+            end = int(ends[self._codes[last - 1]])
+            for column in range(row, end, COLUMNS):
+                yield slice(row, last), slice(column, min(column + COLUMNS, end))
+
+    def _tile(self, rows: slice, columns: slice, space: Cosines) -> Tile:
         first, second = self._codes[rows], self._codes[columns]
         flat = space[: len(first) * len(second)]
         cosines = np.matmul(self._unit[rows], self._unit[columns].T, out=flat.reshape(len(first), len(second)))
         if columns.start < rows.stop:  # each pair once, without self-pairs
             i, j = np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)
             cosines[j[None] <= i[:, None]] = np.nan
-        return _Tile(flat, first, second, mixed=bool(first[-1] >= second[0]))
+        return Tile(flat, first, second, mixed=bool(first[-1] >= second[0]))
+
+
+def grid_points(ends: Floats, grid: int) -> Floats:
+    """Return the points of all grids between the ends (R, 2) of ranges, ascending; a grid includes the upper end."""
+    low, high = ends[:, :1], ends[:, 1:]
+    return np.sort((low + (high - low) * np.arange(1, grid + 1) / grid).ravel())
 
 
 def distances_between(unit: Cosines, first: NDArray[np.int64], second: NDArray[np.int64]) -> Floats:
     """Return the distances of pairs (p,), computed a few thousand pairs at a time."""
     parts = [slice(start, start + 2**12) for start in range(0, len(first), 2**12)]
     cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]
-    return _distance(np.concatenate(cosines)) if cosines else np.zeros(0)
+    return distance_of(np.concatenate(cosines)) if cosines else np.zeros(0)
 
 
-@dataclass(frozen=True)
-class _Tile:
-    """A tile of the cosine matrix."""
-
-    cosines: Cosines  # row by row; NaN for entries that are not pairs
-    rows: NDArray[np.int64]  # class of each row of the tile
-    columns: NDArray[np.int64]  # class of each column
-    mixed: bool  # whether the tile may contain positive pairs
-
-    def near(self, least: float) -> _Near:
-        """Return the pairs with a cosine of at least `least`."""
-        places = np.flatnonzero(self.cosines >= self.cosines.dtype.type(least))
-        return _Near(places, self.cosines.take(places), self.rows, self.columns, mixed=self.mixed)
-
-
-@dataclass(frozen=True)
-class _Near:
-    """The near pairs of a tile."""
-
-    places: NDArray[np.int64]  # (p,) flat positions in the tile, row by row
-    cosines: Cosines  # (p,)
-    rows: NDArray[np.int64]  # class of each row of the tile
-    columns: NDArray[np.int64]  # class of each column
-    mixed: bool  # whether positive pairs may be among them
-
-    def sides(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the row and the column of each pair in the tile, (p,) each."""
-        row = self.places // len(self.columns)
-        return row, self.places - row * len(self.columns)
-
-    def negatives(self) -> Cosines:
-        """Return the cosines of the negative pairs."""
-        if not self.mixed:
-            return self.cosines
-        row, column = self.sides()
-        return np.asarray(self.cosines[self.rows[row] != self.columns[column]])
-
-
-def _distance(cosines: Cosines) -> Floats:
-    return np.asarray(np.sqrt(np.clip(2 - 2 * cosines, 0, 4)), dtype=np.float64)
-
-
-def _cosine(distance: float) -> float:
-    """Return a cosine slightly below that of a distance, to allow for rounding."""
-    return float(1 - distance * distance / 2 - 2e-6)
-
-
-def _negative_distances(tile: _Tile) -> Floats:
-    return _distance(tile.near(-np.inf).negatives())
-
-
-def _statistics(ranks: Counts, counts: Counts, windows: Floats) -> Floats:
-    """Return the distance at a rank (N,) of the pairs counted in the bins of each window."""
-    found = []
-    for rank, mine, (low, high) in zip(ranks.tolist(), counts, windows.tolist(), strict=True):
-        below = np.concatenate([[0], mine.cumsum()])
-        place = int(np.searchsorted(below, rank, side="right")) - 1
-        share = (rank - below[place] + 0.5) / mine[place]
-        found.append(high - (place + share) * (high - low) / WINDOW)
-    return _distance(np.array(found))
-
-
-def _exact_cells(distances: Floats) -> Callable[[Cosines], NDArray[np.integer]]:
-    """Return a function that maps cosines to the index of the first distance that accepts them."""
-    return lambda cosines: np.searchsorted(distances, _distance(cosines), side="left")
-
-
-def _cells(distances: Floats, least: float) -> Callable[[Cosines], NDArray[np.integer]]:
-    """Return the same function as a lookup table over the cosine range, which avoids a search per pair."""
-    scale = BINS / (1 - least)
-    middles = least + (np.arange(BINS + 1) + 0.5) / scale
-    table = np.searchsorted(distances, _distance(middles), side="left").astype(np.min_scalar_type(len(distances)))
-
-    def cells(cosines: Cosines) -> NDArray[np.integer]:
-        offset, factor = cosines.dtype.type(least), cosines.dtype.type(scale)
-        return np.asarray(table.take(((cosines - offset) * factor).astype(np.int64), mode="clip"))
-
-    return cells
-
-
-def _by_class(
-    target: Counts, classes: NDArray[np.int64], places: NDArray[np.int64], cells: NDArray[np.integer]
-) -> tuple[Counts, int, Counts]:
-    """Return counts by class and cell for one side of a tile, to be added to `target` from its first class on."""
-    width, start = target.shape[1], int(classes[0])
-    span = int(classes[-1]) - start + 1
-    counts = np.bincount(((classes - start) * width).take(places) + cells, minlength=span * width)
-    return target, start, counts.reshape(span, width)
+def _interpolated(counts: Counts, marks: Floats, points: Floats) -> Counts:
+    """Return counts (T, N) at points between equally spaced marks, from the counts at the marks."""
+    places = (points - marks[0]) / (marks[1] - marks[0])
+    below = np.clip(places.astype(np.int64), 0, len(marks) - 2)
+    lower, upper = counts[:, below], counts[:, below + 1]
+    return np.asarray(np.rint(lower + (upper - lower) * (places - below)), dtype=np.int64)

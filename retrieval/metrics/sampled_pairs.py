@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from retrieval.errors import InvalidParameter
 
-from .pairs import Floats, PairCounts, distances_between
+from .pair_tiles import Floats
+from .pairs import PairCounts, distances_between, grid_points
 
 
 class SampledPairs:
@@ -46,6 +47,7 @@ class SampledPairs:
         sizes = (np.array([len(mine) for mine in part]) for part in (self._positives, self._negatives))
         return PairCounts(positives, negatives, *sizes)
 
-    def negative_quantiles(self, shares: Floats) -> Floats:
-        """Return quantiles of the distances of the sampled negative pairs."""
-        return np.asarray(np.quantile(np.concatenate(self._negatives), shares))
+    def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
+        """Return quantiles (R, 2) of the sampled distances of negative pairs, and counts on grids between them."""
+        ends = np.asarray(np.quantile(np.concatenate(self._negatives), shares))
+        return ends, self.within(grid_points(ends, grid))

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from retrieval.metrics.consistency import Counter
-from retrieval.metrics.pairs import PairCounts, Pairs
+from retrieval.metrics.pairs import PairCounts, Pairs, grid_points
 
 TILE = 4096  # rows and columns of a block of the cosine matrix: 64 MiB
 BINS = 2**22  # bins of the range of cosines, 5e-7 wide, in which quantiles are interpolated
@@ -48,6 +48,11 @@ class GpuPairs:
         positives, negatives = (part.reshape(items, width)[:, :-1].cumsum(1).cpu().numpy() for part in counts)
         inside = self._sizes * (self._sizes - 1) // 2
         return PairCounts(positives, negatives, inside, self._sizes * (len(self._codes) - self._sizes))
+
+    def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
+        """Return quantiles (R, 2) of the distances of negative pairs, and counts on grids between them."""
+        ends = self.negative_quantiles(np.ravel(shares)).reshape(-1, 2)
+        return ends, self.within(grid_points(ends, grid))
 
     def negative_quantiles(self, shares: Floats) -> Floats:
         """Return the linearly interpolated quantiles of the distances of negative pairs."""

@@ -33,7 +33,7 @@ class Contrastive(Loss):
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return threshold_consistent_margin(
-            F.normalize(embeddings, dim=1),
+            embeddings,
             labels,
             positive_margin=self.positive_margin,
             negative_margin=self.negative_margin,

@@ -7,95 +7,50 @@ q = a query, x = one of its positives, z = any other photo, G = sigmoid((s_qz - 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from retrieval.errors import InvalidParameter
 
 from .base import Loss
-
-BLOCK = 2**19  # elements of the largest (queries, m, n) block
-SATURATED = 40.0  # sigmoid(-40) = 4e-18; subnormal numbers further out would take a hundred times as long
+from .smooth_ranks import scores_of_ranks
 
 
-def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
-    """Return the columns of each query's positives (n, m), and a mask (n, m) that excludes padding."""
-    same = labels[:, None] == labels[None, :]
-    if not count_query:
-        same.fill_diagonal_(False)
-    most = max(1, int(same.sum(dim=1).max()))
-    order = torch.sort(same.to(torch.uint8), dim=1, descending=True, stable=True).indices[:, :most]
-    return order, same.gather(1, order)
+class AveragePrecision:
+    """Smooth average precision: the mean over positives x of (1 + alike) / (1 + beyond)."""
+
+    uses_alike = True
+
+    def __call__(self, beyond: Tensor, alike: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the precisions (b,) and their derivatives (b, m)."""
+        by_alike = real / ((1 + beyond) * real.sum(dim=1, keepdim=True).clamp(min=1))
+        parts = (1 + alike) * by_alike
+        return parts.sum(dim=1), -parts / (1 + beyond), by_alike
 
 
-def soft_counts(
-    similarity: Tensor, labels: Tensor, order: Tensor, *, temperature: float, count_query: bool
-) -> tuple[Tensor, Tensor]:
-    """Return Σ_{z≠x} G over all photos z, and over the positives z of q alone, both (n, m).
+class MeanRecall:
+    """Smooth recall at several k, averaged.
 
-    Only the columns `order` (n, m) of positives x are compared: n·m·n numbers, computed in blocks of queries and again
-    in the backward pass, so that memory is O(n²).
+    With the rank r = 1 + beyond, R_k is min(k, Σ_x sigmoid((k - r) / temperature)) over min(k, positives).
     """
-    pair: tuple[Tensor, Tensor] = _SoftCounts.apply(  # type: ignore[no-untyped-call]
-        similarity, labels, order, temperature, count_query
-    )
-    return pair
 
+    uses_alike = False
 
-class _SoftCounts(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, similarity: Tensor, labels: Tensor, order: Tensor, temperature: float, count_query: bool
-    ) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(similarity, labels, order)
-        ctx.arguments = temperature, count_query
-        everyone = torch.zeros_like(order, dtype=similarity.dtype)
-        positives = torch.zeros_like(everyone)
-        for block in _blocks(order, len(labels)):
-            above, same = _above(similarity, labels, order, block, temperature, count_query)
-            everyone[block] = above.sum(dim=2)
-            positives[block] = torch.einsum("bmn,bn->bm", above, same)
-        return everyone, positives
+    def __init__(self, ks: Sequence[int], temperature: float) -> None:
+        self.ks = ks
+        self.temperature = temperature
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, everyone: Tensor, positives: Tensor) -> tuple[Tensor | None, ...]:
-        similarity, labels, order = ctx.saved_tensors
-        temperature, count_query = ctx.arguments
-        gradient = torch.empty_like(similarity)
-        for block in _blocks(order, len(labels)):
-            above, same = _above(similarity, labels, order, block, temperature, count_query)
-            slope = above.addcmul_(above, above, value=-1).div_(temperature)  # G (1 - G) / temperature, (b, m, n)
-            weights = torch.stack([everyone[block], positives[block]], dim=1)  # (b, 2, m)
-            of_all, of_alike = torch.bmm(weights, slope).unbind(1)  # (b, n) each
-            gradient[block] = of_all + of_alike * same
-            columns = torch.bmm(slope, torch.stack([torch.ones_like(same), same], dim=2))  # (b, m, 2)
-            own = (columns * weights.transpose(1, 2)).sum(dim=2)
-            gradient[block].scatter_add_(1, order[block], -own)
-        return gradient, None, None, None, None
-
-
-def _blocks(order: Tensor, n: int) -> list[slice]:
-    rows = max(1, BLOCK // (order.shape[1] * n))
-    return [slice(start, min(start + rows, len(order))) for start in range(0, len(order), rows)]
-
-
-def _above(
-    similarity: Tensor, labels: Tensor, order: Tensor, block: slice, temperature: float, count_query: bool
-) -> tuple[Tensor, Tensor]:
-    """Return G of a block of queries (b, m, n), and a mask of the photos of their class (b, n)."""
-    rows, columns = similarity[block], order[block]
-    own = rows.gather(1, columns)
-    above = (rows[:, None, :] - own[:, :, None]).div_(temperature).clamp_(-SATURATED, SATURATED).sigmoid_()
-    above.scatter_(2, columns[:, :, None], 0.0)  # z = x is excluded
-    if not count_query:
-        queries = torch.arange(block.start, block.stop, device=rows.device)
-        above.scatter_(2, queries[:, None, None].expand(-1, columns.shape[1], 1), 0.0)
-    return above, (labels[block, None] == labels[None]).to(rows.dtype)
+    def __call__(self, beyond: Tensor, alike: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # noqa: ARG002
+        """Return the recalls (b,) and their derivatives (b, m)."""
+        cuts = beyond.new_tensor(self.ks)
+        hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / self.temperature) * real[:, :, None]  # (b, m, K)
+        reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True).to(cuts.dtype)).clamp(min=1)
+        found = hits.sum(dim=1)
+        share = (found < cuts) / (reachable * (self.temperature * len(self.ks)))  # (b, K)
+        slope = torch.einsum("bmk,bk->bm", hits.addcmul(hits, hits, value=-1), share)
+        return (torch.minimum(found, cuts) / reachable).mean(dim=1), -slope, torch.zeros_like(slope)
 
 
 def smooth_average_precision(
@@ -112,10 +67,14 @@ def smooth_average_precision(
     count_query:
         Whether a query counts among its own positives and in its own database, as in the released code.
     """
-    order, real = positives_of(labels, count_query=count_query)
-    everyone, positives = soft_counts(similarity, labels, order, temperature=temperature, count_query=count_query)
-    precision = ((1 + positives) / (1 + everyone) * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
-    return precision, real.any(dim=1)
+    return scores_of_ranks(
+        similarity,
+        labels,
+        AveragePrecision(),
+        temperature=temperature,
+        count_query=count_query,
+        count_positive=count_query,
+    )
 
 
 class SmoothAP(Loss):
@@ -150,17 +109,19 @@ def smooth_recall(
     similarity_temperature: float,
     count_query: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return each query's smooth recall at each k (n, len(ks)), and whether it has any positive (n,).
+    """Return each query's mean smooth recall at the ks (n,), and whether it has any positive (n,).
 
     With the rank r(q, x) = 1 + Σ_{z≠x} G, R_k(q) = min(k, Σ_x sigmoid((k - r) / rank_temperature)) over
     min(k, positives of q); a k above the batch size counts as the batch size.
     """
-    order, real = positives_of(labels, count_query=False)
-    beyond, _ = soft_counts(similarity, labels, order, temperature=similarity_temperature, count_query=count_query)
-    cuts = similarity.new_tensor([min(k, len(labels)) for k in ks])
-    hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / rank_temperature) * real[:, :, None]  # (n, m, K)
-    reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True).to(cuts.dtype)).clamp(min=1)
-    return torch.minimum(hits.sum(dim=1), cuts) / reachable, real.any(dim=1)
+    return scores_of_ranks(
+        similarity,
+        labels,
+        MeanRecall([min(k, len(labels)) for k in ks], rank_temperature),
+        temperature=similarity_temperature,
+        count_query=count_query,
+        count_positive=False,
+    )
 
 
 def simix_pairs(labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -224,7 +185,7 @@ class RecallAtK(Loss):
             similarity_temperature=self.similarity_temperature,
             count_query=self.count_query,
         )
-        return ((1 - recall.mean(dim=1)) * has_positive).sum() / has_positive.sum().clamp(min=1)
+        return ((1 - recall) * has_positive).sum() / has_positive.sum().clamp(min=1)
 
 
 def _check_positive(name: str, value: float) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -16,11 +15,12 @@ from retrieval.errors import InvalidParameter
 
 from .base import Loss
 
+SHORTEST = 1e-12  # as in torch.nn.functional.normalize
 BLOCK = {"cpu": 2**19, "cuda": 2**26}  # cosines computed at a time: as many as a cache, or a GPU, holds
 
 
 def threshold_consistent_margin(
-    unit: Tensor,
+    embeddings: Tensor,
     labels: Tensor,
     *,
     positive_margin: float,
@@ -30,7 +30,7 @@ def threshold_consistent_margin(
     hard_only: bool = True,
     inclusive: bool = True,
 ) -> Tensor:
-    """Return Eq. 5 of arXiv 2307.04047 for unit embeddings (n, d) and labels (n,).
+    """Return Eq. 5 of arXiv 2307.04047 for raw embeddings (n, d) and labels (n,).
 
     Each term is the mean violation over the pairs on the wrong side of its margin, and 0, still differentiable,
     without such pairs. Memory O(n d): the cosine matrix is computed in blocks of rows.
@@ -44,7 +44,7 @@ def threshold_consistent_margin(
         Whether a pair exactly on a margin counts.
     """
     value: Tensor = _MeanViolation.apply(  # type: ignore[no-untyped-call]
-        unit, labels, (positive_margin, negative_margin), (positive_weight, negative_weight), hard_only, inclusive
+        embeddings, labels, (positive_margin, negative_margin), (positive_weight, negative_weight), hard_only, inclusive
     )
     return value
 
@@ -52,49 +52,80 @@ def threshold_consistent_margin(
 class _MeanViolation(torch.autograd.Function):
     """The two terms and their gradient in one pass over the cosine matrix.
 
-    W = d loss / d s is symmetric and piecewise constant, so that the gradient of the embeddings is 2 W f. Its two terms
-    are divided by numbers of pairs that are known only after the pass. A batch of one block needs one product W f;
-    otherwise the pairs of each term are multiplied with f separately.
+    W = d loss / d s is symmetric and piecewise constant, so that the gradient of the unit embeddings is 2 W f.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
-        unit: Tensor,
+        embeddings: Tensor,
         labels: Tensor,
         margins: tuple[float, float],
         weights: tuple[float, float],
         hard_only: bool,
         inclusive: bool,
     ) -> Tensor:
+        lengths = torch.linalg.vector_norm(embeddings, dim=1, keepdim=True)
+        long = lengths > SHORTEST
+        lengths.clamp_(min=SHORTEST)
+        unit = embeddings / lengths
         n = len(labels)
         rows = max(1, BLOCK.get(unit.device.type, BLOCK["cuda"]) // n)
         blocks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-        weight = unit.new_tensor(weights)
-        if len(blocks) == 1:
-            violation, chosen, same, counts = _violations(unit, labels, blocks[0], margins, hard_only, inclusive)
-            shares = weight / counts.clamp(min=1)
-            share = torch.where(same, shares[0], shares[1]) * chosen
-            ctx.save_for_backward(2 * (torch.where(same, -share, share) @ unit))
-            return torch.dot(share.flatten(), violation.flatten())
-        products = [torch.empty_like(unit), torch.empty_like(unit)]  # positive and negative pairs times f
-        totals = unit.new_zeros(2, dtype=torch.float64)
-        counts = torch.zeros(2, dtype=torch.int64, device=unit.device)
-        for block in blocks:
-            violation, chosen, same, hard = _violations(unit, labels, block, margins, hard_only, inclusive)
-            counts += hard
-            for term, pairs in enumerate((chosen & same, chosen & ~same)):
-                totals[term] += torch.where(pairs, violation, 0).sum()
-                products[term][block] = _times(pairs, unit)
-        shares = weight / counts.clamp(min=1)
-        ctx.save_for_backward(2 * (shares[1] * products[1] - shares[0] * products[0]))
-        return (totals.to(unit.dtype) * shares).sum()
+        walk = _in_one_block if len(blocks) == 1 else _in_blocks
+        value, product = walk(unit, labels, blocks, margins, weights, hard_only, inclusive)
+        along = torch.linalg.vecdot(product, unit)[:, None] * long  # a change along an embedding has no effect
+        ctx.save_for_backward(product.addcmul_(unit, along, value=-1).div_(lengths).mul_(2))
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return gradient * slope, None, None, None, None, None
+
+
+def _in_one_block(
+    unit: Tensor,
+    labels: Tensor,
+    blocks: list[slice],
+    margins: tuple[float, float],
+    weights: tuple[float, float],
+    hard_only: bool,
+    inclusive: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss and W f (n, d) of a batch of one block, with a single product."""
+    violation, chosen, same, counts = _violations(unit, labels, blocks[0], margins, hard_only, inclusive)
+    positive, negative = (unit.new_tensor(weights) / counts.clamp(min=1)).unbind()
+    slope = torch.where(same, -positive, negative) * chosen
+    return torch.dot(slope.abs().flatten(), violation.flatten()), slope @ unit
+
+
+def _in_blocks(
+    unit: Tensor,
+    labels: Tensor,
+    blocks: list[slice],
+    margins: tuple[float, float],
+    weights: tuple[float, float],
+    hard_only: bool,
+    inclusive: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the loss and W f (n, d).
+
+    The terms are divided by numbers of pairs that are known only after the pass, so that the pairs of each term are
+    multiplied with f separately.
+    """
+    products = [torch.empty_like(unit), torch.empty_like(unit)]  # positive and negative pairs times f
+    totals = unit.new_zeros(2, dtype=torch.float64)
+    counts = torch.zeros(2, dtype=torch.int64, device=unit.device)
+    for block in blocks:
+        violation, chosen, same, hard = _violations(unit, labels, block, margins, hard_only, inclusive)
+        counts += hard
+        for term, pairs in enumerate((chosen & same, chosen & ~same)):
+            totals[term] += torch.where(pairs, violation, 0).sum()
+            products[term][block] = _times(pairs, unit)
+    shares = unit.new_tensor(weights) / counts.clamp(min=1)
+    return (totals.to(unit.dtype) * shares).sum(), shares[1] * products[1] - shares[0] * products[0]
 
 
 def _violations(
@@ -168,7 +199,7 @@ class ThresholdConsistentMargin(Loss):
     def compute(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         """Return the scalar loss of raw embeddings (n, d) with labels (n,)."""
         return threshold_consistent_margin(
-            F.normalize(embeddings, dim=1),
+            embeddings,
             labels,
             positive_margin=self.positive_margin,
             negative_margin=self.negative_margin,

@@ -190,6 +190,12 @@ def test_a_collapsed_model_is_measured_and_useless() -> None:
     assert set(got.per_class.values()) == {0.0}
 
 
+def test_a_collapsed_model_is_measured_in_the_large_walk() -> None:
+    with small_tiles():
+        got = opis(np.ones((80, 3)), np.repeat([0, 1], 40))
+    assert (got.value, got.d_min, got.d_max) == (0, 0, 0)
+
+
 def test_f_score_by_hand() -> None:
     assert f_score(np.array([1.0, 0.5, 0.0]), np.array([0.5, 0.5, 0.0])) == pytest.approx([2 / 3, 0.5, 0.0])
 

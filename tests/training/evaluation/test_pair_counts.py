@@ -37,8 +37,8 @@ def test_counts_are_those_of_the_cores(embeddings: tuple[np.ndarray, np.ndarray]
     assert other.negatives[:, -1].sum() == other.all_negatives.sum()
     for mine, theirs in ((one.positives, other.positives), (one.negatives, other.negatives)):
         assert np.abs(mine - theirs).max() <= 2  # a distance on an edge may round to either side
-    shares = np.array([1e-4, 1e-2, 0.1, 0.5])
-    assert there.negative_quantiles(shares) == pytest.approx(here.negative_quantiles(shares), abs=1e-5)
+    shares = np.array([[1e-4, 1e-2], [0.1, 0.5]])
+    assert there.in_ranges(shares, 5)[0] == pytest.approx(here.in_ranges(shares, 5)[0], abs=1e-5)
 
 
 @pytest.mark.parametrize("device", DEVICES)
