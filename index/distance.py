@@ -5,6 +5,7 @@ Shapes: n rows, d = embedding size.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +51,24 @@ class PlainDistance:
 PLAIN = PlainDistance()
 
 
+@dataclass(frozen=True)
+class Queries:
+    """Queries that are searched together."""
+
+    vectors: NDArray[np.float32]  # (n, d) of length one
+    exact: Floats  # (n, d) the same by `exact_unit`
+    densities: Floats  # (n,)
+
+    @classmethod
+    def of(cls, vectors: NDArray[np.float32], distance_form: DistanceForm) -> Queries:
+        """Return unit vectors (n, d) as queries."""
+        return cls(vectors, exact_unit(vectors), distance_form.densities(vectors))
+
+    def at(self, places: list[int]) -> Queries:
+        """Return some of the queries."""
+        return Queries(self.vectors[places], self.exact[places], self.densities[places])
+
+
 def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     """Return sqrt(2 - 2 cos) in [0, 2] for each row, in float64.
 
@@ -67,7 +86,12 @@ def plain_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
 
 def squared_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
     """Return the square of the plain distance, in [0, 4], computed in the same way."""
-    difference = _unit(queries) - _unit(vectors)
+    return squared_from(exact_unit(queries), vectors)
+
+
+def squared_from(exact: Floats, vectors: ArrayLike) -> Floats:
+    """Return what `squared_distance` does, for queries that `exact_unit` has scaled."""
+    difference = exact - exact_unit(vectors)
     return np.asarray(np.minimum(np.vecdot(difference, difference), 4.0))
 
 
@@ -76,7 +100,8 @@ def accepts(distance: ArrayLike, threshold: float) -> NDArray[np.bool_]:
     return np.less_equal(np.asarray(distance, dtype=np.float64), threshold)
 
 
-def _unit(rows: ArrayLike) -> Floats:
+def exact_unit(rows: ArrayLike) -> Floats:
+    """Return rows scaled to length one in float64."""
     exact = np.array(rows, dtype=np.float64, order="C")
     exact /= np.sqrt(np.vecdot(exact, exact))[..., None]
     return exact

@@ -213,21 +213,21 @@ class Gallery(Writer):
         with write_errors(self.path), self._rebuilding:
             with self._guard:
                 self._start_writing()
-                now = self._current(indexed=False)
-                facts = self._store.facts()
+                now, facts = self._to_rewrite(), self._store.facts()
             kind, max_memory = kind or facts["kind"], _memory_limit(facts) if max_memory is None else max_memory
             choice = choose_kind(now.photos, self.dim, kind=kind, max_memory=max_memory)
             chosen = segments_to_rewrite(now, purge=purge)
             rewritten = rewrite(now, chosen, self.path / SEGMENTS, dim=self.dim) if chosen else None
-            index, recall = build_index(
-                now,
-                choice,
-                self.path / INDEXES,
-                self._densities,
-                probe=probe or Probe(),
-                min_recall=min_recall,
-                threads=threads or os.cpu_count() or 1,
-            )
+            with self._index_in_file():
+                index, recall = build_index(
+                    now,
+                    choice,
+                    self.path / INDEXES,
+                    self._densities,
+                    probe=probe or Probe(),
+                    min_recall=min_recall,
+                    threads=threads or os.cpu_count() or 1,
+                )
             with self._guard:
                 with self._store.transaction():
                     if rewritten is not None:
@@ -274,7 +274,7 @@ class Gallery(Writer):
             return
         try:
             chosen = {segment.id for segment in segments_to_combine(self._store.segments())}
-            rewritten = rewrite(self._current(), chosen, self.path / SEGMENTS, dim=self.dim)
+            rewritten = rewrite(self._to_rewrite(), chosen, self.path / SEGMENTS, dim=self.dim)
             with self._store.transaction():
                 self._adopt(rewritten)
                 self._store.increase("layout")

@@ -279,8 +279,8 @@ class Reader(Listing):
             return now, now.filter(where, passing, sql)
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def _current(self, *, indexed: bool = True) -> Snapshot:
-        """Return the newest version, reading it if it is not cached; `indexed` raises if the index is damaged."""
+    def _current(self) -> Snapshot:
+        """Return the newest version, reading it if it is not cached."""
         with self._guard:
             while True:
                 state = self._store.state()
@@ -291,10 +291,8 @@ class Reader(Listing):
                     self._snapshot = self._read(last)
                 except GalleryCorrupt:
                     if self._store.state() == state:  # otherwise a rebuild removed a file during the read
-                        if indexed:
-                            raise
-                        return self._read(last, indexed=False)
+                        raise
 
-    def _read(self, last: Snapshot | None, *, indexed: bool = True) -> Snapshot:
+    def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
         folders = self.path / SEGMENTS, self.path / INDEXES
-        return read_snapshot(self._store, *folders, dim=self.dim, last=last, indexed=indexed)
+        return read_snapshot(self._store, *folders, dim=self.dim, last=last, searchable=searchable)

@@ -23,6 +23,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from .store import Segment
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is faster than row by row
 BLOCK = 2**20  # bytes hashed at a time
+DECODER = json.JSONDecoder()
 
 Vectors = NDArray[np.float32]
 
@@ -86,11 +88,8 @@ class OpenSegment:
             self._check_whole()
             return
         lines = (new.tolist(), *(a.tolist() for a in (self.starts[new], self.starts[new + 1], self.checksums[new])))
-        text, vectors, size = self.text.data, self.files[0].data, self.vectors[:1].nbytes
-        first = len(vectors) - size * len(self.checked)
         for row, start, stop, checksum in zip(*lines, strict=True):
-            place = first + size * row
-            if zlib.crc32(text[start:stop], zlib.crc32(vectors[place : place + size])) != checksum:
+            if zlib.crc32(self._texts[start:stop], zlib.crc32(self._vector(row))) != checksum:
                 raise self._damaged(row)
         self.checked[new] = True
 
@@ -105,12 +104,27 @@ class OpenSegment:
             )
         self.checked[:] = True
 
-    def text_of(self, row: int) -> bytes:
+    @cached_property
+    def _texts(self) -> memoryview:
+        return self.text.data
+
+    @cached_property
+    def _rows(self) -> tuple[memoryview, int]:
+        """Return the bytes of all vectors, and the size of one."""
+        size = 4 * self.vectors.shape[1]
+        return self.files[0].data[len(self.files[0]) - size * len(self.checked) :], size
+
+    def _vector(self, row: int) -> memoryview:
+        """Return the bytes of a vector."""
+        rows, size = self._rows
+        return rows[size * row : size * row + size]
+
+    def text_of(self, row: int) -> str:
         """Return the JSON of a row; raise GalleryCorrupt if the text or the vector fails its checksum."""
-        text = self.text[self.starts[row] : self.starts[row + 1]].tobytes()
-        if _checksum(self.vectors[row], text) != self.checksums[row]:
+        text = self._texts[self.starts[row] : self.starts[row + 1]]
+        if zlib.crc32(text, zlib.crc32(self._vector(row))) != self.checksums[row]:
             raise self._damaged(row)
-        return text
+        return str(text, "utf-8")
 
     def read_features(self, row: int) -> bytes:
         """Return the features of a row; raise GalleryError if there are none, GalleryCorrupt if they are damaged."""
@@ -123,12 +137,12 @@ class OpenSegment:
 
     def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of a row."""
-        photo_id, item_id, metadata = json.loads(self.text_of(row).decode())
+        photo_id, item_id, metadata = DECODER.raw_decode(self.text_of(row))[0]
         return photo_id, item_id, metadata
 
     def part(self, rows: NDArray[np.int64]) -> Part:
         """Return some rows as a part for another segment."""
-        texts = [self.text_of(row) for row in rows.tolist()]
+        texts = [self.text_of(row).encode() for row in rows.tolist()]
         features = None if self.features is None else [self.features.read(row) for row in rows.tolist()]
         return Part(np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], texts, features)
 

@@ -22,7 +22,7 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE, FP16
 
 from .densities import Densities
-from .distance import PLAIN, DistanceForm, Floats, squared_distance
+from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .neighbours import Neighbour
 from .segments import OpenSegment
@@ -192,7 +192,8 @@ class Snapshot:
         one position per query to leave out of its result.
         """
         answers: list[list[tuple[int, float]]] = [[] for _ in vectors]
-        own = distance_form.densities(vectors)
+        queries = Queries.of(vectors, distance_form)
+        further = 0 if within is None else FURTHER
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
         if within is not None and self.base is not None and self.base.candidates.kind in APPROXIMATE:
             fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
@@ -201,24 +202,19 @@ class Snapshot:
             together = max(1, FETCHED // fetch)
             groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
             for chosen in groups:
-                candidates = self._compared(vectors[chosen], own[chosen], fetch, distance_form, densities, only)
+                asked = queries if len(chosen) == len(vectors) else queries.at(chosen)
+                candidates = self._compared(asked, fetch, distance_form, densities, only)
                 for query, (positions, distances, limit) in zip(chosen, candidates, strict=True):
                     skipped = -1 if skip is None else int(skip[query])
-                    best = self._by_item(positions, distances, k, limit, skipped)
-                    answers[query] = best
-                    enough = len(best) == k or (best and within is not None and limit > within)
-                    if not enough and limit < np.inf:
+                    answers[query], sure = self._by_item(positions, distances, k, limit, skipped, further)
+                    if sure < k and limit < np.inf and not (sure and within is not None and limit > within):
                         waiting.append(query)
-                    elif within is not None and limit < np.inf:
-                        most = min(k, len(best) + FURTHER)
-                        answers[query] = self._by_item(positions, distances, most, np.inf, skipped)
             fetch *= 4
         return answers
 
     def _compared(
         self,
-        vectors: NDArray[np.float32],
-        own: Floats,
+        queries: Queries,
         fetch: int,
         distance_form: DistanceForm,
         densities: tuple[Floats, float],
@@ -226,38 +222,42 @@ class Snapshot:
     ) -> Iterator[tuple[Rows, Floats, float]]:
         """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
         around, sparsest = densities
-        padded, cosines = self._candidates(vectors, fetch, only)
-        limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), own, sparsest)
+        padded, cosines = self._candidates(queries.vectors, fetch, only)
+        limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), queries.densities, sparsest)
         limits = np.where(cosines > -np.inf, limits, np.inf)
+        there = padded >= 0
+        counts = there.sum(axis=1)
         together = max(1, PAIRS // fetch)
-        for start in range(0, len(vectors), together):
+        for start in range(0, len(padded), together):
             some = slice(start, start + together)
-            there = padded[some] >= 0
-            counts = there.sum(axis=1)
-            positions, queries = padded[some][there], start + np.repeat(np.arange(len(counts)), counts)
-            one = len(counts) == 1  # its vector is then compared without a copy for each candidate
-            squared = squared_distance(vectors[some] if one else vectors[queries], self.vectors(positions))
-            distances = distance_form.transform(squared, own[queries], around[positions])
-            stops = np.cumsum(counts)
-            for first, stop, limit in zip(
-                (stops - counts).tolist(), stops.tolist(), limits[some].tolist(), strict=True
-            ):
+            positions, stops = padded[some][there[some]], counts[some].cumsum().tolist()
+            exact = queries.exact[some] if len(stops) == 1 else np.repeat(queries.exact[some], counts[some], axis=0)
+            own = np.repeat(queries.densities[some], counts[some])
+            distances = distance_form.transform(squared_from(exact, self.vectors(positions)), own, around[positions])
+            for first, stop, limit in zip([0, *stops[:-1]], stops, limits[some].tolist(), strict=True):
                 yield positions[first:stop], distances[first:stop], limit
 
-    def _by_item(self, positions: Rows, distances: Floats, k: int, limit: float, skip: int) -> list[tuple[int, float]]:
-        """Return the nearest photo of each of the k nearest items whose distance is below the limit."""
+    def _by_item(
+        self, positions: Rows, distances: Floats, k: int, limit: float, skip: int, further: int
+    ) -> tuple[list[tuple[int, float]], int]:
+        """Return the nearest photo of each of the nearest items, and how many of these are nearer than the limit.
+
+        There are up to k items, and up to `further` of them beyond the limit.
+        """
         order = np.lexsort((positions, distances))  # insertion order breaks ties
         seen: set[int] = set()
         best: list[tuple[int, float]] = []
+        sure = 0
         positions = positions[order]
         ascending = zip(self.items[positions].tolist(), positions.tolist(), distances[order].tolist(), strict=True)
         for item, position, distance in ascending:
-            if distance >= limit or len(best) == k:
+            if len(best) == k or (distance >= limit and len(best) == sure + further):
                 break
             if item not in seen and position != skip:
                 seen.add(item)
                 best.append((position, distance))
-        return best
+                sure += distance < limit
+        return best, sure
 
     def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, Floats]:
         """Return candidate positions (n, m), padded with -1, and an upper bound (n,) for the cosine of any other photo.
@@ -280,16 +280,16 @@ class Snapshot:
             if candidates is None:
                 continue
             rows, cosines = candidates.search(vectors, fetch, selection)
-            known = rows >= 0
-            positions = rows + self.tail_start if to_position is None else to_position[rows]
-            parts.append(np.where(known, positions, -1))
+            unknown = rows < 0
+            positions = rows + self.tail_start if to_position is None else to_position[rows].astype(np.int64)
             if rows.shape[1] == fetch < len(candidates):
                 last = cosines[:, -1].astype(np.float64) + 2 * candidates.slack
-                least = np.where(known[:, -1], np.maximum(least, last), least)
+                least = np.where(unknown[:, -1], least, np.maximum(least, last))
+            positions[unknown | ~self.live[positions]] = -1
+            parts.append(positions)
         if not parts:
             return np.zeros((len(vectors), 0), np.int64), least
-        positions = np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0]
-        return np.where((positions >= 0) & self.live[positions], positions, -1), least
+        return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0], least
 
     @cached_property
     def _tail_lives(self) -> bool:

@@ -57,7 +57,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
             known = {seq: facts for seq, *facts in store.lines(seqs[0], seqs[-1])}
             for row, seq in enumerate(seqs, start):
                 try:
-                    text = opened.text_of(row)
+                    text = opened.text_of(row).encode()
                 except GalleryCorrupt as error:
                     wrong.append(error.message)
                     continue

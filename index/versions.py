@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from index.ann.candidates import REBUILD, Candidates
+from index.ann.candidates import MAPPABLE, REBUILD, Candidates
 from index.ann.kinds import DISK, FLAT
 
 from .arrays import load_array
@@ -25,14 +26,20 @@ GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memor
 
 
 def read_snapshot(
-    store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None, indexed: bool = True
+    store: Store,
+    folder: Path,
+    indexes: Path,
+    *,
+    dim: int,
+    last: Snapshot | None,
+    searchable: bool = True,
 ) -> Snapshot:
-    """Read the newest version, reusing what the last one has open; without its index file if not `indexed`.
+    """Read the newest version, reusing what the last one has open; without an index if not `searchable`.
 
     Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
     """
     with store.transaction("DEFERRED"):
-        (version, layout), listed, index = store.state(), store.segments(), store.index() if indexed else None
+        (version, layout), listed, index = store.state(), store.segments(), store.index()
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
         expected, point, features = store.live_seqs(), store.kept(POINT), bool(store.features_key())
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
@@ -50,6 +57,10 @@ def read_snapshot(
     same = expected is None or int(seqs.sum() - seqs[~live].sum()) == expected
     if not same or int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
         raise GalleryCorrupt(f"the segments hold {int(live.sum())} live photos, the database {photos}", remedy=RESTORE)
+    if not searchable:
+        nothing = Candidates.flat(np.zeros((0, dim), np.float32))
+        kept = version, layout, photos, items, segments, seqs, numbers, live
+        return Snapshot(*kept, None, np.zeros(0, np.int32), nothing, len(seqs), point)
     base = _base(last, index, indexes)
     if base is None or _is_outdated(base, seqs, live):
         base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
@@ -76,6 +87,16 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
     candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))
     return Base(candidates, seqs, index.name)
+
+
+def in_file(snapshot: Snapshot, index: IndexFile | None, indexes: Path) -> Snapshot:
+    """Return a snapshot that searches its index in the file instead of in memory, if its kind allows it."""
+    base = snapshot.base
+    if base is None or index is None or base.name != index.name or index.kind not in MAPPABLE:
+        return snapshot
+    path = indexes / f"{index.name}.faiss"
+    mapped = Candidates.read(path, index.kind, index.settings, count=len(base.seqs), mapped=True)
+    return replace(snapshot, base=replace(base, candidates=mapped))
 
 
 def _is_outdated(base: Base, seqs: Rows, live: NDArray[np.bool_]) -> bool:

@@ -16,6 +16,8 @@ from .lock import take_lock
 from .reader import INDEXES, SEGMENTS, Reader
 from .rebuild import remove_unused_indexes
 from .segments import remove_unused_segments
+from .snapshot import Snapshot
+from .versions import in_file
 
 
 class Writer(Reader):
@@ -27,6 +29,28 @@ class Writer(Reader):
 
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
+
+    def _to_rewrite(self) -> Snapshot:
+        """Return the newest version without an index, which rewriting files does not need."""
+        with self._guard:
+            return self._read(self._snapshot, searchable=False)
+
+    @contextmanager
+    def _index_in_file(self) -> Iterator[None]:
+        """Search the index in its file within the context, if its kind allows it: memory is needed for the next one."""
+        with self._guard:
+            known = self._snapshot
+            if known is not None:
+                self._snapshot = in_file(known, self._store.index(), self.path / INDEXES)
+            changed = self._snapshot is not known
+            del known
+        try:
+            yield
+        except BaseException:
+            if changed:
+                with self._guard:
+                    self._snapshot = None  # the next search reads the index into memory again
+            raise
 
     def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
         """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""

@@ -23,7 +23,8 @@ from index.shell import command
 from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
 
 EXACT = (FLAT, FP16)  # kinds with perfect recall
-TRAINING = 64  # training vectors per list
+MAPPABLE = (FP16, IVF, IVFPQ)  # kinds that can be searched in their file, too
+TRAINING, PQ_TRAINING = 64, 40  # training vectors per list; fewer where memory is short
 PQ_FROM = 256  # minimum number of vectors for training PQ; smaller galleries are not coded
 PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80
@@ -76,7 +77,8 @@ class Candidates:
         if kind == HNSW:
             index.hnsw.efConstruction = HNSW_BUILD
         if not index.is_trained:
-            index.train(_sample(blocks, count, TRAINING * max(256, lists_of(count)), seed))
+            each = PQ_TRAINING if kind == IVFPQ else TRAINING
+            index.train(_sample(blocks, count, each * max(256, lists_of(count)), seed))
         if kind in (FLAT, HNSW):
             for block in blocks():
                 index.add(np.ascontiguousarray(block))
@@ -90,11 +92,16 @@ class Candidates:
         return cls(index, kind, slack=slack, probes=probes)
 
     @classmethod
-    def read(cls, path: Path, kind: str, settings: Mapping[str, Any], *, count: int) -> Candidates:
-        """Load an index written by `write`; raise GalleryCorrupt if it is invalid."""
+    def read(
+        cls, path: Path, kind: str, settings: Mapping[str, Any], *, count: int, mapped: bool = False
+    ) -> Candidates:
+        """Load an index written by `write`; raise GalleryCorrupt if it is invalid.
+
+        An index of the kind disk, and with `mapped` one of `MAPPABLE`, is mapped from its file.
+        """
         faiss = _faiss()
         try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if kind == DISK else 0)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped or kind == DISK else 0)
         except RuntimeError as error:
             raise GalleryCorrupt(
                 f"the index {path.name} cannot be read: {str(error)[-200:]}",
@@ -226,12 +233,14 @@ def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count
 def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, most: int, seed: int) -> Vectors:
     """Return evenly drawn vectors without loading all of them."""
     chosen = np.sort(np.random.default_rng(seed).choice(count, size=min(count, most), replace=False))
-    samples, start = [], 0
+    sample, start = np.empty((len(chosen), 0), dtype=np.float32), 0
     for block in blocks():
-        places = chosen[(chosen >= start) & (chosen < start + len(block))] - start
-        samples.append(np.asarray(block[places], dtype=np.float32))
+        if not start:
+            sample = np.empty((len(chosen), block.shape[1]), dtype=np.float32)
+        first, last = np.searchsorted(chosen, (start, start + len(block)))
+        sample[first:last] = block[chosen[first:last] - start]
         start += len(block)
-    return np.concatenate(samples)
+    return sample
 
 
 def _pq_slack(index: Any, sample: Vectors) -> float:

@@ -11,6 +11,7 @@ from index import rebuild
 from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
 from index.arrays import load_array
+from index.errors import GalleryError
 from index.gallery import Gallery
 from index.segments import sha256
 from index.store import Segment
@@ -137,3 +138,41 @@ def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
         assert built(gallery, "fp16", tmp_path / "indexes") is None
     assert not (tmp_path / "indexes").exists()
     rebuild.remove_unused_indexes(tmp_path / "indexes", None)  # a folder that is not there holds none
+
+
+@pytest.mark.parametrize("kind", ["fp16", "ivf", "ivfpq"])
+def test_searches_during_a_rebuild_use_the_index_in_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    queries = unit(5, seed=1)
+    with filled(tmp_path / "g", 600, 60) as gallery:
+        gallery.rebuild(kind=kind, probe=Probe(1.0))
+        answers, opened = gallery.search(queries, 3), gallery.snapshot().base
+        during = []
+
+        def refused(*_: object, **__: object) -> None:
+            during.extend(gallery.search(queries, 3))
+            assert gallery.snapshot().base is not opened
+            raise GalleryError("refused")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("index.gallery.build_index", refused)
+            with pytest.raises(GalleryError, match="refused"):
+                gallery.rebuild(kind=kind, probe=Probe(1.0))
+        assert during == answers
+        assert gallery.search(queries, 3) == answers
+        gallery.rebuild(kind=kind, probe=Probe(1.0))
+        assert gallery.search(queries, 3) == answers
+
+
+def test_additions_and_rebuilds_do_not_load_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with filled(tmp_path / "g", 600, 60) as gallery:
+        gallery.rebuild(kind="fp16")
+    with Gallery.open(tmp_path / "g") as gallery, monkeypatch.context() as patch:
+        patch.setattr("index.ann.candidates.Candidates.read", None)
+        for number in range(20):  # more than are combined into one segment
+            gallery.add([f"new-{number}"], ["new"], unit(1, seed=number))
+        gallery.rebuild(kind="fp16")
+    with Gallery.open(tmp_path / "g") as gallery:
+        assert len(gallery) == 620
+        assert gallery.verify() == []

@@ -97,7 +97,7 @@ class SmoothAP(Loss):
         precision, has_positive = smooth_average_precision(
             unit @ unit.T, labels, temperature=self.temperature, count_query=self.count_query
         )
-        return ((1 - precision) * has_positive).sum() / has_positive.sum().clamp(min=1)
+        return _one_minus_mean(precision, has_positive)
 
 
 def smooth_recall(
@@ -185,7 +185,13 @@ class RecallAtK(Loss):
             similarity_temperature=self.similarity_temperature,
             count_query=self.count_query,
         )
-        return ((1 - recall) * has_positive).sum() / has_positive.sum().clamp(min=1)
+        return _one_minus_mean(recall, has_positive)
+
+
+def _one_minus_mean(scores: Tensor, has_positive: Tensor) -> Tensor:
+    """Return one minus the mean score of the queries with a positive; the scores of the others are 0."""
+    queries = has_positive.sum()
+    return (queries - scores.sum()) / queries.clamp(min=1)
 
 
 def _check_positive(name: str, value: float) -> None:
