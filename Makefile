@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs tables hooks audit bench mutants reliability
+.PHONY: help demo test test-fast lint docs tables hooks audit bench bench-gpu mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,7 @@ bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca -
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
 bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python -m research.benchmarks.step
+	$(BIN)/python -m research.benchmarks.trainer_step
 	$(BIN)/python -m research.benchmarks.losses
 	$(BIN)/python -m research.benchmarks.consistency --rounds 7
 	$(BIN)/python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
@@ -84,9 +85,13 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf
+	$(BIN)/python -m research.benchmarks.large_gallery --output runs/large
 	$(BIN)/python -m research.benchmarks.demo --output runs/demo
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+
+bench-gpu: $(VENV)/.installed  ## the measured times on a GPU; refuses to run without one
+	$(BIN)/python -m research.benchmarks.gpu
 
 # MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each

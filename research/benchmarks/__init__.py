@@ -29,6 +29,7 @@ trainers         the same training with pytorch-metric-learning and OML
 
 Time and memory:
 losses step      each loss alone; the cost of a loss within a training step
+trainer_step     fine-tuning steps compared with a bare torch loop
 pipeline         reading and augmenting photos during training
 large_batch      steps of thousands of photos with a gradient cache
 consistency      OPIS of many pairs
@@ -39,11 +40,13 @@ feature_kills    indexing with local features, killed at random moments
 sync_kills       synchronization killed at random moments and run again; `sync_catalogue`
 demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
+large_gallery    a gallery of ten million photos on disk
 sync             a table of 100,000 photos compared with its gallery, and changes of it
 indexing         `retrieval index` compared with a bare loop
 bulk_search      `retrieval search` with many photos compared with indexing them
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
 workers          several processes that serve, compared with searches in as many processes
 
+`gpu` runs the benchmarks of time on a GPU (`make bench-gpu`); `devices` selects one.
 `tables` prints and stores tables; page_screenshot takes the screenshot for the README.
 """

@@ -13,7 +13,6 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from training.loop.learner import Learner
 from training.loop.memory import keep_freed_memory
 from training.loop.recipe import build_loss, initial_model
 
+from .devices import CPU, add_device, device_of, seconds_of
 from .tables import Recorder, parser_of
 
 RECIPES = {
@@ -38,22 +38,25 @@ GIB = 2**30
 EACH = 4
 
 
-def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
-    """Warm up on one micro-batch, then run one step of the batch; print its seconds and the peak in GiB."""
+def measure(recipe: str, batch: int, micro_batch_size: int, device: torch.device) -> None:
+    """Warm up on one micro-batch, then run one step of the batch; print its seconds and the peak in GiB.
+
+    The peak is that of the process, or of the memory allocated on a GPU.
+    """
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings.from_dict(
         {
             "catalogue": "none",
             "backbone": str(data / "weights/mobilenet_v1_0.75_224"),
             "micro_batch_size": micro_batch_size,
-            "device": "cpu",
+            "device": device.type,
         }
         | RECIPES[recipe]
     )
-    keep_freed_memory()  # as in training
+    if device.type == CPU:
+        keep_freed_memory()  # as in training
     model, _ = initial_model(settings)
     sight = Preprocessing(size=settings.size)
-    device = torch.device("cpu")
     loss = build_loss(settings, classes=batch // EACH)
     learner = Learner(
         model,
@@ -68,10 +71,9 @@ def measure(recipe: str, batch: int, micro_batch_size: int) -> None:
     labels = torch.arange(batch // EACH).repeat_interleave(EACH)
     pixels = generator.integers(0, 256, size=(batch, settings.size, settings.size, 3), dtype=np.uint8)
     learner.take(pixels[:micro_batch_size], labels[:micro_batch_size])
-    started = time.perf_counter()
-    learner.take(pixels, labels)
-    seconds = time.perf_counter() - started
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB)
+    seconds = seconds_of(lambda: learner.take(pixels, labels), device)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(seconds, (resident if device.type == CPU else torch.cuda.max_memory_allocated(device)) / GIB)
 
 
 def main() -> None:
@@ -79,9 +81,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4000)
     parser.add_argument("--micro-batch-size", type=int, default=64)
     parser.add_argument("--measure", choices=RECIPES, help="Measure one recipe in this process.")
+    add_device(parser)
     arguments = parser.parse_args()
+    device = device_of(arguments)
     if arguments.measure:
-        measure(arguments.measure, arguments.batch, arguments.micro_batch_size)
+        measure(arguments.measure, arguments.batch, arguments.micro_batch_size, device)
         return
     rows = []
     for recipe in RECIPES:
@@ -89,6 +93,7 @@ def main() -> None:
         for batch in (arguments.micro_batch_size, arguments.batch):
             words = [sys.executable, "-m", "research.benchmarks.large_batch", "--measure", recipe]
             words += ["--batch", str(batch), "--micro-batch-size", str(arguments.micro_batch_size)]
+            words += ["--device", device.type]
             told = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
             found[batch] = float(told[0]), float(told[1])
         (small, base), (seconds, peak) = found[arguments.micro_batch_size], found[arguments.batch]

@@ -14,7 +14,6 @@ import gc
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from torch import Tensor
 
 from training.losses import LOSSES, make_loss
 
+from .devices import seconds_of
 from .tables import NONE, Recorder, parser_of
 
 SIZES, DIM, PHOTOS = (128, 512, 4000), 512, 4
@@ -119,16 +119,7 @@ def batch(n: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 def run_once(step: Step, embeddings: Tensor, labels: Tensor) -> float:
     """Return the seconds of a forward and a backward pass."""
-    synchronize(embeddings.device)
-    started = time.perf_counter()
-    step(embeddings, labels).backward()  # type: ignore[no-untyped-call]
-    synchronize(embeddings.device)
-    return time.perf_counter() - started
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    return seconds_of(lambda: step(embeddings, labels).backward(), embeddings.device)  # type: ignore[no-untyped-call]
 
 
 def ratio(step: Step, n: int, device: torch.device, *, rounds: int) -> tuple[float, float]:
@@ -183,11 +174,13 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--peak", nargs=2, metavar=("LOSS", "N"), help="print the peak memory of one loss")
     parser.add_argument("--only", action="append", help="measure only these")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="measure on this device only")
     arguments = parser.parse_args()
     if arguments.peak:
         print(peak_here(arguments.peak[0], int(arguments.peak[1])))
         return
-    devices = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    everywhere = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+    devices = [arguments.device] if arguments.device else everywhere
     with Recorder("losses", arguments) as record:
         for device in map(torch.device, devices):
             time_and_memory(device, arguments.only, record)

@@ -35,6 +35,7 @@ from training.loop.memory import keep_freed_memory
 from training.losses import make_loss
 from training.model import EmbeddingModel, freeze_batch_norm
 
+from .devices import CPU, add_device, device_of, synchronize
 from .tables import NONE, Recorder, parser_of
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -43,24 +44,26 @@ Batch = tuple[np.ndarray, np.ndarray]
 class Step:
     """One training step of the default recipe."""
 
-    def __init__(self, settings: Settings, labels: Sequence[int]) -> None:
+    def __init__(self, settings: Settings, labels: Sequence[int], device: torch.device) -> None:
         torch.manual_seed(0)
+        self.device = device
         backbone, _ = load_backbone(settings.backbone)
         self.preprocessing = backbone_preprocessing(
             settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio
         )
         model = EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling)
-        self._model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model.train()
         freeze_batch_norm(self._model)
         self._loss = make_loss(settings.loss, classes=len(set(labels)), dim=settings.embedding_size, arguments={})
+        self._loss = self._loss.to(device)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=settings.learning_rate)
-        self._labels = torch.tensor(labels)
+        self._labels = torch.tensor(labels, device=device)
 
     def __call__(self, batch: Batch) -> None:
         positions, pixels = batch
         self._optimizer.zero_grad(set_to_none=True)
-        embeddings = self._model(to_device(pixels, self.preprocessing, torch.device("cpu")))
+        embeddings = self._model(to_device(pixels, self.preprocessing, self.device))
         self._loss(embeddings, self._labels[positions]).backward()
         self._optimizer.step()
 
@@ -87,9 +90,11 @@ def timed(step: Step, batches: Iterable[Batch], steps: int) -> tuple[float, floa
     """Return wall-clock and CPU seconds of some steps, without the first."""
     stream = iter(batches)
     step(next(stream))
+    synchronize(step.device)
     started, spent = time.perf_counter(), time.process_time()
     for batch in itertools.islice(stream, steps):
         step(batch)
+    synchronize(step.device)
     seconds = time.perf_counter() - started, time.process_time() - spent
     if isinstance(stream, Iterator) and hasattr(stream, "close"):
         stream.close()
@@ -121,7 +126,9 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12, help="steps of each source in a round")
+    add_device(parser)
     arguments = parser.parse_args()
+    device = device_of(arguments)
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")).resolve()
     settings = Settings(
         catalogue=str(data / "data/grocery/grocery.csv"), backbone=str(data / "weights/mobilenet_v1_0.75_224"), dim=128
@@ -137,8 +144,9 @@ def main() -> None:
         photos_per_item=settings.photos_per_item,
         seed=settings.seed,
     )
-    keep_freed_memory()  # as in training
-    step = Step(settings, labels)
+    if device.type == CPU:
+        keep_freed_memory()  # as in training
+    step = Step(settings, labels, device)
     with tempfile.TemporaryDirectory() as place:
         readers = {
             "JPEG files": PhotoReader(photos, step.preprocessing, cache_bytes=0),

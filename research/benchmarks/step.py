@@ -1,6 +1,6 @@
 """Cost of TCM and of the vMF samples within a training step.
 
-    python -m research.benchmarks.step
+    python -m research.benchmarks.step [--device cuda]
 
 Figures are ratios of medians of interleaved runs; load from other processes affects all sides alike. The cost of a loss
 alone is measured by `research.benchmarks.losses`.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,21 +21,15 @@ from training.loop.memory import keep_freed_memory
 from training.losses import Regularized, make_loss
 from training.model import EmbeddingModel
 
+from .devices import CPU, add_device, device_of, interleaved
 from .tables import Recorder, parser_of
 
 ITEMS = 37  # items of the grocery recipe
 
 
-def interleaved(works: list[Callable[[], object]], *, rounds: int) -> list[float]:
+def medians(works: list[Callable[[], object]], device: torch.device, *, rounds: int) -> list[float]:
     """Return the median seconds of each function, run in turn."""
-    times: list[list[float]] = [[] for _ in works]
-    for number in range(rounds + 2):
-        for work, seconds in zip(works, times, strict=True):
-            started = time.perf_counter()
-            work()
-            if number >= 2:
-                seconds.append(time.perf_counter() - started)
-    return [statistics.median(seconds) for seconds in times]
+    return [statistics.median(seconds) for seconds in interleaved(works, device, rounds=rounds)]
 
 
 def made(name: str, **arguments: object) -> nn.Module:
@@ -44,20 +37,26 @@ def made(name: str, **arguments: object) -> nn.Module:
 
 
 def main() -> None:
-    arguments = parser_of(__doc__).parse_args()
-    keep_freed_memory()  # as in training
+    parser = parser_of(__doc__)
+    add_device(parser)
+    arguments = parser.parse_args()
+    device = device_of(arguments)
+    if device.type == CPU:
+        keep_freed_memory()  # as in training
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     backbone, _ = load_backbone(str(data / "weights/mobilenet_v1_0.75_224"))
-    model = EmbeddingModel(backbone, dim=128, pooling="average").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pixels = torch.randn(64, 160, 160, 3).permute(0, 3, 1, 2)
-    labels = torch.arange(16).repeat_interleave(4)
+    model = EmbeddingModel(backbone, dim=128, pooling="average")
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pixels = torch.randn(64, 160, 160, 3).permute(0, 3, 1, 2).to(device)
+    labels = torch.arange(16).repeat_interleave(4).to(device)
     embeddings = model(pixels).detach().requires_grad_()
-    parts: list[tuple[str, nn.Module]] = [
+    parts = [
         ("Smooth-AP", made("smooth_ap")),
         ("Smooth-AP + TCM", Regularized(made("smooth_ap"), made("tcm"), weight=1.0)),
         ("ProxyNCA", made("proxy_nca")),
         ("EL-nivMF, 5 samples", made("vmf_nca", samples=5)),
     ]
+    parts = [(name, loss.to(device)) for name, loss in parts]
 
     def step(loss: nn.Module) -> Callable[[], object]:
         return lambda: loss(model(pixels), labels).backward()
@@ -65,8 +64,8 @@ def main() -> None:
     def alone(loss: nn.Module) -> Callable[[], object]:
         return lambda: loss(embeddings, labels).backward()
 
-    whole = interleaved([step(loss) for _, loss in parts], rounds=15)
-    bare = interleaved([alone(loss) for _, loss in parts], rounds=50)
+    whole = medians([step(loss) for _, loss in parts], device, rounds=15)
+    bare = medians([alone(loss) for _, loss in parts], device, rounds=50)
     with Recorder("step", arguments) as record:
         record.table("step", ("loss", "step, ms", "loss alone, ms"))
         for (name, _), all_of_it, part in zip(parts, whole, bare, strict=True):

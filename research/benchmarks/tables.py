@@ -45,7 +45,7 @@ class Recorder:
         given = {key: value for key, value in vars(arguments).items() if isinstance(value, str | int | float)}
         self._path: Path = arguments.results or RESULTS / f"{name}.json"
         today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-        self._record = Record(name, command(), today, machine(), given)
+        self._record = Record(name, command(), today, machine(getattr(arguments, "device", None)), given)
 
     def __enter__(self) -> Self:
         return self
@@ -81,13 +81,21 @@ def _plain(word: str) -> str:
     return Path(word).name if Path(word).is_absolute() else word
 
 
-def machine() -> dict[str, object]:
-    """Return the number and kind of CPU cores available to this process."""
+def machine(device: str | None = None) -> dict[str, object]:
+    """Return the number and kind of CPU cores available to this process, and the GPU if it is measured."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cores": cores, "kind": models[0] if models else platform.machine()}
+    kind = models[0] if models else platform.machine()
+    return {"cores": cores, "kind": f"{kind}, {gpu_name()}" if device == "cuda" else kind}
+
+
+def gpu_name() -> str:
+    """Return the name of the GPU."""
+    import torch
+
+    return str(torch.cuda.get_device_name())
 
 
 def ms(seconds: float) -> str:

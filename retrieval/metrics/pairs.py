@@ -41,7 +41,7 @@ T = TypeVar("T")
 ROWS, COLUMNS = 512, 2048  # size of a tile; it fits into the cache of a core
 EXACT = 2**24  # up to this number n² of pairs, the computation is exact in float64
 CELLS = 256  # distances at which the negative pairs of a class are counted, for interpolation between them
-SAMPLE = 2**17  # pairs for a rough estimate of a quantile
+SAMPLE = 2**15  # pairs for a rough estimate of a quantile
 
 
 @dataclass(frozen=True)

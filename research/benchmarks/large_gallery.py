@@ -1,0 +1,155 @@
+"""A gallery of ten million photos on disk: filling, index, opening, searches and memory.
+
+    python -m research.benchmarks.large_gallery --output runs/large [--photos 10000000] [--kinds disk]
+
+Photos are simulated as in `research.benchmarks.gallery`, and written in blocks. Every measurement is a fresh process.
+Memory is without file-backed pages, and its peak must stay below --most. Queries are other photos of items from the
+whole gallery; one pass over other queries precedes them. Nothing clears the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from index.ann.recall import Probe
+from index.gallery import Gallery
+
+from .gallery import DIM, STEPS, THRESHOLD, K, Peak, resident, run_step, step, timed
+from .tables import Recorder, parser_of
+
+GIB, GB = 2**30, 1e9
+QUERIES, BATCH = 1000, 40
+COLUMNS = (
+    "photos × d",
+    "kind",
+    "fill s",
+    "index s",
+    "peak of filling, GB",
+    "peak of the index, GB",
+    "index on disk, GB",
+    "gallery on disk, GB",
+    "decision recall [lower]",
+    "open s",
+    "p50 ms",
+    "p99 ms",
+    "batches of 40, ms per query",
+    "resident, GB",
+)
+
+
+def fill(path: Path, count: int, dim: int) -> dict[str, float]:
+    """Write the gallery; return the seconds and the peak of the memory."""
+    with Peak() as peak:
+        found = STEPS["fill"](path, count, dim)
+    return found | {"fill_peak": peak.bytes}
+
+
+def index(path: Path, kind: str) -> dict[str, Any]:
+    """Build an index of a kind; return the seconds, the peak of the memory and the recall."""
+    started = time.perf_counter()
+    with Gallery.open(path) as gallery, Peak() as peak:
+        made = gallery.rebuild(kind=kind, probe=Probe(THRESHOLD))
+    seconds = time.perf_counter() - started
+    recall = None if made.recall is None else made.recall.to_dict()
+    return {"index_s": seconds, "index_peak": peak.bytes, "recall": recall}
+
+
+def search(path: Path) -> dict[str, float]:
+    """Open the gallery and search for the items within the threshold."""
+    before, started = resident(), time.perf_counter()
+    with Gallery.open(path, read_only=True) as gallery:
+        now = gallery.snapshot()
+        opened = time.perf_counter() - started
+        generator = np.random.default_rng(1)
+        vectors = now.vectors(np.sort(generator.choice(now.photos, size=2 * QUERIES, replace=False)))
+        vectors = vectors + 0.3 * generator.normal(size=vectors.shape) / vectors.shape[1] ** 0.5
+        queries = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+        queries = generator.permutation(queries)
+        for query in queries[QUERIES:]:
+            gallery.search(query[None], K, within=THRESHOLD)
+        one = [timed(partial(gallery.search, query[None], K, within=THRESHOLD)) for query in queries[:QUERIES]]
+        batches = (queries[start : start + BATCH] for start in range(0, QUERIES, BATCH))
+        together = [timed(partial(gallery.search, batch, K, within=THRESHOLD)) for batch in batches]
+        return {
+            "open_s": opened,
+            "p50_ms": 1e3 * float(np.median(one)),
+            "p99_ms": 1e3 * float(np.percentile(one, 99)),
+            "batch_ms": 1e3 * float(np.median(together)) / BATCH,
+            "resident": resident() - before,
+        }
+
+
+LARGE_STEPS: dict[str, Callable[..., dict[str, Any]]] = {"fill": fill, "index": index, "search": search}
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes of the files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def check_disk(folder: Path, count: int) -> None:
+    """Exit if the disk has too little space for the gallery, an index and the files of a rebuild."""
+    needed, free = count * (2 * 4 * DIM + 2 * DIM + 400), shutil.disk_usage(folder).free
+    if free < needed:
+        raise SystemExit(f"{folder} has {free / GB:.0f} GB free, {needed / GB:.0f} GB are needed: choose --output")
+
+
+def cells(row: dict[str, Any]) -> tuple[str, ...]:
+    """Return the table cells of a row."""
+    return (
+        f"{row['photos']:,} × {DIM}",
+        row["kind"],
+        f"{row['fill_s']:.0f}",
+        f"{row['index_s']:.0f}",
+        *(f"{row[key] / GB:.2f}" for key in ("fill_peak", "index_peak", "index_bytes", "gallery_bytes")),
+        "exact" if row["recall"] is None else "{value:.4f} [{lower:.4f}]".format(**row["recall"]),
+        f"{row['open_s']:.2f}",
+        f"{row['p50_ms']:.2f}",
+        f"{row['p99_ms']:.2f}",
+        f"{row['batch_ms']:.2f}",
+        f"{row['resident'] / GB:.2f}",
+    )
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/large"))
+    parser.add_argument("--photos", type=int, default=10_000_000)
+    parser.add_argument("--kinds", nargs="*", default=["disk"])
+    parser.add_argument("--most", type=float, default=6.0, help="Largest peak of the memory in GiB.")
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        run_step(LARGE_STEPS, arguments.step)
+        return
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    check_disk(arguments.output, arguments.photos)
+    path = arguments.output / f"gallery-{arguments.photos}"
+    shutil.rmtree(path, ignore_errors=True)
+    run = partial(step, module="large_gallery")
+    common = {"photos": arguments.photos, **run("fill", path, arguments.photos, DIM)}
+    with Recorder("large_gallery", arguments) as record:
+        record.table("large gallery", COLUMNS)
+        for kind in arguments.kinds:
+            row = {**common, "kind": kind, **run("index", path, kind), **run("search", path)}
+            row |= {"index_bytes": size_of(path / "indexes"), "gallery_bytes": size_of(path)}
+            print(json.dumps(row), flush=True)
+            record.add(*cells(row))
+            if max(row["fill_peak"], row["index_peak"]) > arguments.most * GIB:
+                raise SystemExit(f"the peak of the memory exceeds {arguments.most:g} GiB")
+    shutil.rmtree(path)
+
+
+if __name__ == "__main__":
+    main()
