@@ -5,7 +5,6 @@ Shapes: T classes, N distances, p pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +13,6 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Cosines = NDArray[np.floating]
 Counts = NDArray[np.int64]
-CellOf = Callable[[Cosines], NDArray[np.integer]]
-
-BINS = 2**20  # bins of the cosine range, with a resolution of about 1e-6
-WINDOW = 2**13  # bins of the cosine range around a quantile, for interpolation
 
 
 @dataclass(frozen=True)
@@ -73,33 +68,36 @@ def negative_distances(tile: Tile) -> Floats:
     return distance_of(tile.near(-np.inf).negatives())
 
 
-def order_statistics(ranks: Counts, counts: Counts, windows: Floats) -> Floats:
-    """Return the distance at a rank (N,) of the pairs counted in the bins of each window."""
-    found = []
-    for rank, mine, (low, high) in zip(ranks.tolist(), counts, windows.tolist(), strict=True):
-        below = np.concatenate([[0], mine.cumsum()])
-        place = int(np.searchsorted(below, rank, side="right")) - 1
-        share = (rank - below[place] + 0.5) / mine[place]
-        found.append(high - (place + share) * (high - low) / WINDOW)
-    return distance_of(np.array(found))
+@dataclass(frozen=True)
+class CosineBins:
+    """Equal bins between two cosines, in ascending order, and one for greater cosines."""
 
+    low: float
+    high: float
+    count: int
 
-def exact_cells(distances: Floats) -> CellOf:
-    """Return a function that maps cosines to the index of the first distance that accepts them."""
-    return lambda cosines: np.searchsorted(distances, distance_of(cosines), side="left")
+    def of(self, cosines: Cosines) -> NDArray[np.int64]:
+        """Return the bin of each cosine; none is below `low`."""
+        low, scale = cosines.dtype.type(self.low), cosines.dtype.type(1 / self._width)
+        bins = ((cosines - low) * scale).astype(np.int64)
+        return np.minimum(bins, self.count, out=bins)
 
+    def cells(self, distances: Floats) -> NDArray[np.integer]:
+        """Return for each bin the index of the first of the distances (N,), ascending, that accepts it."""
+        middles = self.low + (np.arange(self.count + 1) + 0.5) * self._width
+        return np.searchsorted(distances, distance_of(middles)).astype(np.min_scalar_type(len(distances)))
 
-def binned_cells(distances: Floats, least: float) -> CellOf:
-    """Return the same function as a lookup table over the cosine range, which avoids a search per pair."""
-    scale = BINS / (1 - least)
-    middles = least + (np.arange(BINS + 1) + 0.5) / scale
-    table = np.searchsorted(distances, distance_of(middles), side="left").astype(np.min_scalar_type(len(distances)))
+    def distances_at(self, ranks: Counts, histogram: Counts) -> Floats:
+        """Return the distances at some ranks, from the nearest on, of pairs counted by bin."""
+        nearest_first = histogram[::-1]
+        below = np.concatenate([[0], nearest_first.cumsum()])
+        places = np.searchsorted(below, ranks, side="right") - 1
+        shares = (ranks - below[places] + 0.5) / nearest_first[places]
+        return distance_of(self.high - (places - 1 + shares) * self._width)
 
-    def cells(cosines: Cosines) -> NDArray[np.integer]:
-        offset, factor = cosines.dtype.type(least), cosines.dtype.type(scale)
-        return np.asarray(table.take(((cosines - offset) * factor).astype(np.int64), mode="clip"))
-
-    return cells
+    @property
+    def _width(self) -> float:
+        return (self.high - self.low) / self.count
 
 
 def by_class_and_cell(
@@ -110,13 +108,3 @@ def by_class_and_cell(
     span = int(classes[-1]) - start + 1
     counts = np.bincount(((classes - start) * width).take(places) + cells, minlength=span * width)
     return counts.reshape(span, width), start
-
-
-def in_window(cosines: Cosines, low: np.floating, high: np.floating) -> tuple[int, Counts]:
-    """Return the number of pairs nearer than a window of cosines, and the counts of its bins (WINDOW,)."""
-    nearer = cosines >= high
-    chosen = cosines[(cosines >= low) ^ nearer]
-    scale = WINDOW / (high - low) if high > low else 0.0
-    bins = ((high - chosen) * scale).astype(np.int64)
-    counts = np.bincount(np.clip(bins, 0, WINDOW - 1, out=bins), minlength=WINDOW)
-    return int(np.count_nonzero(nearer)), counts

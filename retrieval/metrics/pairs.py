@@ -20,26 +20,25 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from .pair_tiles import (
-    WINDOW,
-    CellOf,
+    CosineBins,
     Cosines,
     Counts,
     Floats,
     Tile,
-    binned_cells,
     by_class_and_cell,
     distance_of,
-    exact_cells,
-    in_window,
     least_cosine,
     negative_distances,
-    order_statistics,
 )
 
+Places = NDArray[np.integer]
 T = TypeVar("T")
 
 ROWS, COLUMNS = 512, 2048  # size of a tile; it fits into the cache of a core
 EXACT = 2**24  # up to this number n² of pairs, the computation is exact in float64
+BINS = 2**20  # bins of cosines for counts at given distances, with a resolution of about 1e-6
+LEAST_RANGE = 1e-6  # least range of cosines
+RANGE_BINS = 2**16  # bins of the range of cosines that contains some quantiles
 CELLS = 256  # distances at which the negative pairs of a class are counted, for interpolation between them
 SAMPLE = 2**15  # pairs for a rough estimate of a quantile
 
@@ -73,8 +72,7 @@ class Pairs:
 
     def within(self, distances: Floats) -> PairCounts:
         """Return the number of pairs within each of the distances (N,), ascending."""
-        negatives, *_ = self._negatives(distances, np.zeros((0, 2)))
-        return self._counts(distances, negatives)
+        return self._counts(distances, self._negatives(distances, _bins(distances))[0])
 
     def in_ranges(self, shares: Floats, grid: int) -> tuple[Floats, PairCounts]:
         """Return the quantiles (R, 2) of the distances of negative pairs at `shares`, and counts on grids between them.
@@ -91,14 +89,16 @@ class Pairs:
         wider = np.ones(len(whole))
         while True:
             windows = self._windows(np.ravel(shares), wider)
-            nearest, farthest = distance_of(np.array([windows.max(), windows.min()])).tolist()
+            high = float(windows.max())
+            bins = CosineBins(min(float(windows.min()), high - LEAST_RANGE), high, RANGE_BINS)
+            nearest, farthest = distance_of(np.array([bins.high, bins.low])).tolist()
             marks = np.linspace(nearest, farthest, CELLS)
-            negatives, beyond, counts = self._negatives(marks, windows)
-            missed = (whole < beyond) | (after >= beyond + counts.sum(axis=1))
+            negatives, histogram = self._negatives(marks, bins, histogram=True)
+            missed = (whole < histogram[-1]) | (after >= histogram.sum())
             if not missed.any():
                 break
             wider[missed] *= 8  # the sample was not representative
-        lower, upper = (order_statistics(part - beyond, counts, windows) for part in (whole, after))
+        lower, upper = (bins.distances_at(part, histogram) for part in (whole, after))
         ends = (lower + (ranks - whole) * (upper - lower)).reshape(-1, 2)
         points = grid_points(ends, grid)
         return ends, self._counts(points, _interpolated(negatives, marks, points))
@@ -112,53 +112,60 @@ class Pairs:
     def _positives(self, distances: Floats) -> Counts:
         """Return the number of positive pairs of each class within each of the distances (T, N)."""
         positives = np.zeros((len(self._sizes), len(distances) + 1), np.int64)
-        least, cell_of = self._cells(distances)
+        bins = _bins(distances)
+        cells_of = self._cells_of(distances, bins)
 
         def count(tile: Tile) -> tuple[Counts, int]:
-            near = tile.near(least)
+            near = tile.near(bins.low)
             row, column = near.sides()
             same = near.rows[row] == near.columns[column]
-            return by_class_and_cell(near.rows, row[same], cell_of(near.cosines[same]), positives.shape[1])
+            cells, _ = cells_of(near.cosines[same])
+            return by_class_and_cell(near.rows, row[same], cells, positives.shape[1])
 
         for counts, start in self._walk(count, self._class_tiles()):
             positives[start : start + len(counts)] += counts
         return positives[:, :-1].cumsum(axis=1)
 
-    def _negatives(self, distances: Floats, windows: Floats) -> tuple[Counts, Counts, Counts]:
-        """Return the number of negative pairs of each class within each of the distances (T, N).
+    def _negatives(self, distances: Floats, bins: CosineBins, *, histogram: bool = False) -> tuple[Counts, Counts]:
+        """Return the number of negative pairs of each class within each of the distances (T, N), and in each bin.
 
-        For each of the cosine windows (W, 2), also return the number of negative pairs nearer than it (W,), and the
-        counts of its bins (W, WINDOW).
+        Pairs are only counted by bin if `histogram` is set.
         """
-        negatives = np.zeros((len(self._sizes), len(distances) + 1), np.int64)
-        beyond, inside = np.zeros(len(windows), np.int64), np.zeros((len(windows), WINDOW), np.int64)
-        least, cell_of = self._cells(distances)
-        least = min([least, *windows[:, 0]])
+        negatives, in_bins = np.zeros((len(self._sizes), len(distances) + 1), np.int64), np.zeros(0, np.int64)
+        if histogram:
+            in_bins = np.zeros(bins.count + 1, np.int64)
+        cells_of = self._cells_of(distances, bins)
 
-        def count(tile: Tile) -> tuple[list[tuple[Counts, int]], list[tuple[int, Counts]]]:
-            near = tile.near(least)
+        def count(tile: Tile) -> tuple[list[tuple[Counts, int]], Counts]:
+            near = tile.near(bins.low)
             row, column = near.sides()
             cosines = near.cosines
             if near.mixed:
                 apart = near.rows[row] != near.columns[column]
                 row, column, cosines = row[apart], column[apart], cosines[apart]
-            cells = cell_of(cosines)
+            cells, places = cells_of(cosines)
             sides = (near.rows, row), (near.columns, column)
-            by_class = [by_class_and_cell(classes, places, cells, negatives.shape[1]) for classes, places in sides]
-            return by_class, [in_window(cosines, low, high) for low, high in windows.astype(cosines.dtype)]
+            by_class = [by_class_and_cell(classes, at, cells, negatives.shape[1]) for classes, at in sides]
+            return by_class, np.bincount(places, minlength=len(in_bins)) if histogram else in_bins
 
-        for by_class, by_window in self._walk(count, self._tiles()):
+        for by_class, by_bin in self._walk(count, self._tiles()):
             for counts, start in by_class:
                 negatives[start : start + len(counts)] += counts
-            for number, (nearer, counts) in enumerate(by_window):
-                beyond[number] += nearer
-                inside[number] += counts
-        return negatives[:, :-1].cumsum(axis=1), beyond, inside
+            if histogram:
+                in_bins += by_bin
+        return negatives[:, :-1].cumsum(axis=1), in_bins
 
-    def _cells(self, distances: Floats) -> tuple[float, CellOf]:
-        """Return the least cosine of interest, and a function from cosines to the first distance that accepts them."""
-        least = least_cosine(distances[-1])
-        return least, exact_cells(distances) if self._exact else binned_cells(distances, least)
+    def _cells_of(self, distances: Floats, bins: CosineBins) -> Callable[[Cosines], tuple[Places, Places]]:
+        """Return a function from cosines to the first distance that accepts them, and to their bins."""
+        if self._exact:
+            return lambda cosines: (np.searchsorted(distances, distance_of(cosines)), np.zeros(0, np.int64))
+        cells = bins.cells(distances)
+
+        def cells_of(cosines: Cosines) -> tuple[Places, Places]:
+            places = bins.of(cosines)
+            return cells.take(places), places
+
+        return cells_of
 
     def _windows(self, shares: Floats, wider: Floats) -> Floats:
         """Return cosine windows (N, 2) that contain the quantiles of the negative pairs, estimated from a sample."""
@@ -168,8 +175,8 @@ class Pairs:
         margins = wider * 6 * np.sqrt(np.maximum(shares * (1 - shares), 1 / len(distances)) / len(distances))
         places = (shares[:, None] + margins[:, None] * [1, -1]) * (len(distances) - 1)
         cosines = 1 - distances[np.clip(places, 0, len(distances) - 1).astype(np.int64)] ** 2 / 2
-        cosines[places < 0] = 2.0
-        cosines[places > len(distances) - 1] = -2.0
+        cosines[places < 0] = 1 + LEAST_RANGE
+        cosines[places > len(distances) - 1] = -1 - LEAST_RANGE
         return np.asarray(cosines)
 
     def _walk(self, look: Callable[[Tile], T], tiles: Iterator[tuple[slice, slice]]) -> Iterator[T]:
@@ -220,6 +227,11 @@ def distances_between(unit: Cosines, first: NDArray[np.int64], second: NDArray[n
     parts = [slice(start, start + 2**12) for start in range(0, len(first), 2**12)]
     cosines = [np.einsum("nd,nd->n", unit[first[part]], unit[second[part]]) for part in parts]
     return distance_of(np.concatenate(cosines)) if cosines else np.zeros(0)
+
+
+def _bins(distances: Floats) -> CosineBins:
+    """Return the bins of the cosines within the greatest of some distances."""
+    return CosineBins(least_cosine(distances[-1]), 1.0, BINS)
 
 
 def _interpolated(counts: Counts, marks: Floats, points: Floats) -> Counts:

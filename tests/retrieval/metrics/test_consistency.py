@@ -193,7 +193,8 @@ def test_a_collapsed_model_is_measured_and_useless() -> None:
 def test_a_collapsed_model_is_measured_in_the_large_walk() -> None:
     with small_tiles():
         got = opis(np.ones((80, 3)), np.repeat([0, 1], 40))
-    assert (got.value, got.d_min, got.d_max) == (0, 0, 0)
+    assert got.value == 0
+    assert (got.d_min, got.d_max) == pytest.approx((0, 0), abs=1e-3)  # the rounding of a cosine in float32
 
 
 def test_f_score_by_hand() -> None:
