@@ -40,7 +40,7 @@ from training.model import EmbeddingModel
 
 BEST, LAST, START = "best", "last", "start"
 FITTED = "fitted.npz"
-ACROSS = "photos on the other side of the partition into trained and held-out items"
+ACROSS = "held-out photos under an item to train on, or of trained photos under a held-out item"
 
 
 class Traces:
@@ -157,7 +157,7 @@ class Run:
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
         told = f"Continued {noted['run']} with new items: {new}."
         copies = len(noted.get("left_out", ()))
-        return f"{told} Left out: {copies} new photos that are copies of {ACROSS}." if copies else told
+        return f"{told} Left out, because they are copies of {ACROSS}: {copies} photos." if copies else told
 
     @property
     def fitted_before(self) -> Fitted | None:

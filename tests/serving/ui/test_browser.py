@@ -259,6 +259,23 @@ def test_the_right_item_of_a_no_match_is_picked_on_its_card(page: Page, world: P
     expect(page.locator("#verdict-right")).to_be_visible()
 
 
+def test_each_item_in_a_photo_is_judged_on_its_card(page: Page, world: Path) -> None:
+    send(page, encode(scene(3, 8), "PNG"), "photo.png")
+    expect(page.locator("#answer .r-banner")).to_be_visible()
+    page.locator("#regions").click()
+    expect(page.locator(".r-scene")).to_be_visible()
+    expect(page.locator("#verdict-wrong")).to_be_hidden()
+    item = page.locator("#region-2 b").inner_text().removeprefix("2 ")
+    page.get_by_role("button", name="Is this right?: box 2").click()
+    expect(page.locator("#noted")).to_contain_text(f"Box 2: is it {item}?")
+    expect(page.locator("#noted")).to_be_in_viewport()
+    page.locator("#verdict-right").click()
+    expect(page.locator("#noted")).to_contain_text("thank you: box 2")
+    expect(page.locator("#verdict-right")).to_be_hidden()  # until another box is chosen
+    line = read_feedback(world / "gallery.feedback.jsonl")[-1]
+    assert (line.verdict, line.item_id, line.bbox is not None) == ("right", item, True)
+
+
 SMALL = """[...document.querySelectorAll("button, a, input, summary")].filter(e => {
     const {width, height} = e.getBoundingClientRect();
     const inline = getComputedStyle(e).display === "inline";
