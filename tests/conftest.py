@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from training.evaluation.distance_selection import Whitening
+    from training.model import EmbeddingModel, PretrainedModel, ViewedModel
 
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")  # no test passes or fails by the speed of the machine
@@ -32,6 +37,34 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
         (file.write_text if isinstance(file, Path) else file.write)("<svg></svg>")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
+
+
+@pytest.fixture(scope="session")
+def onnx_written_once() -> Iterator[None]:
+    """Write each model as ONNX once a process: it takes seconds, and many tests export the same tiny models."""
+    from training.export import variants
+    from training.export.onnx_writer import write_onnx
+
+    written: dict[tuple[object, ...], bytes] = {}
+
+    def write(
+        model: EmbeddingModel | PretrainedModel | ViewedModel,
+        path: Path,
+        *,
+        size: int,
+        whitening: Whitening | None = None,
+    ) -> None:
+        arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
+        arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
+        key = (size, str(model), getattr(model, "views", None), *(array.tobytes() for array in arrays))
+        if key not in written:
+            write_onnx(model, path, size=size, whitening=whitening)
+            written[key] = path.read_bytes()
+        path.write_bytes(written[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(variants, "write_onnx", write)
+        yield
 
 
 @pytest.fixture(scope="session")

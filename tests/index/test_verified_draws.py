@@ -128,7 +128,7 @@ def test_a_draw_of_several_photos_is_a_search_of_a_gallery_without_its_item(
 def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVerifier, photos: int) -> None:
     form = VerifiedDistance(Lifted(), verifier)
     generator = np.random.default_rng(3)
-    probes, saved = probes_of(16 * photos, 8, 45 // photos).grouped(photos), 0
+    probes, saved = probes_of(10 * photos, 8, 45 // photos).grouped(photos), 0
     with verified_gallery(tmp_path / "g", 90, 30) as gallery:
         gallery.rebuild(kind=kind, probe=Probe(np.inf, form), min_recall=0.9, threads=1)
         own, others = Draws.none(), Draws.none()
@@ -161,10 +161,10 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVeri
             excluded = np.array(sorted(gallery._store.item_numbers(["i4"]).values()), dtype=np.int32)
             now, placed = drawer(gallery, form), numbers(gallery, probes)
             verifier.compared = 0
-            own = now.own(own, excluded=excluded, most=20, photos_per_query=photos)
+            own = now.own(own, excluded=excluded, most=12, photos_per_query=photos)
             others = now.probes(others, probes, numbers=placed)
             updated, verifier.compared = verifier.compared, 0
-            same(own, now.own(None, excluded=excluded, most=20, photos_per_query=photos))
+            same(own, now.own(None, excluded=excluded, most=12, photos_per_query=photos))
             same(others, now.probes(None, probes, numbers=placed))
             saved += updated < verifier.compared
             same(Draws.of_arrays(own.arrays()), own)

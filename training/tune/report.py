@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
-from optuna.importance import FanovaImportanceEvaluator
 from optuna.trial import FrozenTrial, TrialState
 
 from retrieval.html import document, drawn, figure_grid, legend_above, table
@@ -111,7 +110,7 @@ def importances(outcome: Outcome, place: int = 0) -> dict[str, float]:
     for trial, value in zip(complete, values, strict=True):
         study.add_trial(optuna.create_trial(params=trial.params, distributions=trial.distributions, value=value))
     importance = optuna.importance.get_param_importances(
-        study, params=varied, evaluator=FanovaImportanceEvaluator(seed=0)
+        study, params=varied, evaluator=optuna.importance.FanovaImportanceEvaluator(seed=0)
     )
     return {name: float(weight) for name, weight in importance.items()}
 

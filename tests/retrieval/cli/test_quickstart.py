@@ -24,6 +24,8 @@ from training.model import PretrainedModel
 
 from ...world import draw, write_folder
 
+pytestmark = pytest.mark.usefixtures("onnx_written_once")
+
 
 @pytest.fixture(scope="module")
 def tiny() -> Pretrained:
@@ -32,7 +34,7 @@ def tiny() -> Pretrained:
 
 
 @pytest.fixture(scope="module")
-def bundle(tiny: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bundle(tiny: Pretrained, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return export_pretrained(tiny, tmp_path_factory.mktemp("bundles") / "tiny").path
 
 

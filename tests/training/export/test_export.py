@@ -1,5 +1,4 @@
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,32 +19,12 @@ from training.export import variants
 from training.export.export import export
 from training.export.onnx_writer import write_onnx
 from training.loop.run import Run
-from training.model import EmbeddingModel
 
-pytestmark = pytest.mark.usefixtures("empty_pictures")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def written_once() -> Iterator[None]:
-    """Write each model as ONNX once: it takes seconds, and most tests here export the same two."""
-    written: dict[bytes, bytes] = {}
-
-    def write(model: EmbeddingModel, path: Path, *, size: int, whitening: Whitening | None = None) -> None:
-        arrays = [tensor.detach().numpy() for tensor in model.state_dict().values()]
-        arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
-        key = b"".join([str(size).encode(), *(array.tobytes() for array in arrays)])
-        if key not in written:
-            write_onnx(model, path, size=size, whitening=whitening)
-            written[key] = path.read_bytes()
-        path.write_bytes(written[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(variants, "write_onnx", write)
-        yield
+pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 
 
 @pytest.fixture(scope="module")
-def bundle(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
 
 

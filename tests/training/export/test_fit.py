@@ -14,6 +14,7 @@ from retrieval.images import Preprocessing
 from retrieval.indexing.pipeline import index_catalogue
 from training.backbones.small import SmallConvNet
 from training.export import fit as fitting
+from training.export import head_gain
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.projection import Projection, ProjectionChoice
@@ -21,6 +22,7 @@ from training.model import PretrainedModel
 
 from ...world import write_folder
 
+pytestmark = pytest.mark.usefixtures("onnx_written_once")
 WIDTH = SmallConvNet.width
 
 
@@ -113,8 +115,9 @@ def test_photos_that_cannot_be_read_are_left_out(
 
 
 def test_what_a_head_gains_is_measured_where_items_have_enough_photos(
-    tiny: Pretrained, photos: list[Photo], tmp_path: Path
+    tiny: Pretrained, photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each trains a head for most of a second
     several = read_catalogue(write_folder(tmp_path / "several", items=range(60), photos=range(4)))
     fitted, _ = fit_to_catalogue(tiny, several)
     head = fitted.evidence["head"]

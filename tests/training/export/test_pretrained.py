@@ -30,6 +30,7 @@ from training.model import PretrainedModel
 
 from ...world import draw, write_folder
 
+pytestmark = pytest.mark.usefixtures("onnx_written_once")
 TARGET = 0.1
 
 
@@ -40,7 +41,7 @@ def tiny() -> Pretrained:
 
 
 @pytest.fixture(scope="module")
-def bundle(tiny: Pretrained, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def bundle(tiny: Pretrained, onnx_written_once: None, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return export_pretrained(tiny, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=TARGET)
 
 

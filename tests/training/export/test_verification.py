@@ -12,16 +12,21 @@ from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing
 from training.backbones.small import SmallConvNet
+from training.export import verification
 from training.export.fit import fit_to_catalogue
 from training.export.pretrained import Pretrained, export_pretrained
 from training.export.verification import clustered_error, not_verified
 from training.model import PretrainedModel
 
-from ...prints import write_covers
+from ...prints import DETECTOR, write_covers
+
+pytestmark = pytest.mark.usefixtures("onnx_written_once")
 
 
 @pytest.fixture
-def tiny() -> Pretrained:
+def tiny(monkeypatch: pytest.MonkeyPatch) -> Pretrained:
+    """Return a tiny model; what chooses its verification finds a few key points a photo, in little time."""
+    monkeypatch.setattr(verification, "DetectorSettings", lambda: DETECTOR)
     torch.manual_seed(0)
     return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
 

@@ -28,7 +28,7 @@ from training.export.views import choose_views, describe_views, with_views
 from training.loop.run import Run
 from training.model import EmbeddingModel, ViewedModel
 
-pytestmark = pytest.mark.usefixtures("empty_pictures")
+pytestmark = pytest.mark.usefixtures("empty_pictures", "onnx_written_once")
 SIZE = 32
 
 
