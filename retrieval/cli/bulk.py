@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,7 @@ from retrieval.errors import InvalidParameter
 from retrieval.files import check_place, write_file
 
 from .lines import show_lines
+from .options import options_as
 
 if TYPE_CHECKING:
     from retrieval.bulk.outcome import Outcome
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
     from retrieval.catalogue.photos import Photo
     from retrieval.retriever import Retriever
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Folder = click.Path(path_type=Path)
 
 
-class Bulk(NamedTuple):
+@dataclass(frozen=True)
+class Bulk:
     """Options of a search with many photos."""
 
     output: Path | None
@@ -82,24 +83,7 @@ OPTIONS = (
 )
 
 
-def bulk_options(command: Command) -> Command:
-    """Add the options of searches with many photos to a command and pass them as `bulk`."""
-
-    @wraps(command)
-    def with_bulk(
-        *arguments: Any,
-        output: Path | None,
-        truth: str | None,
-        report: Path | None,
-        threads: int | None,
-        batch_size: int,
-        **named: Any,
-    ) -> Any:
-        return command(*arguments, bulk=Bulk(output, truth, report, threads, batch_size), **named)
-
-    for option in reversed(OPTIONS):
-        with_bulk = option(with_bulk)
-    return with_bulk  # type: ignore[return-value]
+bulk_options = options_as("bulk", Bulk, OPTIONS)  # decorates a command that searches with many photos
 
 
 def search_many(

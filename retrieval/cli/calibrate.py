@@ -10,28 +10,19 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from index.shell import command
-from retrieval.errors import InvalidParameter
-from retrieval.files import check_place, write_file
+from retrieval.files import write_file
 
-from .feedback_options import feedback_options, show_tally
+from .calibration_options import CalibrationOptions, calibration_options
 from .lines import show_lines
 from .next_step import show_next
-from .options import CataloguePlace, Place
+from .options import Place
 from .regions import RegionOptions, calibrate_regions, region_options
 from .settings_options import GroupedCommand
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
     from retrieval.threshold.gallery_calibration import Proposal
-
-Folder = click.Path(path_type=Path)
-
-
-def writable(_: click.Context, __: click.Parameter, path: Path | None) -> Path | None:
-    """Return the path of an option; raise OSError if it cannot be written."""
-    if path is not None:
-        check_place(path)
-    return path
+    from retrieval.threshold.verdicts import Tally
 
 
 class CalibrateCommand(GroupedCommand):
@@ -46,57 +37,11 @@ class CalibrateCommand(GroupedCommand):
 
 
 @click.command(cls=CalibrateCommand)
-@click.argument("bundle", type=Folder)
+@click.argument("bundle", type=click.Path(path_type=Path))
 @click.argument("gallery", type=Place())
-@click.option(
-    "--target-fpir",
-    type=float,
-    help="Maximum share of searches for unknown items that return a match.  [default: the current target]",
-)
-@click.option(
-    "--queries",
-    type=CataloguePlace(),
-    help="Labelled photos taken by users: a folder or a table with item ids of the gallery. A photo that shows no item "
-    "of the gallery has an empty item id in the table.",
-)
-@feedback_options
-@click.option(
-    "--certify",
-    is_flag=True,
-    help="Certify the target even with fewer than 300 items, or fail; the threshold is then much stricter.",
-)
-@click.option(
-    "--photos-per-query",
-    type=int,
-    multiple=True,
-    help="Also set the threshold for queries of this many photos of the same item. Can be repeated; 1 removes these "
-    "thresholds.  [default: the numbers that have a threshold]",
-)
+@calibration_options
 @region_options(boxes=False)
-@click.option("--dry-run", is_flag=True, help="Print what would change, and leave the gallery as it is.")
-@click.option(
-    "--report",
-    type=Folder,
-    callback=writable,
-    help="HTML file to write the report on the new threshold to.",
-)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print the old and the new operating point and the changes as JSON."
-)
-def calibrate(  # noqa: PLR0913, PLR0917, one an option
-    bundle: Path,
-    gallery: Path | str,
-    target_fpir: float | None,
-    queries: Path | str | None,
-    feedback: Path | None,
-    trust_key: Sequence[str],
-    certify: bool,
-    photos_per_query: Sequence[int],
-    regions: RegionOptions,
-    dry_run: bool,
-    report: Path | None,
-    as_json: bool,
-) -> None:
+def calibrate(bundle: Path, gallery: Path | str, options: CalibrationOptions, regions: RegionOptions) -> None:
     """Set the threshold of a gallery, from searches for items that are not in it.
 
     Each gallery item that the model was not trained on is left out in turn and searched for. The distance to the
@@ -114,95 +59,61 @@ def calibrate(  # noqa: PLR0913, PLR0917, one an option
       retrieval calibrate bundles/shop galleries/shop --photos-per-query 2 --photos-per-query 3 --report report.html
       retrieval calibrate bundles/shop galleries/shop --regions auto --queries shelves.csv
     """
-    if regions.regions is not None:
-        if feedback is not None or photos_per_query or report is not None:
-            raise InvalidParameter(
-                "--regions", "be used without --feedback, --photos-per-query and --report", regions.regions
-            )
-        calibrate_regions(
-            bundle,
-            gallery,
-            regions,
-            queries=queries,
-            target_fpir=target_fpir,
-            certify=certify,
-            dry_run=dry_run,
-            as_json=as_json,
-        )
-        return
-    calibrate_photos(
-        bundle,
-        gallery,
-        target_fpir=target_fpir,
-        queries=queries,
-        feedback=feedback,
-        trust_key=trust_key,
-        certify=certify,
-        photos_per_query=photos_per_query,
-        dry_run=dry_run,
-        report=report,
-        as_json=as_json,
-    )
+    if regions.regions is None:
+        calibrate_photos(bundle, gallery, options)
+    else:
+        calibrate_regions(bundle, gallery, regions, options)
 
 
-def calibrate_photos(  # noqa: PLR0913, one an option
-    bundle: Path,
-    gallery: Path | str,
-    *,
-    target_fpir: float | None,
-    queries: Path | str | None,
-    feedback: Path | None,
-    trust_key: Sequence[str],
-    certify: bool,
-    photos_per_query: Sequence[int],
-    dry_run: bool,
-    report: Path | None,
-    as_json: bool,
-) -> None:
+def calibrate_photos(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:
     """Set the threshold of whole photos, and of queries of several photos, and print what to expect of it."""
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
-    from retrieval.catalogue.photos import QUERIES
-    from retrieval.catalogue.read import read_catalogue
     from retrieval.compatibility import require_match
     from retrieval.threshold.feedback import read_feedback
     from retrieval.threshold.gallery_calibration import propose
     from retrieval.threshold.verdicts import weigh
 
-    opened = Bundle.open(bundle)
-    photos = None if queries is None else read_catalogue(queries, labels=QUERIES)
-    verdicts = () if feedback is None else read_feedback(feedback)
-    if feedback is not None and not as_json:
-        show_tally(len(verdicts), weigh(opened, verdicts, trusted=trust_key))
-    with open_gallery(gallery, read_only=dry_run) as place:
+    opened, photos = Bundle.open(bundle), options.photos()
+    verdicts = () if options.feedback is None else read_feedback(options.feedback)
+    if options.feedback is not None and not options.as_json:
+        show_tally(len(verdicts), weigh(opened, verdicts, trusted=options.trust_key))
+    with open_gallery(gallery, read_only=options.dry_run) as place:
         require_match(opened, place)
-        if not dry_run:
+        if not options.dry_run:
             place.lock()  # nobody changes the gallery while it is measured
         proposal = propose(
             opened,
             place,
-            target_fpir=target_fpir,
+            target_fpir=options.target_fpir,
             photos=photos,
             feedback=verdicts,
-            trusted=trust_key,
-            certify=certify,
-            photos_per_query=photos_per_query or None,
+            trusted=options.trust_key,
+            certify=options.certify,
+            photos_per_query=options.photos_per_query or None,
         )
-        show_proposal(proposal, as_json=as_json)
-        if report is not None:
-            write_report(report, place, proposal)
-        if not dry_run:
+        show_proposal(proposal, as_json=options.as_json)
+        if options.report is not None:
+            write_report(options.report, place, proposal)
+        if not options.dry_run:
             proposal.write(place)
-    if not as_json:
-        show_written(bundle, gallery, report, dry_run=dry_run)
+    if not options.as_json:
+        show_written(bundle, gallery, options)
 
 
-def show_written(bundle: Path, gallery: Path | str, report: Path | None, *, dry_run: bool) -> None:
+def show_tally(verdicts: int, tally: Tally) -> None:
+    """Print which verdicts count."""
+    click.echo(f"{verdicts} verdicts, {len(tally.counted)} of them counted:")
+    for line in tally.lines():
+        click.echo(f"  {line}")
+
+
+def show_written(bundle: Path, gallery: Path | str, options: CalibrationOptions) -> None:
     """Print what was written, and the command that comes next."""
-    click.echo(f"Nothing was written to {gallery}." if dry_run else f"Wrote the threshold to {gallery}.")
-    if report is not None:
-        click.echo(f"Wrote {report}.")
-    if not dry_run:
+    click.echo(f"Nothing was written to {gallery}." if options.dry_run else f"Wrote the threshold to {gallery}.")
+    if options.report is not None:
+        click.echo(f"Wrote {options.report}.")
+    if not options.dry_run:
         show_next(command("serve", bundle, gallery))
 
 

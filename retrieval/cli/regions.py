@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +16,7 @@ from retrieval.regions.calibration_command import calibration_command
 from retrieval.result import RANKED, p_value_words
 
 from .lines import show_lines
+from .options import Command, options_as
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol
@@ -26,28 +27,29 @@ if TYPE_CHECKING:
     from retrieval.regions.result import RegionMatch, RegionsResult
     from retrieval.retriever import Retriever
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+    from .calibration_options import CalibrationOptions
+
 Folder = click.Path(path_type=Path)
 AUTO, DETECTOR = NAMES = "auto", "detector"
 
 
-class RegionOptions(NamedTuple):
-    """Options of the regions of a photo."""
+@dataclass(frozen=True)
+class RegionOptions:
+    """Options of the regions of a photo. Raises InvalidParameter if they cannot be combined."""
 
-    regions: str | None
-    scale: tuple[float, ...]
-    max_windows: int | None
-    detector: Path | None
-    min_score: float | None
+    regions: str | None = None
+    scale: tuple[float, ...] = ()
+    max_windows: int | None = None
+    detector: Path | None = None
+    min_score: float | None = None
     bbox: tuple[str, ...] = ()
 
     @property
     def asked(self) -> bool:
         """Return whether any of the options was given."""
-        return any(self)
+        return self != RegionOptions()
 
-    def check(self) -> None:
-        """Raise InvalidParameter for options that cannot be combined."""
+    def __post_init__(self) -> None:
         if self.bbox and self.regions:
             raise InvalidParameter("--bbox", "be left out with --regions", self.bbox[0])
         for name, wanted in (("scale", AUTO), ("detector", DETECTOR), ("min_score", DETECTOR)):
@@ -135,29 +137,7 @@ BBOX_OPTION = click.option(
 
 def region_options(*, boxes: bool) -> Callable[[Command], Command]:
     """Return a decorator that adds the options of regions to a command and passes them as `regions`."""
-    options = (*OPTIONS, BBOX_OPTION) if boxes else OPTIONS
-
-    def decorate(command: Command) -> Command:
-        @wraps(command)
-        def with_regions(
-            *arguments: Any,
-            regions: str | None,
-            scale: tuple[float, ...],
-            max_windows: int | None,
-            detector: Path | None,
-            min_score: float | None,
-            bbox: tuple[str, ...] = (),
-            **named: Any,
-        ) -> Any:
-            given = RegionOptions(regions, scale, max_windows, detector, min_score, bbox)
-            given.check()
-            return command(*arguments, regions=given, **named)
-
-        for option in reversed(options):
-            with_regions = option(with_regions)
-        return with_regions  # type: ignore[return-value]
-
-    return decorate
+    return options_as("regions", RegionOptions, (*OPTIONS, BBOX_OPTION) if boxes else OPTIONS)
 
 
 def search_parts(
@@ -231,44 +211,34 @@ def describe_regions(gallery: GalleryProtocol, kept: KeptPoint) -> Iterator[str]
         )
 
 
-def calibrate_regions(
-    bundle: Path,
-    gallery: Path | str,
-    regions: RegionOptions,
-    *,
-    queries: Path | str | None,
-    target_fpir: float | None,
-    certify: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def calibrate_regions(bundle: Path, gallery: Path | str, regions: RegionOptions, options: CalibrationOptions) -> None:
     """Set the threshold of searches by regions, and print its expected error rates."""
     from index.contents import POINT
     from index.location import open_gallery
     from retrieval.bundle.bundle import Bundle
     from retrieval.bundle.served_point import stored_regions
-    from retrieval.catalogue.photos import QUERIES
-    from retrieval.catalogue.read import read_catalogue
     from retrieval.compatibility import require_match
     from retrieval.regions.detector import Detector
     from retrieval.threshold.regions import propose_regions
 
-    opened = Bundle.open(bundle)
-    photos = None if queries is None else read_catalogue(queries, labels=QUERIES)
+    options.check_regions(regions.regions)
+    opened, photos = Bundle.open(bundle), options.photos()
     detector = None if regions.detector is None else Detector(regions.detector)
-    with open_gallery(gallery, read_only=dry_run) as place:
+    with open_gallery(gallery, read_only=options.dry_run) as place:
         require_match(opened, place)
-        if not dry_run:
+        if not options.dry_run:
             place.lock()  # the gallery must not change while it is measured
         policy = regions.policy(stored_regions(place.kept(POINT), opened), detector)
-        proposal = propose_regions(opened, place, policy, photos=photos, target_fpir=target_fpir, certify=certify)
-        if as_json:
+        proposal = propose_regions(
+            opened, place, policy, photos=photos, target_fpir=options.target_fpir, certify=options.certify
+        )
+        if options.as_json:
             click.echo(json.dumps(proposal.to_dict(), indent=2))
         else:
             show_lines("refused", [f"{photo_id}: {reason}" for photo_id, reason in proposal.refused])
             for line in proposal.lines():
                 click.echo(line)
-        if not dry_run:
+        if not options.dry_run:
             proposal.write(place)
-    if not as_json:
-        click.echo(f"Nothing was written to {gallery}." if dry_run else f"Wrote the threshold to {gallery}.")
+    if not options.as_json:
+        click.echo(f"Nothing was written to {gallery}." if options.dry_run else f"Wrote the threshold to {gallery}.")
