@@ -9,7 +9,7 @@ from retrieval.arguments import MOST_QUERY_PHOTOS
 from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, body_of, errors
-from .query_parameters import Fields, TopK, Where
+from .query_parameters import OfSearch, SearchQuery
 from .request_body import decoded, images_of, is_json, parsed
 from .result_json import answer_of
 from .schemas import Answer, PhotosRequest
@@ -24,16 +24,16 @@ def add_photos_route(router: APIRouter, service: Service) -> None:
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_QUERY_PHOTOS),
     )
-    async def photos(
-        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
-    ) -> Response:
+    async def photos(request: Request, query: OfSearch) -> Response:
         """Search with 2 to 8 photos of the same item as one query: send a form with the files `images`, or JSON."""
+        asked: SearchQuery | PhotosRequest = query
         if is_json(request):
-            body = await parsed(request, PhotosRequest)
-            images, fields = [decoded(image) for image in body.images], body.fields
-            top_k, where, explain = body.top_k, body.where, body.explain
+            asked = await parsed(request, PhotosRequest)
+            images = [decoded(image) for image in asked.images]
         else:
             images = await images_of(request, "images", most=MOST_QUERY_PHOTOS)
         request_id = request.state.request_id
-        result = await service.search_photos(images, top_k=top_k, where=where, explain=explain, request_id=request_id)
-        return JSONResponse(answer_of(result, request_id, fields))
+        result = await service.search_photos(
+            images, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+        )
+        return JSONResponse(answer_of(result, request_id, asked.fields))

@@ -1,10 +1,9 @@
 """Query parameters of the search routes."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Query
+from fastapi import Depends, Query
 
 from .fields import BBOX, NUMBER
 
@@ -18,3 +17,23 @@ Fields = Annotated[
         description="Metadata key to return with each match; repeat it for several keys. All are returned by default.",
     ),
 ]
+
+
+@dataclass(frozen=True)
+class RegionsQuery:
+    """Query parameters of every search route."""
+
+    top_k: TopK = 10
+    where: Where = None
+    fields: Fields = None
+
+
+@dataclass(frozen=True)
+class SearchQuery(RegionsQuery):
+    """Query parameters of the search routes whose answers can be explained."""
+
+    explain: bool = False
+
+
+OfRegions = Annotated[RegionsQuery, Depends()]
+OfSearch = Annotated[SearchQuery, Depends()]

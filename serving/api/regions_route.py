@@ -13,7 +13,7 @@ from retrieval.regions.search import Regions
 from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, body_of, errors
-from .query_parameters import Box, Fields, TopK, Where
+from .query_parameters import Box, OfRegions, RegionsQuery
 from .region_schemas import RegionsAnswer, RegionsRequest
 from .request_body import decoded, image_of, is_json, parsed
 from .result_json import regions_answer_of
@@ -37,19 +37,15 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
         openapi_extra=body_of("RegionsRequest", "image"),
     )
     async def search_regions(
-        request: Request,
-        regions: Policy = "auto",
-        bbox: Boxes = None,
-        top_k: TopK = 10,
-        where: Where = None,
-        fields: Fields = None,
+        request: Request, query: OfRegions, regions: Policy = "auto", bbox: Boxes = None
     ) -> Response:
         """Find the items in a photo of several things, each with its bounding box. The settings are the server's."""
+        asked: RegionsQuery | RegionsRequest = query
         if is_json(request):
-            body = await parsed(request, RegionsRequest)
-            image, fields, top_k, where = decoded(body.image), body.fields, body.top_k, body.where
-            chosen: Regions = [*body.bbox] or body.regions
-            is_named = "regions" in body.model_fields_set
+            asked = await parsed(request, RegionsRequest)
+            image = decoded(asked.image)
+            chosen: Regions = [*asked.bbox] or asked.regions
+            is_named = "regions" in asked.model_fields_set
         else:
             chosen = [parse_bbox(text) for text in bbox or ()] or regions
             is_named = "regions" in request.query_params
@@ -57,5 +53,7 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
         if is_named and not isinstance(chosen, str):
             raise InvalidParameter("bbox", "be left out where regions are named", chosen)
         request_id = request.state.request_id
-        result = await service.search_regions(image, chosen, top_k=top_k, where=where, request_id=request_id)
-        return JSONResponse(regions_answer_of(result, request_id, fields))
+        result = await service.search_regions(
+            image, chosen, top_k=asked.top_k, where=asked.where, request_id=request_id
+        )
+        return JSONResponse(regions_answer_of(result, request_id, asked.fields))

@@ -27,7 +27,7 @@ from .docs_page import docs_page
 from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
 from .photos_route import add_photos_route
 from .problems import STATUS, problem, problem_response
-from .query_parameters import Box, Fields, TopK, Where
+from .query_parameters import Box, OfSearch, SearchQuery
 from .regions_route import add_regions_route
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
@@ -92,15 +92,13 @@ def search_routes(service: Service) -> APIRouter:
         responses=errors(*LIMITED, *BODY, 400, 503),
         openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
     )
-    async def batch(
-        request: Request, top_k: TopK = 10, where: Where = None, fields: Fields = None, explain: bool = False
-    ) -> Response:
+    async def batch(request: Request, query: OfSearch) -> Response:
         """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
         images: list[bytes | str]
+        asked: SearchQuery | BatchRequest = query
         if is_json(request):
-            body = await parsed(request, BatchRequest)
-            images, fields = list(body.images), body.fields
-            top_k, where, explain = body.top_k, body.where, body.explain
+            asked = await parsed(request, BatchRequest)
+            images = list(asked.images)
         else:
             images = list(await images_of(request, "images"))
         if not images:
@@ -110,8 +108,10 @@ def search_routes(service: Service) -> APIRouter:
             request_id = f"{request.state.request_id}-{number}"
             try:
                 data = decoded(image) if isinstance(image, str) else image
-                result = await service.search(data, top_k=top_k, where=where, explain=explain, request_id=request_id)
-                answers.append(answer_of(result, request_id, fields))
+                result = await service.search(
+                    data, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
+                )
+                answers.append(answer_of(result, request_id, asked.fields))
             except RetrievalError as error:
                 problem_document = problem_response(error)
                 if problem_document.status_code not in (400, 413, 415):
@@ -133,28 +133,21 @@ def add_photo_route(router: APIRouter, service: Service) -> None:
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("SearchRequest", "image"),
     )
-    async def search(
-        request: Request,
-        bbox: Box | None = None,
-        top_k: TopK = 10,
-        where: Where = None,
-        fields: Fields = None,
-        explain: bool = False,
-    ) -> Response:
+    async def search(request: Request, query: OfSearch, bbox: Box | None = None) -> Response:
         """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
+        asked: SearchQuery | SearchRequest = query
         if is_json(request):
-            body = await parsed(request, SearchRequest)
-            image, fields = decoded(body.image), body.fields
-            top_k, where, explain = body.top_k, body.where, body.explain
-            part = None if body.bbox is None else check_bbox(body.bbox)
+            asked = await parsed(request, SearchRequest)
+            image = decoded(asked.image)
+            part = None if asked.bbox is None else check_bbox(asked.bbox)
         else:
             part = None if bbox is None else parse_bbox(bbox)
             image = await image_of(request)
         request_id = request.state.request_id
         result = await service.search(
-            image, bbox=part, top_k=top_k, where=where, explain=explain, request_id=request_id
+            image, bbox=part, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
         )
-        return JSONResponse(answer_of(result, request_id, fields))
+        return JSONResponse(answer_of(result, request_id, asked.fields))
 
 
 def feedback_routes(service: Service) -> APIRouter:

@@ -78,6 +78,25 @@ def test_a_route_lists_the_errors_that_it_can_give(
     assert set(errors(paths[path][method])) == ALWAYS | set(own.split())
 
 
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/v1/search", "bbox top_k where fields explain"),
+        ("/v1/search/batch", "top_k where fields explain"),
+        ("/v1/search/photos", "top_k where fields explain"),
+        ("/v1/search/regions", "regions bbox top_k where fields"),
+    ],
+)
+def test_searches_share_their_query_parameters(paths: dict[str, dict[str, Any]], path: str, names: str) -> None:
+    """In this order, and each with the same rule and description on every route."""
+    first, own = (
+        {told["name"]: told for told in paths[route]["post"]["parameters"] if told["in"] == "query"}
+        for route in ("/v1/search", path)
+    )
+    assert list(own) == names.split()
+    assert all(own[name] == first[name] for name in {"top_k", "where", "fields", "explain"} & own.keys())
+
+
 def test_no_route_is_left_out(paths: dict[str, dict[str, Any]]) -> None:
     assert {
         path for path, operations in paths.items() if not errors(operations["get" if "get" in operations else "post"])
