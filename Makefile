@@ -34,7 +34,7 @@ test: $(VENV)/.installed  ## everything, the slow and the browser tests too
 	$(BIN)/python -m pytest -n $(WORKERS) --junitxml=.ci/report.xml
 
 test-fast: $(VENV)/.installed  ## what takes seconds: under 3 minutes on 2 cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not slow and not browser"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not browser"
 
 lint: $(VENV)/.installed  ## formatting, types, imports, documentation, pins
 	$(BIN)/ruff check .

@@ -2,22 +2,53 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from .scheduling import make_scheduler, package_rank
 
 if TYPE_CHECKING:
     from training.evaluation.distance_selection import Whitening
     from training.model import EmbeddingModel, PretrainedModel, ViewedModel
 
-settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("project")  # no test passes or fails by the speed of the machine
+# no test passes or fails by the speed of the machine
+settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", parent=settings.get_profile("full"), max_examples=20)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let Hypothesis draw fewer examples where the slow tests are left out."""
+    settings.load_profile("fast" if "not slow" in config.getoption("markexpr") else "full")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by package, as two workers share them best."""
+    items.sort(key=lambda item: package_rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the imported modules out of garbage collections: to walk them takes most of a second each time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return the scheduler of `--dist loadfile`; None for xdist's own."""
+    return make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -52,11 +52,15 @@ def write_covers(folder: Path, *, items: range, photos: range) -> Path:
     return folder
 
 
-@cache
 def cover_verifier(*, strength: float = 1.0, items: range = range(500, 504)) -> GeometricVerifier:
     """Return a verifier whose vocabulary is fitted to covers of other items."""
+    return _fitted(items).with_fusion(Fusion(strength=strength))
+
+
+@cache
+def _fitted(items: range) -> GeometricVerifier:
     features = [detect(open_image(draw_cover(item, 0)), DETECTOR) for item in items]
-    return GeometricVerifier.fit(features, detector=DETECTOR, fusion=Fusion(strength=strength), words=256)
+    return GeometricVerifier.fit(features, detector=DETECTOR, words=256)
 
 
 def cover_distance(*, strength: float = 1.0) -> VerifiedDistance:

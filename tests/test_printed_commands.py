@@ -145,16 +145,19 @@ class Printed(NamedTuple):
 
 
 @cache
-def sources() -> list[tuple[str, ast.Module]]:
+def sources(holding: str = "") -> list[tuple[str, ast.Module]]:
+    """Return the name and the syntax tree of each module, or of those that hold a text."""
     files = [file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))]
-    return [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())) for file in files]
+    texts = ((file.relative_to(ROOT).as_posix(), file.read_text()) for file in files)
+    return [(name, ast.parse(text)) for name, text in texts if holding in text]
 
 
+@cache
 def printed() -> list[Printed]:
     """Return every call of `command` in the product."""
     found = [
         Printed(file, tuple(ast.unparse(argument) for argument in node.args))
-        for file, tree in sources()
+        for file, tree in sources(holding="command(")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "command" and node.args
         if not any(isinstance(argument, ast.Starred) and node.keywords for argument in node.args)

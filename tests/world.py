@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,16 @@ SIZE, DIM = 32, 48
 
 def draw(item: int, number: int) -> Image.Image:
     """Return a photo of an item: its own 4×4 colour pattern, shifted, with noise."""
+    return Image.fromarray(_pixels(item, number))
+
+
+@cache
+def _pixels(item: int, number: int) -> np.ndarray:
     pattern = np.random.default_rng(item).integers(0, 256, (4, 4, 3))
     noise = np.random.default_rng((item, number)).normal(0, 12, (SIDE, SIDE, 3))
     picture = np.kron(pattern, np.ones((SIDE // 4, SIDE // 4, 1)))
     shifted = np.roll(picture, number % 3, axis=1)
-    return Image.fromarray(np.clip(shifted + noise, 0, 255).astype(np.uint8))
+    return np.clip(shifted + noise, 0, 255).astype(np.uint8)
 
 
 def encode(image: Image.Image, kind: str = "JPEG") -> bytes:
@@ -41,12 +47,23 @@ def write_folder(folder: Path, *, items: range = range(10), photos: range = rang
     for item in items:
         (folder / f"item-{item:02d}").mkdir(parents=True)
         for number in photos:
-            draw(item, number).save(folder / f"item-{item:02d}" / f"{number}.png")
+            (folder / f"item-{item:02d}" / f"{number}.png").write_bytes(_png(item, number))
     return folder
+
+
+@cache
+def _png(item: int, number: int) -> bytes:
+    return encode(draw(item, number), "PNG")
 
 
 def write_model(path: Path) -> Path:
     """Write an ONNX model: 4×4 mean colours of 32 px squares, centred, scaled to unit length."""
+    path.write_bytes(_model())
+    return path
+
+
+@cache
+def _model() -> bytes:
     nodes = [
         helper.make_node("AveragePool", ["pixels"], ["pooled"], kernel_shape=[8, 8], strides=[8, 8]),
         helper.make_node("Flatten", ["pooled"], ["raw"]),
@@ -66,8 +83,7 @@ def write_model(path: Path) -> Path:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.checker.check_model(model)
-    onnx.save(model, path)
-    return path
+    return bytes(model.SerializeToString())
 
 
 def make_bundle(

@@ -252,7 +252,7 @@ class _Failing:
         return call
 
 
-@pytest.mark.parametrize("features_key", ["", "f"], ids=["plain", "features"])
+@pytest.mark.parametrize("features_key", [pytest.param("", marks=pytest.mark.slow), "f"], ids=["plain", "features"])
 @pytest.mark.parametrize("what", ["fsync", "replace", "open"])
 def test_a_failing_disk_ends_in_a_clear_error_and_an_intact_gallery(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, features_key: str

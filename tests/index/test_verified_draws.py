@@ -118,8 +118,8 @@ def test_a_draw_of_several_photos_is_a_search_of_a_gallery_without_its_item(
     ("verifier", "photos"),
     [
         (FakeVerifier(), 1),
-        (FakeVerifier(1, 1, 0), 1),
-        (FakeVerifier(3, 1, 8, 0.5), 1),
+        pytest.param(FakeVerifier(1, 1, 0), 1, marks=pytest.mark.slow),
+        pytest.param(FakeVerifier(3, 1, 8, 0.5), 1, marks=pytest.mark.slow),
         (FakeVerifier(3, 1, 2, 0.5), 2),
         pytest.param(FakeVerifier(60, 3, 2), 1, marks=pytest.mark.slow),
     ],

@@ -80,7 +80,7 @@ def searched(gallery: Gallery, form: DistanceForm, seed: int, count: int, k: int
 
 @pytest.mark.parametrize("base", [PLAIN, Lifted()], ids=["plain", "lifted"])
 @pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(2, 3, 50, 0.5)])
-@pytest.mark.parametrize("k", [1, 3, 30])
+@pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(30, marks=pytest.mark.slow)])
 def test_as_the_slow_version(tmp_path: Path, base: DistanceForm, verifier: FakeVerifier, k: int) -> None:
     form = VerifiedDistance(base, verifier)
     with verified_gallery(tmp_path / "g") as gallery:
@@ -222,6 +222,7 @@ def test_a_search_needs_features(tmp_path: Path) -> None:
         searched(plain, form, 1, 1, 1)
 
 
+@pytest.mark.slow
 def test_milvus_refuses_a_verified_form(tmp_path: Path) -> None:
     form = VerifiedDistance(PLAIN, FakeVerifier())
     with open_or_create(f"milvus+{tmp_path}/lite.db/g", dim=DIM, embedding_id="e") as gallery:

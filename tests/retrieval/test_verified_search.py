@@ -104,6 +104,7 @@ def test_photos_of_one_vector_count_once_with_the_same_features_in_any_order() -
     assert [photos[3 - row].features for row in turned] == [b"a", b"b"]
 
 
+@pytest.mark.slow
 def test_a_gallery_gets_a_threshold_for_several_photos(shop: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shop / "bundle")
     copytree(shop / "gallery", tmp_path / "gallery")
@@ -251,6 +252,7 @@ def test_own_draws_are_verified_searches_without_the_own_item(shop: Path, tmp_pa
     assert np.median(draws.own[np.isfinite(draws.own)]) < np.median(draws.distances) / 2  # the print is found
 
 
+@pytest.mark.slow
 def test_labelled_queries_are_kept_with_their_features(shop: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(shop / "bundle")
     copytree(shop / "gallery", tmp_path / "gallery")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from retrieval.retriever import Retriever
 from serving.app import create_app
 from serving.http.guard import PROBES
 
+ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every client
 # the command itself, in a process of its own, with every address it looks up or connects to in its log
 PROGRAM = """
 import sys
@@ -76,14 +78,15 @@ class Served:
 def start(world: Path, folder: Path, *options: str, program: str = PROGRAM) -> Served:
     """Start `retrieval serve` on a free port, and wait until endpoint and page are ready."""
     served = launch(world, folder, *options, program=program)
-    for _ in range(1200):  # two minutes: far more than any machine needs
-        try:
-            if served.process.poll() is not None:
-                break
-            if all(httpx.get(f"{served.address}{path}").status_code in (200, 401, 404) for path in ("/readyz", "/")):
-                break
-            time.sleep(0.1)
-        except httpx.TransportError:
+    with httpx.Client(base_url=served.address, verify=ENCRYPTION) as client:
+        for _ in range(1200):  # two minutes: far more than any machine needs
+            try:
+                if served.process.poll() is not None:
+                    break
+                if all(client.get(path).status_code in (200, 401, 404) for path in ("/readyz", "/")):
+                    break
+            except httpx.TransportError:
+                pass
             time.sleep(0.1)
     assert served.process.poll() is None, served.log.read_text()
     return served

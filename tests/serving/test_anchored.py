@@ -106,7 +106,7 @@ def test_the_report_is_that_of_the_gallery(retriever: Retriever) -> None:
     assert "report/bundle" not in report.text
 
 
-@pytest.mark.parametrize("choice", ["off", TIGHTEN])
+@pytest.mark.parametrize("choice", [pytest.param("off", marks=pytest.mark.slow), TIGHTEN])
 def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever, choice: str) -> None:
     before = retriever.point.threshold
     with serving(retriever, auto_calibrate=choice) as client:
@@ -125,6 +125,7 @@ def test_photos_over_http_are_measured_and_tighten_if_asked(retriever: Retriever
     assert retriever.gallery.kept(POINT) is not None
 
 
+@pytest.mark.slow
 def test_photos_that_another_process_indexes_are_measured(retriever: Retriever, tmp_path: Path) -> None:
     photos = write_folder(tmp_path / "more", items=range(24, 60), photos=range(1))
     before = retriever.point

@@ -31,7 +31,7 @@ from serving.http.guard import PROBES
 
 from ..conftest import ROOT
 from ..world import draw, encode, make_bundle
-from .conftest import Served, start, stop
+from .conftest import ENCRYPTION, Served, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
 
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "300"))
@@ -64,7 +64,7 @@ def server(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
 
 @pytest.fixture
 def client(server: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.address, timeout=PATIENCE) as client:
+    with httpx.Client(base_url=server.address, timeout=PATIENCE, verify=ENCRYPTION) as client:
         yield client
 
 
@@ -134,6 +134,7 @@ def test_nothing_is_written_beside_what_was_asked(server: Served) -> None:
 # images
 
 
+@pytest.mark.slow
 def test_each_odd_image_is_searched_and_each_hostile_one_refused(server: Served, client: httpx.Client) -> None:
     cases = corpus()
     assert len(cases) >= 40
@@ -278,6 +279,7 @@ def mutants(count: int, seed: int) -> Iterator[bytes]:
         yield data
 
 
+@pytest.mark.slow
 def test_no_mutated_file_fails_or_hangs(server: Served) -> None:
     def upload(seed: int) -> tuple[Counter[int], list[str]]:
         statuses: Counter[int] = Counter()

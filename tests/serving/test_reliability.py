@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import socket
-import ssl
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from serving.http.guard import PROBES
 from serving.http.keys import add_key, remove_keys
 
 from ..world import draw, encode, make_bundle
-from .conftest import Served, bearer, operations, start, stop
+from .conftest import ENCRYPTION, Served, bearer, operations, start, stop
 
 SECONDS = float(os.environ.get("RETRIEVAL_SECONDS", "5"))  # that the long tests run for, more or less
 PATIENCE = 60  # seconds for an answer on a busy machine: what takes longer hangs
@@ -37,7 +36,6 @@ LONG = 10 * PATIENCE  # seconds for what takes many answers
 SEARCH = "/v1/search"
 MB = 2**20
 JPEG = {"content-type": "image/jpeg"}
-ENCRYPTION = ssl.create_default_context()  # unused, and slow to make for every connection
 QUERY = encode(draw(3, 5))
 REQUEST = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 5000\r\n\r\n"
 
@@ -409,6 +407,7 @@ def point(folder: Path, bundle: Path) -> None:
     (folder / "next").replace(folder / "bundle")
 
 
+@pytest.mark.slow
 def test_a_bundle_that_does_not_open_is_not_swapped_in(own: Path) -> None:
     with running(own, own, "--no-page") as served:
         before = search(served).json()["bundle_id"]
@@ -436,6 +435,7 @@ def locked(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         yield served, keys, searching, admin
 
 
+@pytest.mark.slow
 def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     routes = [*operations(served, admin), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs")]
@@ -467,6 +467,7 @@ def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]
             assert client.get(probe).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_key_opens_what_its_scope_covers(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     changing = [(m, p) for m, p in operations(served, admin) if m in ("PUT", "DELETE") or p.startswith("/v1/admin/")]
@@ -486,6 +487,7 @@ def test_a_key_opens_what_its_scope_covers(locked: tuple[Served, Path, str, str]
     assert admin not in told
 
 
+@pytest.mark.slow
 def test_keys_are_rotated_without_a_restart(locked: tuple[Served, Path, str, str]) -> None:
     served, keys, searching, _ = locked
     assert (keys.stat().st_mode & 0o777) == 0o600

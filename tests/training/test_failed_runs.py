@@ -145,7 +145,9 @@ def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     assert equal(weights(run, LAST), weights(resumed, LAST))
 
 
-@pytest.mark.parametrize("step", ["save", "record", "write_progress"])
+@pytest.mark.parametrize(
+    "step", [*(pytest.param(step, marks=pytest.mark.slow) for step in ("save", "record")), "write_progress"]
+)
 def test_a_run_that_was_killed_between_two_files_tells_of_every_epoch(
     step: str, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import ResNetConfig, ResNetModel, ViTConfig, ViTModel
+import transformers  # loads its models where they are named
 
 from retrieval.errors import InvalidParameter
 from retrieval.images import Preprocessing, to_tensor
@@ -25,8 +25,8 @@ from .conftest import tiny_settings
 def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(9)
     folder = tmp_path_factory.mktemp("resnet")
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
-    ResNetModel(config).save_pretrained(folder)
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    transformers.ResNetModel(config).save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text('{"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}')
     return folder
 
@@ -34,10 +34,10 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def vit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vit")
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=12, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32, patch_size=8
     )
-    ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
+    transformers.ViTModel(config, add_pooling_layer=False).save_pretrained(folder)
     return folder
 
 

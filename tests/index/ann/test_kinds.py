@@ -96,7 +96,7 @@ def test_filters_are_applied_before_the_cut(kind: str, tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("few_own_queries")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 2, 40, 300])
+@pytest.mark.parametrize("count", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 40)), 300])
 def test_every_kind_holds_few_photos(kind: str, count: int, tmp_path: Path) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", kind, count)
     assert gallery.index()["kind"] == kind

@@ -80,6 +80,7 @@ def test_remembered_pairs_are_the_same() -> None:
     assert (remembered.key, remembered.items) == (verifier.key, verifier.items)
 
 
+@pytest.mark.slow
 def test_queries_of_several_photos_are_all_combinations_and_searched_in_a_gallery(searches: Searched) -> None:
     verifier = searches.verifier.with_fusion(replace(searches.verifier.fusion, strength=1.0))
     shown = photos([picture(i) for i in range(4)], 0).described(verifier)

@@ -90,6 +90,7 @@ def test_noise_changes_the_asked_share_of_labels_and_half_of_the_classes_are_lef
     assert set(kept) == set(range(50))
 
 
+@pytest.mark.slow
 def test_a_seed_decides_a_training(small: LabelledSet) -> None:
     one, again, other = (
         vectors_of(train(small, Task("proxy_nca", {"scale": 9.0}, seed)), small.test) for seed in (0, 0, 1)

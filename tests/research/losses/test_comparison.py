@@ -136,6 +136,7 @@ def test_margin_by_hand() -> None:
     assert wide == pytest.approx((4 - chord(40) - chord(110)) / 2)
 
 
+@pytest.mark.slow
 def test_negatives_are_drawn_by_the_inverse_of_how_often_their_distance_occurs() -> None:
     """The first photo draws among 0.3, which counts as 0.5, 0.6 and 0.9; the second has none within reach."""
     labels = torch.tensor([7, 7, 1, 2, 3, 4])

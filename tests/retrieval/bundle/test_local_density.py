@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from index.distance import PLAIN, plain_distance
@@ -71,7 +71,6 @@ def test_a_crowd_is_farther_apart(cohort: Cohort, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_it_is_monotone_and_zero_only_at_zero(cohort: Cohort, form: str, seed: int) -> None:
     distance_form = LocalDensity.fit(form, 4, cohort)

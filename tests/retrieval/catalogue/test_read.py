@@ -163,7 +163,14 @@ def test_a_large_shard_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monk
     assert searched[7].read() == b"photo 0007"
 
 
-@pytest.mark.parametrize("change", ["shard", "time", "short", "foreign", "span", "text"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "shard",
+        "span",
+        *(pytest.param(change, marks=pytest.mark.slow) for change in ("time", "short", "foreign", "text")),
+    ],
+)
 def test_an_index_that_does_not_hold_is_made_again(tmp_path: Path, change: str) -> None:
     path = large_shard(tmp_path)
     searched = read_catalogue(path)

@@ -116,7 +116,9 @@ def test_under_twenty_items_the_search_ranks(output: Path, tmp_path: Path) -> No
     assert (answer.decision, answer.matches) == ("ranked", ())
 
 
-@pytest.mark.parametrize(("trained", "suggested"), [(0.52, True), (0.47, False), (0.3, False)])
+@pytest.mark.parametrize(
+    ("trained", "suggested"), [(0.52, True), (0.47, False), pytest.param(0.3, False, marks=pytest.mark.slow)]
+)
 def test_training_is_suggested_where_a_head_is_expected_to_help(
     tiny: Pretrained, tmp_path: Path, trained: float, suggested: bool
 ) -> None:

@@ -75,7 +75,6 @@ def slow_opis(vectors: np.ndarray, labels: np.ndarray, far_range: tuple[float, f
     return float(np.var(rows, axis=0).mean())
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 12), items=st.integers(2, 12))
 def test_equals_a_slow_reference(seed: int, dim: int, items: int) -> None:
     generator = np.random.default_rng(seed)
@@ -85,7 +84,7 @@ def test_equals_a_slow_reference(seed: int, dim: int, items: int) -> None:
     assert got.value == pytest.approx(slow_opis(vectors, labels, (0.0317, 0.2113), 20), rel=1e-4, abs=1e-12)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(seed=st.integers(0, 2**32 - 1), dim=st.integers(2, 16), items=st.integers(3, 40))
 def test_the_large_walk_equals_the_exact_one(seed: int, dim: int, items: int) -> None:
     generator = np.random.default_rng(seed)

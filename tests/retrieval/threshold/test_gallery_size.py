@@ -70,7 +70,7 @@ def predicted(near: np.ndarray, known: int, threshold: float, items: int) -> np.
     return 1 - ((b + known) / (b + known + items)) ** (a + (near <= threshold).sum(axis=1))
 
 
-@pytest.mark.parametrize("queries", [30, 900, 2400])
+@pytest.mark.parametrize("queries", [30, 900, pytest.param(2400, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("items", [300, 1000, 30_000])
 def test_a_larger_gallery_is_what_the_model_says(queries: int, items: int) -> None:
     """With few queries the tail is 50 distances, with many 5 % of them."""

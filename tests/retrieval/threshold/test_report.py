@@ -90,6 +90,7 @@ def test_without_matplotlib_it_says_what_is_missing(scores: SearchScores, monkey
         render_report(ReportData(calibrate(scores), scores))
 
 
+@pytest.mark.slow
 def test_a_slow_machine_draws_the_report_without_a_warning(
     scores: SearchScores, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_key_among_others_does_not_tighten_beyond_them(shop: Shop, count: int)
     assert attacked == pytest.approx(alone, abs=0.01)
 
 
+@pytest.mark.slow
 def test_a_key_hides_no_more_than_half_of_the_errors_of_others(shop: Shop) -> None:
     bundle = shop.bundle
     honest = [*strangers(bundle, -0.2, "app"), *strangers(bundle, -0.2, "shop")]

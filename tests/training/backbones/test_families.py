@@ -140,7 +140,9 @@ def test_a_family_from_end_to_end(family: str, tmp_path: Path) -> None:
     assert result.decision in ("match", "ranked")  # vectors of random weights may be too close to tell apart
 
 
-@pytest.mark.parametrize("family", ["vit, classifier", "clip", "siglip", "siglip 2", "mobilevit"])
+@pytest.mark.parametrize(
+    "family", ["vit, classifier", "clip", "siglip", "siglip 2", pytest.param("mobilevit", marks=pytest.mark.slow)]
+)
 def test_a_record_rebuilds_the_network(family: str, tmp_path: Path) -> None:
     processor = {"do_flip_channel_order": True, "image_processor_type": "MobileViTImageProcessor"}
     name = saved(tmp_path, family, **(processor if family == "mobilevit" else {}))

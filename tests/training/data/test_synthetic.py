@@ -80,6 +80,7 @@ def variants(items: Sequence[SyntheticItem], gallery: set[str]) -> float:
     return float(np.mean([lines[item.line] - (item.item_id in gallery) for item in items]))
 
 
+@pytest.mark.slow
 def test_unknown_items_have_as_many_variants_in_the_catalogue_as_its_own_items() -> None:
     population = draw_population(2_000, np.random.default_rng(0))
     gallery = {item.item_id for _, item in population.catalogue}
@@ -151,6 +152,7 @@ def spread(variation: float) -> float:
     return float(np.stack([np.asarray(photo, float) for photo in photos]).std(axis=0).mean())
 
 
+@pytest.mark.slow
 def test_variation_is_how_much_photos_differ() -> None:
     calm, lively, wild = (spread(variation) for variation in (0.05, 0.4, 1.0))
     assert calm < 0.5 * lively < 0.5 * wild

@@ -187,6 +187,7 @@ def test_misses_are_compared_with_those_of_another_run(tmp_path: Path) -> None:
         Before.read(tmp_path / "old.json")
 
 
+@pytest.mark.slow
 def test_the_command_shows_causes_and_compares_runs(run: Run, tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     odd = changed_run(run, tmp_path / "one")

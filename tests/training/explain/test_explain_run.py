@@ -40,6 +40,7 @@ def page(explained: ExplainedRun) -> Page:
     return Page(explain_page(explained))
 
 
+@pytest.mark.slow
 def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, tmp_path: Path) -> None:
     assert explained.threshold_from == "calibration items"
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
@@ -205,6 +206,7 @@ def test_pictures_are_what_the_model_sees(explained: ExplainedRun) -> None:
         assert image.size == (3 * TILE, 2 * TILE)
 
 
+@pytest.mark.slow
 def test_the_size_of_a_page_is_bounded(copy: Run, page: Page) -> None:
     largest = Page(explain_page(explain_run(copy, split="mixed", worst=50, progress=False)))
     pictures = largest.all("img")

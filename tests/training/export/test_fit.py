@@ -114,6 +114,7 @@ def test_photos_that_cannot_be_read_are_left_out(
     assert fitted.evidence["fit"] == {"items": 30, "photos": 60, "recall_at_1": 0.5, "gain": 0.25}
 
 
+@pytest.mark.slow
 def test_what_a_head_gains_is_measured_where_items_have_enough_photos(
     tiny: Pretrained, photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def test_a_head_helps_where_photos_differ_more_than_items() -> None:
     assert str(gain.to_dict()["told"]).startswith("Training a head on this model may help: in a cross-validation on 40")
 
 
+@pytest.mark.slow
 def test_a_head_cannot_help_where_the_features_find_everything() -> None:
     gain = measure_head(*world(nuisance=0.0), PLAIN)
     assert gain is not None
@@ -52,6 +53,7 @@ def test_a_head_cannot_help_where_the_features_find_everything() -> None:
     assert "is not expected to help" in str(gain.to_dict()["told"])
 
 
+@pytest.mark.slow
 def test_a_head_is_compared_with_the_projection_that_was_chosen() -> None:
     photos, features = world(nuisance=6.0)
     choice = choose_projection(photos, features)

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import transformers  # loads its models where they are named
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
-from transformers import AutoModel, ResNetConfig, ViTConfig
 
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.images import Preprocessing, to_tensor
@@ -77,10 +77,10 @@ def network(name: str) -> EmbeddingModel:
     if name == "depthwise":
         backbone: Backbone = Depthwise()
     elif name == "resnet":
-        config = ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[1, 2], layer_type="basic")
-        backbone = TransformersBackbone(AutoModel.from_config(config))
+        config = transformers.ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[1, 2], layer_type="basic")
+        backbone = TransformersBackbone(transformers.AutoModel.from_config(config))
     elif name == "vit":
-        config = ViTConfig(
+        config = transformers.ViTConfig(
             hidden_size=64,
             num_hidden_layers=2,
             num_attention_heads=2,
@@ -88,7 +88,7 @@ def network(name: str) -> EmbeddingModel:
             image_size=32,
             patch_size=8,
         )
-        backbone = TransformersBackbone(AutoModel.from_config(config))
+        backbone = TransformersBackbone(transformers.AutoModel.from_config(config))
     else:
         backbone = SmallConvNet()
     pooling = "gem" if name == "small, gem" else "average"

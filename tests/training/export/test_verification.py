@@ -31,6 +31,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> Pretrained:
     return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
 
 
+@pytest.mark.slow
 def test_printed_covers_are_verified_and_their_items_set_no_threshold(tiny: Pretrained, tmp_path: Path) -> None:
     photos = read_catalogue(write_covers(tmp_path / "photos", items=range(60), photos=range(2)))
     fitted, told = fit_to_catalogue(tiny, photos, verify="auto", target_fpir=0.1)

@@ -70,7 +70,8 @@ def test_other_views_are_refused(model: EmbeddingModel) -> None:
         with_views(model, "corners")
 
 
-@pytest.mark.parametrize("views", [MIRROR, pytest.param(CROPS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("views", [MIRROR, CROPS])
 def test_every_precision_has_the_views(model: EmbeddingModel, views: str, tmp_path: Path, run: Run) -> None:
     viewed, photos = ViewedModel(model, views).eval(), pixels(5)
     fp32 = tmp_path / "fp32.onnx"

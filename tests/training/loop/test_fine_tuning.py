@@ -125,6 +125,7 @@ def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) ->
     assert not any("projector" in name for name in parts(run, BEST))
 
 
+@pytest.mark.slow
 def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=1e-9, head_learning_rate=1e-9,
                              select="r@1", freeze_batch_norm=True)  # fmt: skip
@@ -136,7 +137,12 @@ def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1), ("fnir", "FNIR", 1)]
+    ("select", "figure", "sign"),
+    [
+        pytest.param("r@1", "R@1", -1, marks=pytest.mark.slow),
+        pytest.param("map@r", "MAP@R", -1, marks=pytest.mark.slow),
+        ("fnir", "FNIR", 1),
+    ],
 )
 def test_the_chosen_figure_chooses(select: str, figure: str, sign: int, catalogue: Path, tmp_path: Path) -> None:
     run = train(tiny_settings(catalogue, epochs=3, select=select, crop_area=0.2, colour=0.9), tmp_path / "run")

@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Pa
     assert not equal(weights(run, LAST), weights(other, LAST))
 
 
-@pytest.mark.parametrize("dying", [0, 1])
+@pytest.mark.parametrize("dying", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_resuming_gives_the_same_result(
     dying: int, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,7 +80,9 @@ def test_a_run_is_never_overwritten(catalogue: Path, run: Run) -> None:
         train(tiny_settings(catalogue), run.path)
 
 
-@pytest.mark.parametrize("loss", ["proxy_anchor", "smooth_ap", "arcface"])
+@pytest.mark.parametrize(
+    "loss", ["proxy_anchor", *(pytest.param(loss, marks=pytest.mark.slow) for loss in ("smooth_ap", "arcface"))]
+)
 def test_every_base_loss_trains_with_the_regularizer(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss, regularizer="tcm"), tmp_path / loss)
     assert np.isfinite(run.progress["best_trained"]["metrics"]["loss"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,15 @@ F64, F32 = torch.float64, torch.float32
 TOLERANCE = {F64: (1e-9, 1e-8), F32: (3e-7, 5e-5)}  # loss, and gradient as a share of its largest entry
 VMF_TOLERANCE = {F64: (1e-9, 1e-8), F32: (5e-5, 1e-3)}
 
+ONE_OF_EACH_KIND = {"arcface", "multi_similarity", "proxy_anchor", "recall_at_k", "vmf_nca"}
+
 Case = dict[str, np.ndarray]
+
+
+def some_fast(names: Iterable[str]) -> list[Any]:
+    """Return the names of losses as parameters of a test, which is slow for all but one of each kind."""
+    slow = pytest.mark.slow
+    return [name if name in ONE_OF_EACH_KIND else pytest.param(name, marks=slow) for name in sorted(names)]
 
 
 def golden(folder: Path, name: str) -> dict[str, Case]:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from training.losses import LOSSES, make_loss
 
-from .golden import F32, F64, small_batch
+from .golden import F32, F64, small_batch, some_fast
 
 SMOOTH = {"smooth_ap": {"temperature": 0.1}, "recall_at_k": {"similarity_temperature": 0.1}}  # for finite differences
 # a constant slope for a step, a gradient that is cut and a difference of ranks are no derivatives, so test_contextual
@@ -24,7 +24,7 @@ DRAWN = {"margin"}  # which negatives it takes is drawn, in the order of the bat
 WITH_NORMS = {"vmf_nca", "nca_l2"}  # a norm is a certainty to the one, part of a distance to the other
 ALONE = {name for name, entry in LOSSES.items() if not entry.has_proxies}
 QUICKLY = [True, pytest.param(False, marks=pytest.mark.slow)]  # along random directions, or in each coordinate
-HALVES = ["float32", "bfloat16", "float16"]
+PRECISIONS = ["float32", *(pytest.param(half, marks=pytest.mark.slow) for half in ("bfloat16", "float16"))]
 
 
 def make(name: str, classes: int = 4, dim: int = 6, dtype: torch.dtype = F64) -> nn.Module:
@@ -91,7 +91,7 @@ def aligned(name: str, loss: nn.Module, vectors: Tensor) -> None:
             parameter.data[:rows] = vectors.detach()[:rows]
 
 
-@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("kind", PRECISIONS)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_batch_gives_nan(name: str, batch: str, kind: str) -> None:
@@ -110,7 +110,7 @@ def test_no_batch_gives_nan(name: str, batch: str, kind: str) -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in loss.parameters())
 
 
-@pytest.mark.parametrize("kind", HALVES)
+@pytest.mark.parametrize("kind", PRECISIONS)
 @pytest.mark.parametrize("batch", BATCHES)
 def test_no_batch_gives_nan_with_samples(batch: str, kind: str) -> None:
     torch.manual_seed(2)
@@ -125,7 +125,7 @@ def test_no_batch_gives_nan_with_samples(batch: str, kind: str) -> None:
     assert vectors.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+@pytest.mark.parametrize("kind", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_half_precision_embeddings_get_the_gradient_of_float32(name: str, kind: str) -> None:
     """A backbone under autocast hands over half-precision numbers; from there on the loss is the same."""
@@ -143,7 +143,6 @@ def test_half_precision_embeddings_get_the_gradient_of_float32(name: str, kind: 
     assert (halves.grad.float() - exact.grad).abs().max() < 0.01 * scale
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.permutations(range(8)), st.sampled_from(sorted(set(LOSSES) - DRAWN)))
 def test_the_order_of_a_batch_does_not_matter(order: list[int], name: str) -> None:
     vectors, labels = small_batch()
@@ -167,7 +166,6 @@ def test_what_is_drawn_is_torchs_to_draw(name: str) -> None:
     assert len({loss(vectors, labels).item() for _ in range(8)}) > 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.permutations(range(4)), st.sampled_from(sorted(ALONE)), st.integers(-5, 5))
 def test_the_names_of_classes_do_not_matter(names: list[int], name: str, shift: int) -> None:
     vectors, labels = small_batch()
@@ -175,7 +173,6 @@ def test_the_names_of_classes_do_not_matter(names: list[int], name: str, shift: 
     assert make(name)(vectors, renamed).item() == pytest.approx(make(name)(vectors, labels).item(), rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(sorted(LOSSES)),
     st.lists(st.integers(0, 3), min_size=1, max_size=9),
@@ -199,7 +196,7 @@ def test_the_length_of_an_embedding_does_not_matter(name: str) -> None:
     assert make(name)(lengths * vectors, labels).item() == pytest.approx(make(name)(vectors, labels).item(), rel=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(set(LOSSES) - {"similarity_regularizer"}))
+@pytest.mark.parametrize("name", some_fast(set(LOSSES) - {"similarity_regularizer"}))
 def test_descending_the_gradient_separates_the_classes(name: str) -> None:
     """Every loss, minimised on free embeddings, ends with positives closer than negatives."""
     torch.manual_seed(1)

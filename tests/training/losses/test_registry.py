@@ -23,9 +23,7 @@ from training.losses.base import Loss
 from training.losses.registry import COMPARED, has_comparison_losses, load_comparison_losses, loss_arguments
 
 from ..conftest import tiny_settings
-from .golden import small_batch
-
-QUICK = {"arcface", "multi_similarity", "proxy_anchor", "recall_at_k", "vmf_nca"}  # one of each kind
+from .golden import small_batch, some_fast
 
 
 def test_every_loss_of_the_package_has_a_name() -> None:
@@ -150,13 +148,7 @@ def test_a_loss_that_needs_balanced_batches_says_so_before_training(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        loss if loss in QUICK else pytest.param(loss, marks=pytest.mark.slow)
-        for loss in sorted(set(LOSSES) - {"similarity_regularizer", "triplet"})
-    ],
-)
+@pytest.mark.parametrize("loss", some_fast(set(LOSSES) - {"similarity_regularizer", "triplet"}))
 def test_every_loss_trains(catalogue: Path, tmp_path: Path, loss: str) -> None:
     run = train(tiny_settings(catalogue, epochs=1, loss=loss), tmp_path / loss)
     assert run.progress["epoch"] == 1

@@ -68,7 +68,14 @@ def sphere(count: int = 400) -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize(
-    "concentrations", [(5.0, 5.0, 5.0), (20.0, 10.0, 5.0), (0.1, 0.1, 0.1), (1.0, 30.0, 2.0), (60.0, 1.0, 0.5)]
+    "concentrations",
+    [
+        (5.0, 5.0, 5.0),
+        (20.0, 10.0, 5.0),
+        (0.1, 0.1, 0.1),
+        (1.0, 30.0, 2.0),
+        pytest.param((60.0, 1.0, 0.5), marks=pytest.mark.slow),
+    ],
 )
 def test_the_density_integrates_to_one(concentrations: tuple[float, ...]) -> None:
     points, weights = sphere(1200 if max(concentrations) > 50 else 400)
@@ -281,7 +288,7 @@ def test_placed_samples_golden(test_data: Path, name: str) -> None:
     gradient_agrees(vectors.grad, case["grad_emb"], F64, 1e-8)
 
 
-@pytest.mark.parametrize("dim", [2, 3, 16, 128, 512, 2048])
+@pytest.mark.parametrize("dim", [2, 3, 16, 128, *(pytest.param(dim, marks=pytest.mark.slow) for dim in (512, 2048))])
 @pytest.mark.parametrize("kappa", [0.1, 1.0, 10.0, 100.0, 1000.0])
 def test_samples_have_the_right_mean_and_variance(dim: int, kappa: float) -> None:
     count = 4000

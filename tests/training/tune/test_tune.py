@@ -256,6 +256,7 @@ def test_a_trial_that_diverges_is_stopped_and_the_next_goes_on(
         assert trial.user_attrs["pruned"] == "the loss was nan in fold 1, epoch 1"
 
 
+@pytest.mark.slow
 def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -285,6 +286,7 @@ def test_a_failure_of_one_trial_counts_and_one_of_all_ends_the_study(
     assert mended.default is not None
 
 
+@pytest.mark.slow
 def test_two_objectives_give_the_second_its_say_among_equals(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

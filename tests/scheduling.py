@@ -1,0 +1,34 @@
+"""Which worker of pytest-xdist runs which test files."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+# What is made or imported once a process, such as the page and the training run, is at one of the two ends.
+PACKAGES = ("tests/serving/", "tests/research/", "tests/index/", "tests/test_", "tests/retrieval/", "tests/training/")
+
+
+def package_rank(nodeid: str) -> int:
+    """Return the place of the test's package in the order in which the tests run."""
+    return next((rank for rank, package in enumerate(PACKAGES) if nodeid.startswith(package)), len(PACKAGES) // 2)
+
+
+def make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Return a scheduler for `--dist loadfile` that gives each worker neighbouring files; None for other schedulers.
+
+    Every second worker takes files from the end. What neighbouring files share is then made in one worker, not in each.
+    """
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+    from xdist.workermanage import WorkerController
+
+    class FromBothEnds(LoadFileScheduling):
+        def _assign_work_unit(self, node: WorkerController) -> None:
+            if int(node.gateway.id.removeprefix("gw")) % 2:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    return FromBothEnds(config, log)
