@@ -26,7 +26,7 @@ from .page_client import ask, upload
 
 @pytest.fixture(scope="module")
 def page(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.address, timeout=20) as client:
+    with httpx.Client(base_url=served.address, timeout=60) as client:
         yield client
 
 
@@ -147,7 +147,7 @@ def test_the_server_ends_when_asked_and_takes_the_uploads_along(
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("kind", ["TIFF", "HEIF"])
+@pytest.mark.parametrize("kind", ["TIFF", pytest.param("HEIF", marks=pytest.mark.slow)])
 def test_a_photo_that_browsers_do_not_show_has_a_preview(page: httpx.Client, kind: str) -> None:
     if kind == "HEIF":
         pytest.importorskip("pillow_heif", reason="pillow-heif is not installed").register_heif_opener()

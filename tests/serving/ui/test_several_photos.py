@@ -34,7 +34,7 @@ CLIENT, SESSION = "a", "one"
 
 @pytest.fixture(scope="module")
 def page(served: Served) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.address, timeout=20) as client:
+    with httpx.Client(base_url=served.address, timeout=60) as client:
         yield client
 
 
