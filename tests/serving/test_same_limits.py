@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from retrieval.arguments import MOST_IMAGES, MOST_MATCHES, MOST_WHERE
-from serving.api import routes as api
-from serving.api import schemas
+from serving.api import query_parameters, schemas
 
 
 def schema_of(model: type[Any], name: str) -> dict[str, Any]:
@@ -24,7 +23,7 @@ def test_a_search_has_the_same_limits_as_json(model: type[Any]) -> None:
 
 
 def test_a_search_has_the_same_limits_as_a_query() -> None:
-    (top_k,), (where,) = api.TopK.__metadata__, api.Where.__metadata__
+    (top_k,), (where,) = query_parameters.TopK.__metadata__, query_parameters.Where.__metadata__
     assert [rule.le for rule in top_k.metadata if hasattr(rule, "le")] == [MOST_MATCHES]
     assert [rule.ge for rule in top_k.metadata if hasattr(rule, "ge")] == [1]
     assert [rule.max_length for rule in where.metadata if hasattr(rule, "max_length")] == [MOST_WHERE]
