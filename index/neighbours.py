@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,3 +29,19 @@ class StoredPhoto:
     metadata: dict[str, Any]
     vector: NDArray[np.float32]  # (d,)
     features: bytes | None = None  # if they were asked for and the gallery keeps them
+
+
+def neighbours_of(
+    nearest: Sequence[Sequence[tuple[int, float]]],
+    photos_at: Callable[[NDArray[np.int64]], list[tuple[str, str, dict[str, Any]]]],
+) -> list[list[Neighbour]]:
+    """Return photos at positions and distances, for each query, as search results.
+
+    `photos_at` returns photo_id, item_id and metadata of some positions. It is called once for all queries.
+    """
+    photos = iter(photos_at(np.array([position for best in nearest for position, _ in best], dtype=np.int64)))
+    answers = []
+    for best in nearest:
+        facts = zip(best, photos, strict=False)  # each query takes its photos from those of all
+        answers.append([Neighbour(item, photo, distance, data) for (_, distance), (photo, item, data) in facts])
+    return answers

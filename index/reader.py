@@ -23,7 +23,7 @@ from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .filters import parse_where, to_sql
 from .listing import Listing
 from .metadata import encode_metadata
-from .neighbours import Neighbour, StoredPhoto
+from .neighbours import Neighbour, StoredPhoto, neighbours_of
 from .snapshot import Filter, Snapshot, Within
 from .store import Store
 from .verification import check_files, check_on_own_connection, check_rows
@@ -124,8 +124,8 @@ class Reader(Listing):
         for start in range(0, len(live), count):
             positions = live[start : start + count]
             read = now.features(positions) if features and self.features_key else [None] * len(positions)
-            photos = zip(positions.tolist(), now.vectors(positions), read, strict=True)
-            yield [StoredPhoto(*now.photo(position), vector, some) for position, vector, some in photos]
+            photos = zip(now.photos_at(positions), now.vectors(positions), read, strict=True)
+            yield [StoredPhoto(*facts, vector, some) for facts, vector, some in photos]
 
     def search(
         self,
@@ -181,7 +181,7 @@ class Reader(Listing):
             else:
                 densities = now.densities(distance_form, self._densities)
                 nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
-            answers = [[now.neighbour(position, distance) for position, distance in best] for best in nearest_photos]
+            answers = neighbours_of(nearest_photos, now.photos_at)
             if only is not None:
                 positions = (position for best in nearest_photos for position, _ in best)
                 self._confirm(only, dict(zip(positions, chain.from_iterable(answers), strict=True)))

@@ -119,12 +119,16 @@ class OpenSegment:
         rows, size = self._rows
         return rows[size * row : size * row + size]
 
-    def text_of(self, row: int) -> str:
-        """Return the JSON of a row; raise GalleryCorrupt if the text or the vector fails its checksum."""
-        text = self._texts[self.starts[row] : self.starts[row + 1]]
-        if zlib.crc32(text, zlib.crc32(self._vector(row))) != self.checksums[row]:
-            raise self._damaged(row)
-        return str(text, "utf-8")
+    def texts_of(self, rows: NDArray[np.integer]) -> list[str]:
+        """Return the JSON of some rows; raise GalleryCorrupt if a text or a vector fails its checksum."""
+        found, texts = [], self._texts
+        lines = (a.tolist() for a in (rows, self.starts[rows], self.starts[rows + 1], self.checksums[rows]))
+        for row, start, stop, checksum in zip(*lines, strict=True):
+            text = texts[start:stop]
+            if zlib.crc32(text, zlib.crc32(self._vector(row))) != checksum:
+                raise self._damaged(row)
+            found.append(str(text, "utf-8"))
+        return found
 
     def read_features(self, row: int) -> bytes:
         """Return the features of a row; raise GalleryError if there are none, GalleryCorrupt if they are damaged."""
@@ -135,14 +139,17 @@ class OpenSegment:
     def _damaged(self, row: int) -> GalleryCorrupt:
         return GalleryCorrupt(f"photo number {self.seqs[row]} has changed since it was written", remedy=RESTORE)
 
-    def photo(self, row: int) -> tuple[str, str, dict[str, Any]]:
-        """Return photo_id, item_id and metadata of a row."""
-        photo_id, item_id, metadata = DECODER.raw_decode(self.text_of(row))[0]
-        return photo_id, item_id, metadata
+    def photos(self, rows: NDArray[np.integer]) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of some rows."""
+        photos = []
+        for text in self.texts_of(rows):
+            photo_id, item_id, metadata = DECODER.raw_decode(text)[0]
+            photos.append((photo_id, item_id, metadata))
+        return photos
 
     def part(self, rows: NDArray[np.int64]) -> Part:
         """Return some rows as a part for another segment."""
-        texts = [self.text_of(row).encode() for row in rows.tolist()]
+        texts = [text.encode() for text in self.texts_of(rows)]
         features = None if self.features is None else [self.features.read(row) for row in rows.tolist()]
         return Part(np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], texts, features)
 

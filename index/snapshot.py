@@ -8,7 +8,6 @@ Shapes: n photos, live or removed; d = embedding size.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +23,6 @@ from index.ann.kinds import APPROXIMATE, FP16
 from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .filters import Value
-from .neighbours import Neighbour
 from .segments import OpenSegment
 from .sweep import MANY, sweep
 from .verified import base_form
@@ -151,15 +149,18 @@ class Snapshot:
             inside = of == number
             yield self.segments[number], positions[inside] - self._starts[number], inside
 
+    def photos_at(self, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of the photos at some positions."""
+        if len(self.segments) == 1:
+            return self.segments[0].photos(positions)
+        found: dict[int, tuple[str, str, dict[str, Any]]] = {}
+        for segment, rows, inside in self._by_segment(positions):
+            found |= zip(positions[inside].tolist(), segment.photos(rows), strict=True)
+        return [found[position] for position in positions.tolist()]
+
     def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
         """Return photo_id, item_id and metadata of the photo at a position."""
-        number = bisect_right(self._starts, position) - 1
-        return self.segments[number].photo(position - self._starts[number])
-
-    def neighbour(self, position: int, distance: float) -> Neighbour:
-        """Return the photo at a position as a search result."""
-        photo_id, item_id, metadata = self.photo(position)
-        return Neighbour(item_id, photo_id, distance, metadata)
+        return self.photos_at(np.array([position]))[0]
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, one block at a time."""

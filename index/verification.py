@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from .errors import GalleryCorrupt, GalleryError
 from .segments import encode_row, open_segment, segment_paths, sha256
 from .store import Store
@@ -57,7 +59,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
             known = {seq: facts for seq, *facts in store.lines(seqs[0], seqs[-1])}
             for row, seq in enumerate(seqs, start):
                 try:
-                    text = opened.text_of(row).encode()
+                    text = opened.texts_of(np.array([row]))[0].encode()
                 except GalleryCorrupt as error:
                     wrong.append(error.message)
                     continue

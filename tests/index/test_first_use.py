@@ -106,7 +106,9 @@ def test_a_photo_is_read_once_only(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
         gallery.add(["new"], ["new"], unit(1, 9))
         monkeypatch.setattr(segments, "zlib", Counting)
-        monkeypatch.setattr(segments.OpenSegment, "photo", lambda *_: ("p", "i", {}))  # answers are checked each time
+        monkeypatch.setattr(
+            segments.OpenSegment, "photos", lambda _, rows: [("p", "i", {})] * len(rows)
+        )  # answers are checked each time
         gallery.search(vectors, 1)
     assert len([size for size in hashed if size == 4 * DIM]) <= 1  # the new photo's
 

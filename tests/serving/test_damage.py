@@ -42,7 +42,8 @@ def _turn_around(gallery: Path, item: str) -> None:
     """Write the opposite of every vector of an item in place, as the served gallery has it mapped."""
     with Gallery.open(gallery, read_only=True) as opened:
         for segment in opened.snapshot().segments:
-            rows = [row for row in range(len(segment.seqs)) if segment.photo(row)[1] == item]
+            photos = segment.photos(np.arange(len(segment.seqs)))
+            rows = [row for row, photo in enumerate(photos) if photo[1] == item]
             vectors = np.load(gallery / "segments" / f"{segment.name}.npy", mmap_mode="r+")
             vectors[rows] = -vectors[rows]
             vectors.flush()
