@@ -28,6 +28,7 @@ from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidPar
 from .formats import FORMATS, NAMES, format_of, prepare
 from .gif import check_gif
 from .heif import check_heif
+from .plain_jpeg import without_metadata
 from .tiff import check_directories, check_exif, check_jpeg, check_parts
 
 MAX_BYTES = 10 * 2**20
@@ -120,7 +121,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
     if isinstance(source, Image.Image):
         _check_shape(source)
         _load(source)
-        return _upright_rgb(source)
+        return _upright_rgb(source, in_place=False)
     data = source if isinstance(source, bytes) else read_file(Path(source))
     if len(data) > MAX_BYTES:
         raise ImageTooLarge(f"the file has {len(data):,} bytes, the limit is {MAX_BYTES:,}")
@@ -137,7 +138,7 @@ def open_image(source: Source, *, min_side: int = 0) -> Image.Image:
             if image.format in ("JPEG", "MPO") and min_side:
                 image.draft(None, (2 * min_side, 2 * min_side))
             image.load()
-            return _upright_rgb(image)
+            return _upright_rgb(image, in_place=True)
     except (ImageTooLarge, ImageUnsupported):
         raise
     except Image.DecompressionBombError as error:
@@ -219,15 +220,23 @@ def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
     return tensor
 
 
-def thumbnail(image: Image.Image) -> bytes:
-    """Return a re-encoded JPEG of at most 256 pixels per side and 48 kB, without the original file's metadata."""
-    small = image
-    if max(image.size) > THUMBNAIL_SIDE:
-        small = image.copy()
-        small.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE), Image.Resampling.BILINEAR)
+def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
+    """Return a JPEG of at most 256 pixels per side and 48 kB, without the metadata of the original file.
+
+    `data` is the file that the image was opened from, if there is one. A small JPEG is used as it is, without its
+    metadata; anything else is encoded.
+    """
+    if len(data) <= THUMBNAIL_BYTES and max(image.size) <= THUMBNAIL_SIDE and data.startswith(b"\xff\xd8"):
+        plain = without_metadata(data)
+        if plain is not None:
+            return plain
+    small, longest = image, max(image.size)
+    if longest > THUMBNAIL_SIDE:
+        width, height = (max(1, round(side * THUMBNAIL_SIDE / longest)) for side in image.size)
+        small = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
     for quality in QUALITIES:
         out = io.BytesIO()
-        small.save(out, "JPEG", quality=quality)
+        small.save(out, "JPEG", quality=quality, comment=b"")
         if out.tell() <= THUMBNAIL_BYTES:
             break
     return out.getvalue()
@@ -289,12 +298,17 @@ def _check_shape(image: Image.Image) -> None:
     check_parts(image, MAX_PIXELS)
 
 
-def _upright_rgb(image: Image.Image) -> Image.Image:
-    upright = ImageOps.exif_transpose(image)
+def _upright_rgb(image: Image.Image, *, in_place: bool) -> Image.Image:
+    """Return an upright RGB image: another one, or, if it may be changed in place, perhaps the same."""
+    upright = image
+    if in_place:
+        ImageOps.exif_transpose(image, in_place=True)  # without this, large images are copied
+    else:
+        upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith(("I", "F")):
         return from_deep(upright)
     if upright.has_transparency_data:
         layers = upright.convert("RGBA")
         ground = Image.new("RGBA", layers.size, (*BACKGROUND, 255))
         upright = Image.alpha_composite(ground, layers)
-    return upright.convert("RGB")
+    return upright if upright.mode == "RGB" else upright.convert("RGB")

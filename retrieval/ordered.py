@@ -1,8 +1,9 @@
-"""Work on parts of a list in threads, with the results in order."""
+"""Work on parts in threads, with the results in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -10,15 +11,13 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 
 
-def in_order(
-    work: Callable[[Sequence[Part]], Result], parts: Sequence[Part], *, size: int, threads: int
-) -> Iterator[Result]:
-    """Yield the results of `work` on runs of `size` parts, in order; at most `threads` + 2 are in progress."""
+def in_order(work: Callable[[Part], Result], parts: Iterable[Part], *, threads: int) -> Iterator[Result]:
+    """Yield the results of `work` on each part, in order; `threads` + 2 parts are taken before the first result."""
     with ThreadPoolExecutor(threads) as pool:
-        waiting: list[Future[Result]] = []
-        for start in range(0, len(parts), size):
-            waiting.append(pool.submit(work, parts[start : start + size]))
+        waiting: deque[Future[Result]] = deque()
+        for part in parts:
+            waiting.append(pool.submit(work, part))
             if len(waiting) > threads + 1:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

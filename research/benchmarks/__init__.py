@@ -42,9 +42,11 @@ demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
 large_gallery    a gallery of ten million photos on disk
 sync             a table of 100,000 photos compared with its gallery, and changes of it
+decoding         photos to pixels, compared with other `decoders`; `photo_sizes`
 indexing         `retrieval index` compared with a bare loop
 bulk_search      `retrieval search` with many photos compared with indexing them
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
+start            start of a server with 100,000 photos, to its first answer and its page
 workers          several processes that serve, compared with searches in as many processes
 
 `gpu` runs the benchmarks of time on a GPU (`make bench-gpu`); `devices` selects one.

@@ -61,13 +61,13 @@ def starts(start: Callable[..., Served], bundle: Path, folder: Path) -> list[Row
     ]
 
 
-def large_gallery(path: Path, bundle: Bundle) -> Path:
+def large_gallery(path: Path, bundle: Bundle, photos: int = LARGE) -> Path:
     """Write a gallery of random vectors for a bundle."""
     generator = np.random.default_rng(0)
     with Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
-        for first in range(0, LARGE, BLOCK):
-            vectors = generator.normal(size=(BLOCK, bundle.dim)).astype(np.float32)
-            numbers = range(first, first + BLOCK)
+        for first in range(0, photos, BLOCK):
+            numbers = range(first, min(photos, first + BLOCK))
+            vectors = generator.normal(size=(len(numbers), bundle.dim)).astype(np.float32)
             gallery.add(
                 [f"photo-{number}" for number in numbers],
                 [f"item-{number // PHOTOS_PER_ITEM}" for number in numbers],

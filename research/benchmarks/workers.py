@@ -19,15 +19,14 @@ from pathlib import Path
 
 import numpy as np
 import uvloop
-from PIL import Image
 
 from .load import closed_loop, latencies_of
 from .peers import INSIDE, OURS, Served, command_of, free_port
+from .photo_sizes import SIZES, enlarged
 from .tables import Recorder, parser_of
 
 WORKERS = (1, 2)
 CLIENTS = 4  # per worker
-LARGE = (4000, 3000)  # pixels of a phone's photo
 LARGE_COUNT, LARGE_SHARE = 4, 0.2  # enlarged photos, and their share of the requests
 COLUMNS = (
     *("photos", "workers", "in processes, photos/s", "server, photos/s", "ratio"),
@@ -44,13 +43,10 @@ class Turn:
     load: float = 0.0
 
 
-def enlarged(photo: Path, folder: Path) -> Path:
+def large(photo: Path, folder: Path) -> Path:
     """Write a photo of 12 megapixels, with the noise of a sensor, and return its path."""
-    image = Image.open(photo).convert("RGB").resize(LARGE, Image.Resampling.BICUBIC)
-    noise = np.random.default_rng(0).normal(0, 6, (LARGE[1], LARGE[0], 1))
-    pixels = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
     path = folder / f"{photo.stem}-large.jpg"
-    Image.fromarray(pixels).save(path, quality=88)
+    enlarged(photo, SIZES["12 MP"]).save(path, quality=88)
     return path
 
 
@@ -159,8 +155,8 @@ def main() -> None:
     places = [arguments.bundle, arguments.gallery]
     with tempfile.TemporaryDirectory() as name, Recorder("workers", arguments) as record:
         folder = Path(name)
-        large = [enlarged(photo, folder) for photo in arguments.photos[:LARGE_COUNT]]
-        kinds = (("as they are", arguments.photos, 1.0), ("12 megapixels", large, LARGE_SHARE))
+        large_photos = [large(photo, folder) for photo in arguments.photos[:LARGE_COUNT]]
+        kinds = (("as they are", arguments.photos, 1.0), ("12 megapixels", large_photos, LARGE_SHARE))
         memory: list[tuple[str, ...]] = []
         record.table("speed", COLUMNS)
         for kind, photos, share in kinds:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
-from retrieval.catalogue.remote import RemotePhoto
+from retrieval.catalogue.reading import ReadBatch, read_ahead
 from retrieval.errors import ImageRefused
 from retrieval.images import Source, crop, open_image
-from retrieval.indexing.worker import CONTENT, contents
+from retrieval.indexing.worker import CONTENT
 from retrieval.ordered import in_order
 from retrieval.result import REVIEW_P, SearchResult
 from retrieval.retriever import Retriever
@@ -54,20 +54,18 @@ class KnownItems:
 def answer_photos(retriever: Retriever, photos: Sequence[Photo], settings: BulkSettings) -> Iterator[list[Line]]:
     """Yield the answers to photos in order, batch by batch, as lines of a file of answers."""
     known = KnownItems() if settings.truth is None else KnownItems.of(retriever, photos)
-    threads = settings.threads or os.cpu_count() or 1
-    if any(isinstance(photo, RemotePhoto) for photo in photos):
-        threads += 1  # one thread downloads photos while the others embed
 
-    def answer(batch: Sequence[Photo]) -> list[Line]:
-        read = list(contents(batch))
-        results = _search(retriever, batch, read, settings)
-        lines = [_line(photo, result) for photo, result in zip(batch, results, strict=True)]
+    def answer(batch: ReadBatch) -> list[Line]:
+        read = list(batch.contents())
+        results = _search(retriever, batch.photos, read, settings)
+        lines = [_line(photo, result) for photo, result in zip(batch.photos, results, strict=True)]
         if settings.truth is None:
             return lines
-        told = [_truth(photo, data, known) for photo, data in zip(batch, read, strict=True)]
+        told = [_truth(photo, data, known) for photo, data in zip(batch.photos, read, strict=True)]
         return [line | truth for line, truth in zip(lines, told, strict=True)]
 
-    return in_order(answer, photos, size=settings.batch_size, threads=threads)
+    threads = settings.threads or os.cpu_count() or 1
+    return in_order(answer, read_ahead(photos, size=settings.batch_size), threads=threads)
 
 
 def _search(

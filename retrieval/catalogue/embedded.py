@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +31,8 @@ ROWS = 64  # of the other columns, decoded at a time
 @dataclass(frozen=True, slots=True)
 class EmbeddedPhoto(Photo):
     """A photo in a parquet file; its span is the row group and the row in it."""
+
+    reads_ahead: ClassVar[bool] = False  # decoding a row group keeps a core busy
 
     def read(self) -> bytes:
         """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.files import read_stretch
@@ -60,6 +60,7 @@ class Photo:
     bbox: tuple[float, float, float, float] | None = None  # left, upper, right, lower in pixels
     metadata: Mapping[str, Any] = field(default_factory=dict)
     span: tuple[int, int] | None = None  # offset and size of the photo in a file with other content
+    reads_ahead: ClassVar[bool] = True  # whether it may be read long before it is decoded
 
     def read(self) -> bytes:
         """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if it is missing."""
@@ -85,6 +86,7 @@ class UploadedPhoto(Photo):
     """A photo whose encoded content is in memory."""
 
     content: bytes = b""
+    reads_ahead: ClassVar[bool] = False
 
     def read(self) -> bytes:
         """Return the encoded photo."""

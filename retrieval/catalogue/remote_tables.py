@@ -12,7 +12,7 @@ from urllib.parse import quote, urljoin
 from retrieval.errors import DataError, ImageUnreadable
 
 from .photos import Photo
-from .remote import UNREADABLE, RemotePhoto, is_web, open_object, problem, remote
+from .remote import RemotePhoto, is_web, problem, remote
 from .web import fetch, shown
 
 WEB_BYTES = 256 * 2**20  # of a table on the web
@@ -41,6 +41,8 @@ def name_of(url: str) -> str:
 
 
 def _download(url: str, target: Path) -> None:
+    from .stores import UNREADABLE, open_object
+
     try:
         if is_web(url):
             data = fetch(url, limit=WEB_BYTES + 1)

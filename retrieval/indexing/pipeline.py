@@ -1,9 +1,10 @@
 """Indexing pipeline: synchronize a gallery with the photos of a catalogue.
 
 Each worker decodes, resizes and embeds one batch on its own core (on a CPU, larger batches bring almost no speedup).
-The calling thread meanwhile writes finished batches, one transaction per batch. If the gallery has an operating point,
-each transaction measures it and contains at least MEASURED photos. Photos that cannot be used are reported and do not
-stop the run. To continue an interrupted run, run it again: only what differs from the catalogue is done (`plan`).
+The calling thread meanwhile writes finished batches, one transaction per WRITE_S. If the gallery has an operating
+point, each transaction measures it and contains at least MEASURED photos. Photos that cannot be used are reported and
+do not stop the run. To continue an interrupted run, run it again: only what differs from the catalogue is done
+(`plan`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.remote import RemotePhoto
+from retrieval.catalogue.reading import read_ahead
 from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
 from retrieval.feature_format import PackedFeatures
@@ -48,6 +49,7 @@ from .updates import apply_updates, remove_gone
 from .worker import Batch, catalogue_metadata, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
+WRITE_S = 1.0  # seconds from one transaction to the next
 MEASURED = 256  # photos per transaction if each one measures the threshold
 COLUMNS = 16  # maximum number of columns declared automatically
 PLAIN = ("added", "replaced", "updated", "removed", "gone", "skipped", "seconds", "unanchored")  # facts of a report
@@ -254,14 +256,14 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield batches of at least `count` photos, or without vectors; the last one may be smaller."""
-    group = Batch()
+    """Yield batches of the photos of WRITE_S and of at least `count` photos; the last one may be smaller."""
+    waiting, written = [], time.monotonic()
     for batch in batches:
-        group = group + batch
-        if len(group.photos) >= count or group.vectors is None:
-            yield group
-            group = Batch()
-    yield group
+        waiting.append(batch)
+        if time.monotonic() - written >= WRITE_S and sum(len(each.photos) for each in waiting) >= count:
+            yield Batch.of(waiting)
+            waiting, written = [], time.monotonic()
+    yield Batch.of(waiting)
 
 
 def _embedded(
@@ -275,7 +277,8 @@ def _embedded(
     """Return finished batches, made on this machine, or on a Ray cluster without an embedder."""
     if embedder is None:
         return ray_batches(bundle, photos, known, batch_size=batch_size)
-    threads = threads or os.cpu_count() or 1
-    if any(isinstance(photo, RemotePhoto) for photo in photos):
-        threads += 1  # one waits for photos while the others embed
-    return in_order(lambda batch: embed_batch(embedder, batch, known), photos, size=batch_size, threads=threads)
+    return in_order(
+        lambda batch: embed_batch(embedder, batch.photos, known, batch.contents()),
+        read_ahead(photos, size=batch_size),
+        threads=threads or os.cpu_count() or 1,
+    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,14 +13,12 @@ from index.protocol import GalleryProtocol
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
-from retrieval.catalogue.remote import RemotePhoto
+from retrieval.catalogue.reading import Content, contents
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image, thumbnail
 
 CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any
-
-READERS = 16  # photos at addresses that are read together
 
 
 @dataclass
@@ -36,26 +33,32 @@ class Batch:
     unchanged: list[Photo] = field(default_factory=list)  # photos whose content has the hash in `known`
     refused: list[tuple[str, ImageRefused]] = field(default_factory=list)  # photo_id, reason
 
-    def __add__(self, other: Batch) -> Batch:
-        """Return a batch of the photos of both."""
-        vectors = [batch.vectors for batch in (self, other) if batch.vectors is not None]
-        return Batch(
-            self.photos + other.photos,
-            self.hashes + other.hashes,
-            self.thumbnails + other.thumbnails,
-            self.features + other.features,
+    @classmethod
+    def of(cls, batches: Sequence[Batch]) -> Batch:
+        """Return one batch of the photos of several."""
+        vectors = [batch.vectors for batch in batches if batch.vectors is not None]
+        return cls(
+            [photo for batch in batches for photo in batch.photos],
+            [digest for batch in batches for digest in batch.hashes],
+            [jpeg for batch in batches for jpeg in batch.thumbnails],
+            [packed for batch in batches for packed in batch.features],
             np.concatenate(vectors) if vectors else None,
-            self.unchanged + other.unchanged,
-            self.refused + other.refused,
+            [photo for batch in batches for photo in batch.unchanged],
+            [refusal for batch in batches for refusal in batch.refused],
         )
 
 
-def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str]) -> Batch:
-    """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash)."""
+def embed_batch(
+    embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str], read: Iterable[Content] | None = None
+) -> Batch:
+    """Decode and embed photos, skipping those whose content hash equals the one in `known` (photo_id to hash).
+
+    `read` yields the content of each photo; by default the photos are read here.
+    """
     batch = Batch()
     squares = []
     preprocessing = embedder.preprocessing
-    for photo, data in zip(photos, contents(photos), strict=True):
+    for photo, data in zip(photos, contents(photos) if read is None else read, strict=True):
         try:
             if isinstance(data, ImageRefused):
                 raise data
@@ -66,7 +69,7 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
             image = crop(open_image(data, min_side=preprocessing.min_side if photo.bbox is None else 0), photo.bbox)
             squares.append(center_crop_resize(image, preprocessing))
             features = embedder.describe(image)
-            batch.thumbnails.append(thumbnail(image))
+            batch.thumbnails.append(thumbnail(image, data if photo.bbox is None else b""))
         except ImageRefused as error:
             batch.refused.append((photo.photo_id, error))
             continue
@@ -76,22 +79,6 @@ def embed_batch(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str,
     if squares:
         batch.vectors = embedder.embed_pixels(np.stack(squares)).vectors
     return batch
-
-
-def contents(photos: Sequence[Photo]) -> Iterator[bytes | ImageRefused]:
-    """Yield the encoded photos, or the reason why there is none; those at addresses are read together."""
-    if any(isinstance(photo, RemotePhoto) for photo in photos):
-        with ThreadPoolExecutor(READERS) as pool:
-            yield from pool.map(_content, photos)
-    else:
-        yield from map(_content, photos)
-
-
-def _content(photo: Photo) -> bytes | ImageRefused:
-    try:
-        return photo.read()
-    except ImageRefused as error:
-        return error
 
 
 def write_batch(

@@ -213,7 +213,7 @@ def _embed(bundle: Bundle, photos: Sequence[Photo], indexed: Collection[str]) ->
     embedder = bundle.embedder()
     batches = [embed_batch(embedder, photos[start : start + BATCH], {}) for start in range(0, len(photos), BATCH)]
     refused = [(photo_id, error.message) for batch in batches for photo_id, error in batch.refused]
-    whole = sum(batches, Batch())
+    whole = Batch.of(batches)
     kept = [place for place, digest in enumerate(whole.hashes) if digest not in indexed]
     refused += [
         (photo.photo_id, "the photo is in the gallery, so it would find itself")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import MissingDependency
 
+from .lean_import import lean_imports
+
 if TYPE_CHECKING:
     import gradio
 
@@ -17,7 +19,8 @@ def load_gradio() -> Any:
     """Import Gradio without its analytics; raise MissingDependency if it is not installed."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     try:
-        import gradio
+        with lean_imports():
+            import gradio
     except ImportError as error:
         raise MissingDependency.of_extra("gradio", "serve") from error
     return gradio

@@ -22,16 +22,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from retrieval.catalogue import connections, remote, web
+from retrieval.catalogue import connections, stores, web
 from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.catalogue.read import read_catalogue
+from retrieval.catalogue.reading import contents
 from retrieval.catalogue.remote import RemotePhoto, is_url
 from retrieval.catalogue.write import write_catalogue
 from retrieval.errors import DataError, ImageUnreadable, InvalidParameter
 from retrieval.images import MAX_BYTES
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.ray import Embedding, _line, ray_batches
-from retrieval.indexing.worker import contents, embed_batch
+from retrieval.indexing.worker import embed_batch
 
 from ...world import draw, encode, make_bundle
 
@@ -161,7 +162,7 @@ def test_a_table_lies_beside_its_photos_at_an_address(
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
-    remote._file_system.cache_clear()
+    stores._file_system.cache_clear()
     rows = "path,item_id,price\nphotos/item-1/0.jpg,one,9.5\n../shop/photos/item-2/1.jpg,two,8\n"
     table = pa.table({"path": ["photos/item-1/0.jpg"], "item_id": ["one"]})
     pq.write_table(table, tmp_path / "t.parquet")
@@ -188,17 +189,17 @@ def test_a_table_lies_beside_its_photos_at_an_address(
         read_catalogue("s3://shop/images.parquet")
     with pytest.raises(DataError, match=r"s3://shop/none.csv cannot be read"):
         read_catalogue("s3://shop/none.csv")
-    remote._file_system.cache_clear()
+    stores._file_system.cache_clear()
 
 
 def test_a_container_on_azure_needs_its_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in remote.ACCOUNT:
+    for name in stores.ACCOUNT:
         monkeypatch.delenv(name, raising=False)
-    assert remote._with_account("c@shop.dfs.core.windows.net") == "c@shop.dfs.core.windows.net"
+    assert stores._with_account("c@shop.dfs.core.windows.net") == "c@shop.dfs.core.windows.net"
     with pytest.raises(OSError, match="name the account: c@ACCOUNT"):
-        remote._with_account("c")
+        stores._with_account("c")
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT", "shop")
-    assert remote._with_account("c") == "c@shop.dfs.core.windows.net"
+    assert stores._with_account("c") == "c@shop.dfs.core.windows.net"
 
 
 def test_a_server_that_fails_is_asked_three_times(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,7 +275,7 @@ def test_a_folder_on_s3_is_a_catalogue(server: Server, tmp_path: Path, monkeypat
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    remote._file_system.cache_clear()
+    stores._file_system.cache_clear()
     photos = read_catalogue("s3://shop/photos")
     assert [(each.photo_id, each.item_id) for each in photos] == [
         (f"{item}/{n}.jpg", item) for item in ("item-1", "item-2") for n in (0, 1)
@@ -291,7 +292,7 @@ def test_a_folder_on_s3_is_a_catalogue(server: Server, tmp_path: Path, monkeypat
     monkeypatch.setitem(FILES, "shop/photos/loose.jpg", b"x")
     with pytest.raises(DataError, match="what is an item is unclear"):
         read_catalogue("s3://shop/photos")
-    remote._file_system.cache_clear()
+    stores._file_system.cache_clear()
 
 
 def test_photos_at_addresses_are_read_together(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,14 +394,14 @@ def test_a_server_that_sends_headers_slowly_is_left_at_the_deadline(monkeypatch:
 def test_an_address_that_no_store_can_have_is_a_refused_photo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    monkeypatch.setattr(stores, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
     for url in ("s3://[b/x.jpg", "s3://b/a\0b.jpg"):
         with pytest.raises(ImageUnreadable, match="cannot be read"):
             photo(url).read()
 
 
 def test_the_name_of_an_object_may_hold_any_character(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    monkeypatch.setattr(stores, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
     (tmp_path / "item").mkdir()
     for name in ("a#1.jpg", "a?1.jpg", "a.jpg"):
         (tmp_path / "item" / name).write_text(name)
@@ -411,7 +412,7 @@ def test_the_name_of_an_object_may_hold_any_character(tmp_path: Path, monkeypatc
 
 def test_messages_hold_no_secrets(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
-    monkeypatch.setattr(remote, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
+    monkeypatch.setattr(stores, "_file_system", lambda *_: (fs.LocalFileSystem(), str(tmp_path)))
     here = f"user:word@127.0.0.1:{server.server_port}"
     for url in (
         f"http://{here}/none?sig=TOKEN",

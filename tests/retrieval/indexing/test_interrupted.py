@@ -39,7 +39,7 @@ def _index(bundle: str, photos: str, gallery: str, log: str) -> None:
             threading.Event().wait()  # to be killed
         return made
 
-    indexing.embed_batch = noted
+    indexing.embed_batch, indexing.WRITE_S = noted, 0.0  # write each batch at once
     index_catalogue(
         Bundle.open(bundle), read_catalogue(photos), gallery, threads=THREADS, batch_size=BATCH, progress=False
     )

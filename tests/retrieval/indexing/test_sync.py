@@ -58,8 +58,8 @@ class Shop:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
     shop, embed = Shop(tmp_path), pipeline.embed_batch
 
-    def noted(embedder, photos, known):  # type: ignore[no-untyped-def]
-        made = embed(embedder, photos, known)
+    def noted(*arguments):  # type: ignore[no-untyped-def]
+        made = embed(*arguments)
         shop.embedded += [photo.photo_id for photo in made.photos]
         return made
 

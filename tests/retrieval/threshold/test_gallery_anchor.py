@@ -247,6 +247,7 @@ def test_a_certified_threshold_is_tightened_even_if_too_few_items_are_left_to_ce
 
 def test_indexing_tightens_once_for_many_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "MEASURED", 40)
+    monkeypatch.setattr(pipeline, "WRITE_S", 0.0)
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(24))
     with Gallery.open(tmp_path / "g") as gallery:

@@ -1,0 +1,135 @@
+"""From the bytes of a photo to the pixels of a model: our way compared with other decoders.
+
+    python -m research.benchmarks.decoding [--rounds 7]
+
+Photos of grocery as they are (168 pixels), and enlarged to 2 and 12 megapixels with the noise of a sensor, in four
+formats. The decoders take turns on each photo; figures are medians over rounds of CPU time. Every decoder has to give
+the centred square of the photo at the size of the model. The floor is the fastest one whose pixels differ from those of
+the file, decoded in full and resampled, by at most LARGEST levels of 255 on average. Packages that are not installed
+are named and skipped: simplejpeg, PyTurboJPEG (the variable TURBOJPEG may name its library), pyvips, OpenCV and
+pillow-heif.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from retrieval.errors import ImageRefused
+from retrieval.images import Preprocessing, center_crop_resize, open_image
+
+from .decoders import DECODERS, OURS, Decoder, Pixels
+from .photo_sizes import SETTINGS, SIZES, encoded, enlarged
+from .tables import NONE, Recorder, parser_of
+
+AS_THEY_ARE = "168 px"
+LARGEST = 2.0  # mean difference of a right picture, in levels of 255
+TURN_S = 0.05  # shortest turn in seconds: small photos are decoded several times
+COLUMNS = ("photo", "decoder", "CPU per photo, ms", "mean difference, levels")
+FLOOR = ("photo", "megabytes", "ours, ms", "floor, ms", "floor", "ours / floor, median (least to most)")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Photos of a size and format, and their pixels for the model when decoded in full."""
+
+    name: str
+    form: str
+    files: Sequence[bytes]
+    expected: Sequence[Pixels]
+
+    def difference(self, decoder: Decoder, preprocessing: Preprocessing) -> float:
+        """Return the mean difference of a decoder's pixels from the expected ones."""
+        made = [decoder.pixels(file, preprocessing).astype(np.int16) for file in self.files]
+        return float(np.mean([np.abs(some - right).mean() for some, right in zip(made, self.expected, strict=True)]))
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--photos", type=int, default=4, help="Photos of each size.")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--side", type=int, default=160, help="Side of the model's input in pixels.")
+    arguments = parser.parse_args()
+    data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
+    photos = sorted((data / "data/grocery/images").glob("*/*.jpg"))
+    photos = photos[:: len(photos) // arguments.photos][: arguments.photos]
+    preprocessing = Preprocessing(size=arguments.side)
+    there = [decoder for decoder in DECODERS if decoder.is_installed]
+    floors: list[tuple[str, ...]] = []
+    with Recorder("decoding", arguments) as record:
+        record.table("decoders", COLUMNS)
+        for size in (AS_THEY_ARE, *SIZES):
+            for form in SETTINGS:
+                try:
+                    kind = kind_of(photos, size, form, preprocessing)
+                except ImageRefused as error:
+                    floors.append((_name(size, form), NONE, NONE, NONE, f"refused: {error.message}", NONE))
+                    continue
+                floors.append(compare(record, kind, there, preprocessing, arguments.rounds))
+        record.table("floor", FLOOR, floors)
+        missing = [decoder.name for decoder in DECODERS if not decoder.is_installed]
+        record.table("not installed", ("decoder",), [(name,) for name in missing or [NONE]])
+
+
+def kind_of(photos: Sequence[Path], size: str, form: str, preprocessing: Preprocessing) -> Kind:
+    """Return the photos in a size and format; raise ImageRefused if they are too large."""
+    files, expected = [], []
+    for photo in photos:
+        as_it_is = size == AS_THEY_ARE
+        image = Image.open(photo).convert("RGB") if as_it_is else enlarged(photo, SIZES[size])
+        files.append(photo.read_bytes() if as_it_is and form == "JPEG" else encoded(image, form))
+        expected.append(center_crop_resize(open_image(files[-1]), preprocessing))
+    return Kind(_name(size, form), form, files, expected)
+
+
+def compare(
+    record: Recorder, kind: Kind, decoders: Sequence[Decoder], preprocessing: Preprocessing, rounds: int
+) -> tuple[str, ...]:
+    """Record the decoders' times for photos of a kind, and return the row of the floor."""
+    differences: dict[Decoder, float] = {}
+    for decoder in decoders:
+        if kind.form in decoder.formats:
+            try:
+                differences[decoder] = kind.difference(decoder, preprocessing)
+            except Exception as error:  # every package has its own errors
+                record.add(kind.name, decoder.name, NONE, f"cannot decode it: {type(error).__name__}")
+    times: dict[Decoder, list[float]] = {decoder: [] for decoder in differences}
+    for number in range(rounds):
+        turns = list(times)
+        for decoder in turns[number % len(turns) :] + turns[: number % len(turns)]:
+            times[decoder].append(seconds(decoder, kind, preprocessing))
+    middle = {decoder: statistics.median(values) for decoder, values in times.items()}
+    for decoder, value in middle.items():
+        record.add(kind.name, decoder.name, f"{1e3 * value:.2f}", f"{differences[decoder]:.2f}")
+    own = next(decoder for decoder in middle if decoder.name == OURS)
+    right = [decoder for decoder in middle if differences[decoder] <= LARGEST and decoder is not own]
+    floor = min(right, key=middle.__getitem__)
+    ratios = sorted(a / b for a, b in zip(times[own], times[floor], strict=True))
+    size = f"{sum(map(len, kind.files)) / len(kind.files) / 1e6:.3g}"
+    ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+    return kind.name, size, f"{1e3 * middle[own]:.2f}", f"{1e3 * middle[floor]:.2f}", floor.name, ratio
+
+
+def seconds(decoder: Decoder, kind: Kind, preprocessing: Preprocessing) -> float:
+    """Return the CPU seconds per photo of a turn."""
+    started, photos = time.process_time(), 0
+    while time.process_time() - started < TURN_S or not photos:
+        for file in kind.files:
+            decoder.pixels(file, preprocessing)
+        photos += len(kind.files)
+    return (time.process_time() - started) / photos
+
+
+def _name(size: str, form: str) -> str:
+    return f"{size} {'HEIC' if form == 'HEIF' else form}"
+
+
+if __name__ == "__main__":
+    main()

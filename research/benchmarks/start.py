@@ -1,0 +1,69 @@
+"""Seconds from the start of `retrieval serve` to the first answer and to the page, with a large gallery.
+
+    python -m research.benchmarks.start BUNDLE PHOTO [--photos 100000]
+
+The server and a process that opens the same gallery and searches take turns, on one core and on all; files are in the
+file cache. The process is the least that a server can take. Figures are medians over the starts.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from retrieval.bundle.bundle import Bundle
+
+from .peers import INSIDE, OURS, Served, command_of, free_port
+from .stress import LARGE, large_gallery
+from .tables import Recorder, parser_of
+
+COLUMNS = ("cores", "first search in a process, s", "first answer of the server, s", "page, s")
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("photo", type=Path)
+    parser.add_argument("--photos", type=int, default=LARGE, help="Photos in the gallery.")
+    parser.add_argument("--starts", type=int, default=5)
+    arguments = parser.parse_args()
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as in `retrieval`, for every process
+    cores = sorted(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as name, Recorder("start", arguments) as record:
+        folder = Path(name)
+        gallery = large_gallery(folder / "gallery", Bundle.open(arguments.bundle), arguments.photos)
+        record.table("start", COLUMNS)
+        for shown, core in ((str(len(cores)), None), ("1", cores[0])):
+            turns = [take(arguments.bundle, gallery, arguments.photo, folder, core) for _ in range(arguments.starts)]
+            record.add(shown, *(spread(values) for values in zip(*turns, strict=True)))
+
+
+def take(bundle: Path, gallery: Path, photo: Path, folder: Path, core: int | None) -> tuple[float, float, float]:
+    """Return the seconds to a first search in a process, to the first answer of a server and to its page."""
+    places = [bundle, gallery]
+    inside = Served(command_of(INSIDE, 0, places, [photo], page=False), port=0, core=core, log=folder / "inside.log")
+    try:
+        inside.line()
+        searched = time.perf_counter() - inside.started
+    finally:
+        inside.stop()
+    port = free_port()
+    server = Served(command_of(OURS, port, places, [], page=True), port=port, core=core, log=folder / "server.log")
+    try:
+        answered = server.wait_for("/v1/search", photo.read_bytes())
+        return searched, answered, server.wait_for("/")
+    finally:
+        server.stop()
+
+
+def spread(seconds: Sequence[float]) -> str:
+    """Return the median, and the least and the most."""
+    return f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
+
+
+if __name__ == "__main__":
+    main()

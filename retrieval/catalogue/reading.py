@@ -1,0 +1,65 @@
+"""Reading of photos: the files of the next batches are read while earlier ones are decoded."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from retrieval.errors import ImageRefused
+
+from .photos import Photo
+from .remote import RemotePhoto
+
+READERS = 32  # photos that are read at the same time
+
+Content = bytes | ImageRefused  # an encoded photo, or the reason why there is none
+
+
+@dataclass(frozen=True)
+class ReadBatch:
+    """Photos whose contents are being read."""
+
+    photos: Sequence[Photo]
+    _reads: deque[Future[Content] | Photo]
+
+    def contents(self) -> Iterator[Content]:
+        """Yield the content of each photo in order, once, so that it is freed as soon as it has been used."""
+        while self._reads:
+            read = self._reads.popleft()
+            yield read.result() if isinstance(read, Future) else content(read)
+
+
+def read_ahead(photos: Sequence[Photo], *, size: int) -> Iterator[ReadBatch]:
+    """Yield batches of `size` photos, whose reading begins when they are taken; take them before they are needed.
+
+    Up to READERS photos are read at the same time, so that a disk or network that answers slowly delays little.
+    Photos that cannot be read ahead are read by `contents`.
+    """
+    pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
+    try:
+        for start in range(0, len(photos), size):
+            batch = photos[start : start + size]
+            yield ReadBatch(
+                batch, deque(pool.submit(content, photo) if photo.reads_ahead else photo for photo in batch)
+            )
+    finally:
+        pool.shutdown(wait=False)
+
+
+def contents(photos: Sequence[Photo]) -> Iterator[Content]:
+    """Yield the content of each photo; those at addresses are read together."""
+    if any(isinstance(photo, RemotePhoto) for photo in photos):
+        for batch in read_ahead(photos, size=len(photos)):
+            yield from batch.contents()
+    else:
+        yield from map(content, photos)
+
+
+def content(photo: Photo) -> Content:
+    """Return the encoded photo, or the reason why there is none."""
+    try:
+        return photo.read()
+    except ImageRefused as error:
+        return error

@@ -1,0 +1,33 @@
+"""Removal of the metadata of a JPEG file without decoding it."""
+
+from __future__ import annotations
+
+import re
+
+JFIF = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
+FRAME, TABLES, SCAN = 0xC0, frozenset((0xC4, 0xDB, 0xDD)), 0xDA  # baseline; Huffman, quantization, restart interval
+LEFT_OUT = frozenset((0xE0, 0xE2, 0xED, 0xFE))  # JFIF, colour profile, Photoshop, comment
+MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan, except restarts
+END = b"\xff\xd9"
+
+
+def without_metadata(data: bytes) -> bytes | None:
+    """Return a baseline JPEG with its pixels alone, or None if it cannot be had without decoding.
+
+    That is so for other kinds of JPEG, for damaged ones, and for those whose EXIF data or colour transformation (Adobe)
+    may change how the pixels are shown. What follows the end of the image is left out.
+    """
+    kept, at = [data[:2], JFIF], 2
+    while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
+        kind, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4])
+        if kind == SCAN:
+            last = MARKER.search(data, end)
+            if last is None or last[0] != END:
+                return None
+            return b"".join((*kept, data[at : last.end()]))
+        if kind == FRAME or kind in TABLES:
+            kept.append(data[at:end])
+        elif kind not in LEFT_OUT:
+            return None
+        at = end
+    return None
