@@ -31,8 +31,9 @@ def read_stretch(path: str | Path, offset: int, size: int) -> bytes:
     """
     file = os.open(path, os.O_RDONLY)
     try:
-        data = os.pread(file, size, offset)
-        while len(data) < size and (more := os.pread(file, size - len(data), offset + len(data))):
+        part = max(1, min(size, os.fstat(file).st_size - offset + 1))  # a buffer of this size is made for each part
+        data = os.pread(file, part, offset)
+        while len(data) < size and (more := os.pread(file, min(part, size - len(data)), offset + len(data))):
             data += more
         return data
     finally:
