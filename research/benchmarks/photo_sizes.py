@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from retrieval.formats import FORMATS, prepare
+
 SIZES = {"2 MP": (1632, 1224), "12 MP": (4000, 3000)}
 NOISE = 6.0  # standard deviation of the luminance
 SETTINGS: dict[str, dict[str, int]] = {"JPEG": {"quality": 88}, "PNG": {}, "WEBP": {"quality": 85}, "HEIF": {}}
@@ -23,6 +25,7 @@ def enlarged(photo: Path, size: tuple[int, int]) -> Image.Image:
 
 def encoded(image: Image.Image, form: str) -> bytes:
     """Return an image as a file of a format of SETTINGS; a JPEG has EXIF data, as those of phones."""
+    prepare(next(known for known in FORMATS if known.name == form))
     out = io.BytesIO()
     if form == "JPEG":
         exif = Image.Exif()

@@ -1,15 +1,18 @@
-"""Opening a retriever imports what serving needs, and no more."""
+"""Opening a retriever, and starting a server, import what they need, and no more."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-NOT_NEEDED = (
+NOT_NEEDED = {
     "click",
     "matplotlib",
+    "pandas",
+    "pyarrow",
     "scipy",
     "torch",
+    "transformers",
     "retrieval.cli",
     "retrieval.threshold.anchor",
     "retrieval.threshold.calibrate",
@@ -17,11 +20,18 @@ NOT_NEEDED = (
     "retrieval.threshold.query_shift",
     "retrieval.threshold.report",
     "retrieval.threshold.verdicts",
-)
+}
+OF_A_SERVER = {name for name in NOT_NEEDED if "." not in name} - {"click"} | {"gradio", "httpx"}
 
 
-def test_a_retriever_imports_nothing_that_serving_does_not_need() -> None:
-    code = "import sys, retrieval.retriever; print('\\n'.join(sys.modules))"
+def test_serving_imports_nothing_that_it_does_not_need() -> None:
+    code = (
+        "import sys, retrieval.retriever; print(*sys.modules)\n"
+        "import serving.cli, serving.app, serving.http.server; print(*sys.modules)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "retrieval.retriever" in done.stdout.split()
-    assert not set(NOT_NEEDED) & set(done.stdout.split())
+    of_retriever, of_server = (set(line.split()) for line in done.stdout.splitlines())
+    assert "retrieval.retriever" in of_retriever
+    assert not NOT_NEEDED & of_retriever
+    assert "serving.app" in of_server
+    assert not OF_A_SERVER & of_server
