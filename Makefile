@@ -81,7 +81,9 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
 	$(BIN)/python -m research.benchmarks.trainers --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
 	$(BIN)/python -m research.benchmarks.decisions runs/grocery-benchmark/Smooth-AP-0 bundles/bench
+	$(BIN)/python -m research.benchmarks.decoding
 	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
+	$(BIN)/python -m research.benchmarks.start bundles/bench $(DATA)/data/grocery/images/Banana/b_Banana_001.jpg
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf

@@ -28,7 +28,6 @@ from .errors import ImageTooLarge, ImageUnreadable, ImageUnsupported, InvalidPar
 from .formats import FORMATS, NAMES, format_of, prepare
 from .gif import check_gif
 from .heif import check_heif
-from .plain_jpeg import without_metadata
 from .tiff import check_directories, check_exif, check_jpeg, check_parts
 
 MAX_BYTES = 10 * 2**20
@@ -44,7 +43,6 @@ CHECKS: Mapping[str, Callable[[bytes], None]] = {
     "TIFF": check_directories,
 }
 CHUNK = 2**16  # bytes per read if a file reports no size
-THUMBNAIL_SIDE, THUMBNAIL_BYTES, QUALITIES = 256, 48_000, (85, 60, 30)  # of JPEG: the next one if a thumbnail is larger
 BACKGROUND = (255, 255, 255)  # colour behind transparent pixels
 
 warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # MAX_PIXELS is stricter, and an error
@@ -218,28 +216,6 @@ def to_tensor(pixels: NDArray[np.uint8], preprocessing: Preprocessing) -> NDArra
     tensor -= offset
     tensor *= scale
     return tensor
-
-
-def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
-    """Return a JPEG of at most 256 pixels per side and 48 kB, without the metadata of the original file.
-
-    `data` is the file that the image was opened from, if there is one. A small JPEG is used as it is, without its
-    metadata; anything else is encoded.
-    """
-    if len(data) <= THUMBNAIL_BYTES and max(image.size) <= THUMBNAIL_SIDE and data.startswith(b"\xff\xd8"):
-        plain = without_metadata(data)
-        if plain is not None:
-            return plain
-    small, longest = image, max(image.size)
-    if longest > THUMBNAIL_SIDE:
-        width, height = (max(1, round(side * THUMBNAIL_SIDE / longest)) for side in image.size)
-        small = image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    for quality in QUALITIES:
-        out = io.BytesIO()
-        small.save(out, "JPEG", quality=quality, comment=b"")
-        if out.tell() <= THUMBNAIL_BYTES:
-            break
-    return out.getvalue()
 
 
 def read_file(path: Path, *, follow_links: bool = True) -> bytes:

@@ -2,76 +2,163 @@
 
     python -m research.benchmarks.indexing BUNDLE
 
-The bare loop decodes, resizes and embeds batches on the same cores with as many threads, and discards the results.
+The bare loop decodes, resizes and embeds batches on the same cores with as many threads, and discards the results. Both
+take turns, with photos as they are (168 pixels) and with photos of 12 megapixels. The threshold of the gallery is set
+after its photos have been written; this is timed apart. Scaling is the throughput of `retrieval index` with as many
+threads as cores, divided by that with one thread. If Ray is installed, its overhead per photo is measured, too.
 """
 
 from __future__ import annotations
 
-import atexit
+import importlib.util
 import os
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.pipeline import LOCAL, RAY, index_catalogue
 
-from .tables import Recorder, parser_of
+from .photo_sizes import SIZES, encoded, enlarged
+from .tables import NONE, Recorder, parser_of
 
 BATCH = 16
+LARGE, LARGE_FILES = "12 MP", 4  # photos of a phone: files that are indexed many times under different ids
+BARS = ("what", "photos per second (wall clock)", "photos per CPU second")
+SCALING = ("photos", "threads", "photos per second", "times one thread, median (least to most)")
+
+
+class Rates(NamedTuple):
+    """Photos per second by wall clock and by CPU time, and the seconds that setting the threshold took."""
+
+    wall: float
+    cpu: float
+    threshold: float = 0.0
 
 
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--photos", type=int, default=1500)
+    parser.add_argument("--large", type=int, default=64, help="Photos of 12 megapixels.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     photos = read_catalogue(data / "data/grocery/grocery.csv")[: arguments.photos]
     bundle = Bundle.open(arguments.bundle)
-    bare: list[tuple[float, float]] = []
-    full: list[tuple[float, float]] = []
-    for _ in range(arguments.rounds):
-        bare.append(rates(bare_loop, bundle, photos, arguments.threads))
-        full.append(rates(index, bundle, photos, arguments.threads))
-    ratios = [sorted(f[i] / b[i] for f, b in zip(full, bare, strict=True)) for i in (0, 1)]
-    bare_name = f"bare loop: decode, resize, ONNX Runtime, {arguments.threads} threads"
-    with Recorder("indexing", arguments) as record:
-        record.table("indexing", ("what", "photos per second (wall clock)", "photos per CPU second"))
-        for name, rounds in ((bare_name, bare), ("retrieval index, the same cores", full)):
-            record.add(name, *(f"{statistics.median(values):.0f}" for values in zip(*rounds, strict=True)))
-        cells = (f"{statistics.median(values):.3f} ({values[0]:.3f} to {values[-1]:.3f})" for values in ratios)
-        record.add(f"ratio, median of {arguments.rounds} pairs (least to most)", *cells)
+    with tempfile.TemporaryDirectory() as name, Recorder("indexing", arguments) as record:
+        folder = Path(name)
+        kinds = {"168 px": photos, LARGE: large_photos(photos, arguments.large, folder)}
+        record.table("indexing", BARS)
+        scaling: list[tuple[str, ...]] = []
+        for kind, chosen in kinds.items():
+            turns = [take_turn(bundle, chosen, folder, arguments.threads) for _ in range(arguments.rounds)]
+            for row in bar_rows(kind, turns, arguments.threads):
+                record.add(*row)
+            scaling += scaling_rows(kind, turns, arguments.threads)
+        record.table("scaling", SCALING, scaling)
+        record.table("ray", ("what", "ms per photo"), ray_rows(bundle, photos[: arguments.photos // 4], folder))
 
 
-def rates(
-    work: Callable[[Bundle, list[Photo], int], None], bundle: Bundle, photos: list[Photo], threads: int
-) -> tuple[float, float]:
-    """Return photos per second (wall clock, CPU)."""
+def large_photos(photos: Sequence[Photo], count: int, folder: Path) -> list[Photo]:
+    """Return photos of 12 megapixels with the items of others."""
+    places = []
+    for number in range(LARGE_FILES):
+        source = photos[number * len(photos) // LARGE_FILES].path
+        places.append(folder / f"{number}.jpg")
+        places[-1].write_bytes(encoded(enlarged(source, SIZES[LARGE]), "JPEG"))
+    return [replace(photos[number], path=places[number % LARGE_FILES], bbox=None) for number in range(count)]
+
+
+def take_turn(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int) -> tuple[Rates, Rates, Rates]:
+    """Return the rates of the bare loop, of indexing, and of indexing with one thread."""
+    bare = measured(len(photos), lambda: bare_loop(bundle, photos, threads))
+    whole = measured(len(photos), lambda: index(bundle, photos, folder, threads))
+    return bare, whole, measured(len(photos), lambda: index(bundle, photos, folder, 1))
+
+
+def measured(photos: int, work: Callable[[], float]) -> Rates:
+    """Return the rates of work on photos, which returns the seconds that setting the threshold took."""
     started, spent = time.perf_counter(), time.process_time()
-    work(bundle, photos, threads)
-    return len(photos) / (time.perf_counter() - started), len(photos) / (time.process_time() - spent)
+    threshold = work()
+    wall, cpu = time.perf_counter() - started, time.process_time() - spent
+    return Rates(photos / (wall - threshold), photos / (cpu - threshold), threshold)
 
 
-def bare_loop(bundle: Bundle, photos: list[Photo], threads: int) -> None:
+def bare_loop(bundle: Bundle, photos: Sequence[Photo], threads: int) -> float:
     embedder = bundle.embedder(threads=1)
     batches = [[photo.path for photo in photos[i : i + BATCH]] for i in range(0, len(photos), BATCH)]
     with ThreadPoolExecutor(threads) as pool:
         for _ in pool.map(embedder.embed, batches):
             pass
+    return 0.0
 
 
-def index(bundle: Bundle, photos: list[Photo], threads: int) -> None:
-    gallery = Path(tempfile.mkdtemp()) / "gallery"
-    atexit.register(shutil.rmtree, gallery.parent)
-    index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
+def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int, engine: str = LOCAL) -> float:
+    gallery = folder / "gallery"
+    try:
+        report = index_catalogue(
+            bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False, engine=engine
+        )
+    finally:
+        shutil.rmtree(gallery, ignore_errors=True)
+    return report.threshold_seconds
+
+
+def bar_rows(kind: str, turns: Sequence[tuple[Rates, Rates, Rates]], threads: int) -> list[tuple[str, ...]]:
+    """Compare indexing with the bare loop."""
+    rows: list[tuple[str, ...]] = []
+    for name, place in ((f"bare loop, {threads} threads", 0), ("retrieval index", 1)):
+        walls, cpus = ([turn[place][i] for turn in turns] for i in (0, 1))
+        rows.append((f"{kind}: {name}", f"{statistics.median(walls):.4g}", f"{statistics.median(cpus):.4g}"))
+    ratios = [spread([turn[1][i] / turn[0][i] for turn in turns]) for i in (0, 1)]
+    threshold = statistics.median(turn[1].threshold for turn in turns)
+    rows.append((f"{kind}: ratio, median of {len(turns)} pairs (least to most)", *ratios))
+    rows.append((f"{kind}: setting the threshold afterwards", f"{threshold:.2f} s", NONE))
+    return rows
+
+
+def scaling_rows(kind: str, turns: Sequence[tuple[Rates, Rates, Rates]], threads: int) -> list[tuple[str, ...]]:
+    """Compare indexing with several threads and with one."""
+    one, several = (statistics.median(turn[place].wall for turn in turns) for place in (2, 1))
+    gain = spread([turn[1].wall / turn[2].wall for turn in turns])
+    return [(kind, "1", f"{one:.4g}", NONE), (kind, str(threads), f"{several:.4g}", gain)]
+
+
+def ray_rows(bundle: Bundle, photos: Sequence[Photo], folder: Path) -> list[tuple[str, str]]:
+    """Return the time per photo with Ray and without, or that Ray is not installed; without Ray's start."""
+    if importlib.util.find_spec("ray") is None:
+        return [("Ray is not installed", NONE)]
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    try:
+        index(bundle, photos[: 4 * BATCH], folder, 1, RAY)  # the actors' processes are started
+        with_ray, alone = (
+            measured(len(photos), lambda engine=engine: index(bundle, photos, folder, 1, engine))  # type: ignore[misc]
+            for engine in (RAY, LOCAL)
+        )
+    finally:
+        ray.shutdown()
+    cpus = max(1, (os.cpu_count() or 2) - 1)
+    return [
+        (f"Ray, {cpus} actor(s)", f"{1e3 / with_ray.wall:.2f}"),
+        ("local engine, 1 thread", f"{1e3 / alone.wall:.2f}"),
+        ("overhead of Ray", f"{1e3 / with_ray.wall - 1e3 / alone.wall / cpus:.2f}"),
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    return f"{statistics.median(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
 if __name__ == "__main__":

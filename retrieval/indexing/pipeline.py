@@ -52,7 +52,10 @@ LOCAL, RAY = ENGINES = ("local", "ray")
 WRITE_S = 1.0  # seconds from one transaction to the next
 MEASURED = 256  # photos per transaction if each one measures the threshold
 COLUMNS = 16  # maximum number of columns declared automatically
-PLAIN = ("added", "replaced", "updated", "removed", "gone", "skipped", "seconds", "unanchored")  # facts of a report
+PLAIN = (  # facts of a report
+    *("added", "replaced", "updated", "removed", "gone", "skipped"),
+    *("seconds", "threshold_seconds", "unanchored"),
+)
 
 
 @dataclass
@@ -66,6 +69,7 @@ class IndexReport:
     gone: list[str] = field(default_factory=list)  # photos that the catalogue does not have and that were kept
     skipped: int = 0  # photos already in the gallery
     seconds: float = 0.0
+    threshold_seconds: float = 0.0  # to set the threshold afterwards, or to measure it
     rebuilt: Rebuilt | None = None  # the new index, if it was rebuilt
     refused: list[tuple[str, str]] = field(default_factory=list)  # photo_id, reason
     point: OperatingPoint | None = None  # the gallery's operating point, None if the bundle's serves
@@ -139,7 +143,9 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
+            started = time.perf_counter()
             _anchor(anchor, gallery, report)
+            report.threshold_seconds = time.perf_counter() - started
         is_empty = not len(gallery)
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)

@@ -26,9 +26,9 @@ from retrieval.images import (
     open_image,
     read_file,
     resize,
-    thumbnail,
     to_tensor,
 )
+from retrieval.thumbnails import thumbnail
 
 from ..world import draw, encode
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.images import open_image, thumbnail
+from retrieval.images import open_image
 from retrieval.plain_jpeg import without_metadata
+from retrieval.thumbnails import thumbnail
 
 from ..world import draw, encode
 
