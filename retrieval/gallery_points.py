@@ -10,7 +10,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import RegionPoint, served_points, stored_regions
 from retrieval.threshold.drawn_distances import GalleryRates
-from retrieval.threshold.regions import region_rates
+from retrieval.threshold.region_rates import region_rates
 
 from .served import Served
 

@@ -11,11 +11,12 @@ MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan, except res
 END = b"\xff\xd9"
 
 
-def without_metadata(data: bytes) -> bytes | None:
+def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
     """Return a baseline JPEG with its pixels alone, or None if it cannot be had without decoding.
 
     That is so for other kinds of JPEG, for damaged ones, and for those whose EXIF data or colour transformation (Adobe)
-    may change how the pixels are shown. What follows the end of the image is left out.
+    may change how the pixels are shown, or with a side of more than `longest` pixels. What follows the end of the image
+    is left out.
     """
     kept, at = [data[:2], JFIF], 2
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
@@ -25,6 +26,9 @@ def without_metadata(data: bytes) -> bytes | None:
             if last is None or last[0] != END:
                 return None
             return b"".join((*kept, data[at : last.end()]))
+        sides = (int.from_bytes(data[at + 5 : at + 7]), int.from_bytes(data[at + 7 : at + 9]))
+        if kind == FRAME and max(sides) > longest:
+            return None
         if kind == FRAME or kind in TABLES:
             kept.append(data[at:end])
         elif kind not in LEFT_OUT:

@@ -17,8 +17,8 @@ def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
     `data` is the file that the image was opened from, if there is one. A small JPEG is used as it is, without its
     metadata; anything else is encoded.
     """
-    if len(data) <= THUMBNAIL_BYTES and max(image.size) <= THUMBNAIL_SIDE and data.startswith(b"\xff\xd8"):
-        plain = without_metadata(data)
+    if len(data) <= THUMBNAIL_BYTES and data.startswith(b"\xff\xd8"):
+        plain = without_metadata(data, longest=THUMBNAIL_SIDE)
         if plain is not None:
             return plain
     small, longest = image, max(image.size)

@@ -198,7 +198,7 @@ def _line(match: RegionMatch) -> str:
 
 def describe_regions(gallery: GalleryProtocol, kept: KeptPoint) -> Iterator[str]:
     """Yield a line on each threshold of searches by regions that a gallery keeps."""
-    from retrieval.threshold.regions import region_rates
+    from retrieval.threshold.region_rates import region_rates
 
     for name, region in kept.regions.items():
         rates, point = region_rates(gallery, region, kept.draws_id), region.point

@@ -143,9 +143,7 @@ def index_catalogue(
         report.seconds = time.perf_counter() - started
         report.rebuilt = gallery.rebuild_if_due(kind=kind, max_memory=max_memory, probe=probe_of(bundle))
         if not bundle.operating_point.of_pairs:
-            started = time.perf_counter()
             _anchor(anchor, gallery, report)
-            report.threshold_seconds = time.perf_counter() - started
         is_empty = not len(gallery)
     if is_new and is_empty and report.refused:
         shutil.rmtree(gallery_place)
@@ -227,6 +225,7 @@ def _declared(gallery: GalleryProtocol, photos: Sequence[Photo], plan: SyncPlan)
 
 def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport) -> None:
     """Update the draws of a gallery, and set its operating point if it has none."""
+    started = time.perf_counter()
     report.unanchored = gallery.undrawable()
     if report.unanchored:
         return
@@ -242,6 +241,7 @@ def _anchor(anchor: GalleryAnchor, gallery: GalleryProtocol, report: IndexReport
     measure_regions_again(anchor, gallery)
     report.point = point
     report.rates = None if point is None else GalleryRates.read(gallery, point, anchor.bundle.draws_id)
+    report.threshold_seconds = time.perf_counter() - started
 
 
 def probe_of(bundle: Bundle) -> Probe:

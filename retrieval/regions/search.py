@@ -31,7 +31,7 @@ from retrieval.result import (
     UNCALIBRATED,
 )
 from retrieval.served import Served
-from retrieval.threshold.regions import check_regions
+from retrieval.threshold.region_rates import check_regions
 
 from .boxes import BBox, check_bboxes, cropped
 from .detector import Detector, DetectorRegions

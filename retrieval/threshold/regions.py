@@ -16,7 +16,6 @@ from index.drawable import Drawable
 from index.kept_draws import KeptDraws
 from index.protocol import GalleryProtocol
 from index.region_draws import of_photos, update_region_draws
-from index.verified import VerifiedDistance
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import RegionPoint, pack_points, stored_point, stored_points, stored_regions
@@ -25,22 +24,11 @@ from retrieval.errors import CalibrationError, DataError, InvalidParameter
 from retrieval.indexing.worker import CONTENT
 from retrieval.regions.policy import RegionPolicy
 
-from .drawn_distances import GalleryRates
 from .region_photos import PHOTOS, RegionPhotos, embed_region_photos
+from .region_rates import check_regions, region_rates
 
 if TYPE_CHECKING:
     from .gallery_anchor import Anchored, GalleryAnchor
-
-
-def check_regions(bundle: Bundle) -> None:
-    """Raise InvalidParameter if a bundle verifies matches, which would compare local features of every region."""
-    if isinstance(bundle.distance_form, VerifiedDistance):
-        raise InvalidParameter(
-            "regions",
-            "be bounding boxes with a bundle that verifies matches by local features",
-            bundle.path.name,
-            remedy="Send the bounding boxes of the items, or export a bundle with --verify off",
-        )
 
 
 def region_draws(
@@ -62,14 +50,6 @@ def region_draws(
         regions=regions,
     )
     return replace(draws, fitted=known)
-
-
-def region_rates(gallery: Drawable, region: RegionPoint, draws_id: str) -> GalleryRates | None:
-    """Return the rates of a threshold in the newest version, None unless its draws are up to date."""
-    kept = KeptDraws.read(gallery, regions=region.regions)
-    if kept is None or kept.model != draws_id or not kept.covers(gallery):
-        return None
-    return GalleryRates.of(of_photos(kept), region.point)
 
 
 def follow_regions(

@@ -61,3 +61,6 @@ def test_a_small_jpeg_is_its_own_thumbnail() -> None:
     again = thumbnail(open_image(large), large)
     assert Image.open(io.BytesIO(again)).size == (256, 171)
     assert b"secret" not in thumbnail(open_image(small))
+    reduced = open_image(large, min_side=16)  # decoded at a reduced scale
+    assert max(reduced.size) < 256
+    assert thumbnail(reduced, large) == thumbnail(reduced)
