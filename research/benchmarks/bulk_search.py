@@ -19,7 +19,7 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 
-from .indexing import BATCH, index, rates
+from .indexing import BATCH, index, measured
 from .tables import Recorder, parser_of
 
 
@@ -36,6 +36,7 @@ def main() -> None:
     bundle = Bundle.open(arguments.bundle)
     indexed: list[tuple[float, float]] = []
     searched: list[tuple[float, float]] = []
+    count, threads = len(photos), arguments.threads
     with tempfile.TemporaryDirectory() as place:
         gallery = Path(place) / "gallery"
         index_catalogue(bundle, photos, gallery, threads=arguments.threads, batch_size=BATCH, progress=False)
@@ -43,11 +44,12 @@ def main() -> None:
             for turn in range(arguments.rounds):
                 answers = Path(place) / f"{turn}.jsonl"
 
-                def search(_: Bundle, photos: list[Photo], threads: int, path: Path = answers) -> None:
+                def search(path: Path = answers) -> float:
                     write_answers(retriever, photos, threads, path)
+                    return 0.0
 
-                indexed.append(rates(index, bundle, photos, arguments.threads))
-                searched.append(rates(search, bundle, photos, arguments.threads))
+                indexed.append(measured(count, lambda: index(bundle, photos, Path(place), threads, name="again"))[:2])
+                searched.append(measured(count, search)[:2])
     ratios = [sorted(s[i] / n[i] for s, n in zip(searched, indexed, strict=True)) for i in (0, 1)]
     with Recorder("bulk_search", arguments) as record:
         record.table("bulk search", ("what", "photos per second (wall clock)", "photos per CPU second"))

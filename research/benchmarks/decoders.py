@@ -63,7 +63,7 @@ def pillow_heif(data: bytes, preprocessing: Preprocessing) -> Pixels:
 
 def simplejpeg(data: bytes, preprocessing: Preprocessing) -> Pixels:
     """Decode with simplejpeg at a reduced scale."""
-    import simplejpeg
+    import simplejpeg  # type: ignore[import-not-found]
 
     least = 2 * preprocessing.min_side
     return _resampled(simplejpeg.decode_jpeg(data, min_height=least, min_width=least, strict=False), preprocessing)
@@ -71,7 +71,7 @@ def simplejpeg(data: bytes, preprocessing: Preprocessing) -> Pixels:
 
 def turbojpeg(data: bytes, preprocessing: Preprocessing) -> Pixels:
     """Decode with PyTurboJPEG at a reduced scale."""
-    import turbojpeg
+    import turbojpeg  # type: ignore[import-not-found]
 
     jpeg = _turbojpeg()
     width, height, *_ = jpeg.decode_header(data)
@@ -86,17 +86,17 @@ def opencv(data: bytes, preprocessing: Preprocessing) -> Pixels:
     side = min(Image.open(io.BytesIO(data)).size) if data[:2] == b"\xff\xd8" else 0
     reduced = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
     flag = reduced.get(scale_of(side, preprocessing), cv2.IMREAD_COLOR)
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     square = image[top : top + side, left : left + side]
     size = (preprocessing.size, preprocessing.size)
-    return cv2.cvtColor(cv2.resize(square, size, interpolation=cv2.INTER_AREA), cv2.COLOR_BGR2RGB).astype(np.uint8)
+    return np.asarray(cv2.cvtColor(cv2.resize(square, size, interpolation=cv2.INTER_AREA), cv2.COLOR_BGR2RGB), np.uint8)
 
 
 def vips(data: bytes, preprocessing: Preprocessing) -> Pixels:
     """Decode and resample with libvips, which reduces the scale while it decodes."""
-    import pyvips
+    import pyvips  # type: ignore[import-not-found]
 
     size = preprocessing.size
     image: Any = pyvips.Image.thumbnail_buffer(data, size, height=size, crop="centre", no_rotate=True)

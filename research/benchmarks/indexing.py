@@ -103,8 +103,11 @@ def bare_loop(bundle: Bundle, photos: Sequence[Photo], threads: int) -> float:
     return 0.0
 
 
-def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int, engine: str = LOCAL) -> float:
-    gallery = folder / "gallery"
+def index(
+    bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int, engine: str = LOCAL, name: str = "gallery"
+) -> float:
+    """Index photos into a new gallery and remove it; return the seconds that setting the threshold took."""
+    gallery = folder / name
     try:
         report = index_catalogue(
             bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False, engine=engine

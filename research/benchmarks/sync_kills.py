@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
+from retrieval.errors import ImageRefused
 from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.indexing.plan import SyncSettings
@@ -63,14 +64,20 @@ REPLACED = re.compile(r"add, (\d+) of them replaced")
 def synchronize(bundle: Path, table: Path, gallery: Path, log: Path, author: str) -> None:
     """Synchronize a gallery with a table as an author, and append the photos that are embedded to a file."""
 
-    def embed(embedder: Embedder, photos: Sequence[Photo], known: Mapping[str, str]) -> Batch:
-        batch = embed_batch(embedder, photos, known)
+    def embed(
+        embedder: Embedder,
+        photos: Sequence[Photo],
+        known: Mapping[str, str],
+        read: Iterable[bytes | ImageRefused] | None = None,
+    ) -> Batch:
+        batch = embed_batch(embedder, photos, known, read)
         with log.open("a") as file:
             file.write("".join(f"{author}\t{photo.photo_id}\n" for photo in batch.photos))
         return batch
 
     os.environ["LOGNAME"] = author  # `getpass.getuser` reads it
     pipeline.embed_batch = embed  # type: ignore[attr-defined]
+    pipeline.WRITE_S = 0.0  # write each batch at once
     opened, photos, sync = Bundle.open(bundle), read_catalogue(table), SyncSettings(prune=True)
     log.open("a").close()  # its existence says that the work begins
     index_catalogue(opened, photos, gallery, threads=THREADS, batch_size=BATCH, progress=False, sync=sync)

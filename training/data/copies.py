@@ -27,7 +27,8 @@ def copies_across(photos: Sequence[Photo], splits: Splits, *, added: Collection[
     sides: dict[str, set[bool]] = defaultdict(set)
     found = []
     ordered = sorted(photos, key=lambda photo: photo.photo_id in added)
-    hashes = in_order(_hashes, ordered, size=BLOCK, threads=threads or os.cpu_count() or 1)
+    blocks = (ordered[start : start + BLOCK] for start in range(0, len(ordered), BLOCK))
+    hashes = in_order(_hashes, blocks, threads=threads or os.cpu_count() or 1)
     for photo, digest in zip(ordered, (digest for block in hashes for digest in block), strict=True):
         is_fit = photo.item_id in fit
         if digest is None:
