@@ -18,6 +18,7 @@ from retrieval.settings import setting
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
 DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
+SIZE, SIZES = 160, {LITE0: 224}  # side of the input in pixels, and of backbones with another one
 NOT_NEGATIVE = (
     *(
         "weight_decay",
@@ -29,6 +30,7 @@ NOT_NEGATIVE = (
         "epochs",
         "epoch_steps",
         "dim",
+        "size",
     ),
     *("max_grad_norm", "frozen_epochs", "proxy_warmup", "projector", "precompute", "patience", "cache_gib", "decoders"),
 )
@@ -50,7 +52,12 @@ class Settings:
         "Backbone: 'small' (trained from scratch), 'efficientnet-lite0' (pretrained, no download), a local folder or "
         "model of the Hugging Face hub, or 'auto' (a pretrained one for this machine).",
     )
-    size: int = setting(160, MODEL, "Side of the model's square input, in pixels.")
+    size: int = setting(
+        0,
+        MODEL,
+        "Side of the model's square input, in pixels.",
+        shown=f"{SIZES[LITE0]} for '{LITE0}', {SIZE} for other backbones",
+    )
     crop_ratio: float = setting(0.8, MODEL, "Share of a photo's shorter side that the centred evaluation crop covers.")
     dim: int = setting(
         0,
@@ -121,10 +128,10 @@ class Settings:
     )
     patience: int = setting(0, SCHEDULE, "Epochs without improvement after which training stops (0 = never stop).")
     select: str = setting(
-        "fnir",
+        "tpir",
         EVALUATION,
-        "Which checkpoint to keep, by the validation items: highest 'balanced' (mean of R@1, MAP@R and TPIR over three "
-        "epochs), lowest 'fnir', highest 'r@1' or 'map@r', or the 'last'.",
+        "Which checkpoint to keep, by the validation items: highest 'tpir' (mean around the target FPIR), 'balanced' "
+        "(mean of R@1, MAP@R and TPIR over three epochs), 'r@1' or 'map@r', lowest 'fnir', or the 'last'.",
     )
     keep_start: bool = setting(
         True, EVALUATION, "Keep the model before training if no epoch is better on the validation items."
@@ -170,6 +177,11 @@ class Settings:
         """Return the length of an embedding: `dim`, or the default for the backbone."""
         return self.dim or DIMS[self.backbone != SMALL]
 
+    @property
+    def input_size(self) -> int:
+        """Return the side of the input: `size`, or the default for the backbone."""
+        return self.size or SIZES.get(self.backbone, SIZE)
+
     def to_dict(self) -> dict[str, object]:
         """Return plain JSON values."""
         return {name: dict(v) if isinstance(v, Mapping) else v for name, v in vars(self).items()}
@@ -187,7 +199,7 @@ class Settings:
 
 
 def _check(settings: Settings) -> None:
-    for name in ("size", "items_per_batch", "photos_per_item", "devices"):
+    for name in ("items_per_batch", "photos_per_item", "devices"):
         if getattr(settings, name) < 1:
             raise InvalidParameter(name, "be at least 1", getattr(settings, name))
     for name in ("learning_rate", "head_learning_rate", "proxy_learning_rate"):
@@ -201,7 +213,7 @@ def _check(settings: Settings) -> None:
         ("head_start", (AUTO, "fit", "random")),
         ("precision", ("auto", "fp32", "bf16", "fp16")),
         ("sampler", ("items", "groups", "hard", "random")),
-        ("select", ("balanced", "fnir", "r@1", "map@r", "last")),
+        ("select", ("tpir", "balanced", "fnir", "r@1", "map@r", "last")),
         ("device", ("auto", "cpu", "cuda")),
     ):
         if getattr(settings, name) not in allowed:

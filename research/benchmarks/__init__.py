@@ -26,6 +26,8 @@ promise          how often a certified threshold keeps its FPIR on new items of 
 decisions        agreement of decisions between programs, batch sizes and thread counts
 recipes          heads on a pretrained backbone, and how their checkpoint is selected; `recipe_selection`
 trainers         the same training with pytorch-metric-learning and OML
+head_trainers    the same for heads on a pretrained backbone, with their time; `head_trainer_tables`
+impostors        what limits TPIR: unknown items that are taken for others, and the spread of distances
 
 Time and memory:
 losses step      each loss alone; the cost of a loss within a training step

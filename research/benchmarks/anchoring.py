@@ -99,7 +99,7 @@ def features_of(photos: Sequence[Photo], path: Path, backbone: str) -> np.ndarra
     if not path.exists():
         network, _ = load_backbone(backbone)
         settings = Settings(catalogue="", backbone=backbone)
-        sight = backbone_preprocessing(backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+        sight = backbone_preprocessing(backbone, size=settings.input_size, crop_ratio=settings.crop_ratio)
         network.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         maps = (
             network(to_device(pixels, sight, torch.device("cpu"))).mean(dim=(2, 3)).numpy()

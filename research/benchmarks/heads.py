@@ -100,7 +100,7 @@ def load_features(folder: Path, data: Path) -> FrozenFeatures:
     path = folder / "features.npz"
     if not path.exists():
         backbone, _ = load_backbone(settings.backbone)
-        sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+        sight = backbone_preprocessing(settings.backbone, size=settings.input_size, crop_ratio=settings.crop_ratio)
         backbone.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         def features(pixels: np.ndarray) -> np.ndarray:

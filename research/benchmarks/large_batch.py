@@ -56,7 +56,7 @@ def measure(recipe: str, batch: int, micro_batch_size: int, device: torch.device
     if device.type == CPU:
         keep_freed_memory()  # as in training
     model, _ = initial_model(settings)
-    sight = Preprocessing(size=settings.size)
+    sight = Preprocessing(size=settings.input_size)
     loss = build_loss(settings, classes=batch // EACH)
     learner = Learner(
         model,
@@ -69,7 +69,7 @@ def measure(recipe: str, batch: int, micro_batch_size: int, device: torch.device
     learner.begin(0)
     generator = np.random.default_rng(0)
     labels = torch.arange(batch // EACH).repeat_interleave(EACH)
-    pixels = generator.integers(0, 256, size=(batch, settings.size, settings.size, 3), dtype=np.uint8)
+    pixels = generator.integers(0, 256, size=(batch, settings.input_size, settings.input_size, 3), dtype=np.uint8)
     learner.take(pixels[:micro_batch_size], labels[:micro_batch_size])
     seconds = seconds_of(lambda: learner.take(pixels, labels), device)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -49,7 +49,7 @@ class Step:
         self.device = device
         backbone, _ = load_backbone(settings.backbone)
         self.preprocessing = backbone_preprocessing(
-            settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio
+            settings.backbone, size=settings.input_size, crop_ratio=settings.crop_ratio
         )
         model = EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling)
         self._model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]

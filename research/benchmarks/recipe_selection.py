@@ -21,7 +21,7 @@ OBJECTIVES: Mapping[str, tuple[str, int]] = {  # metric, and over how many epoch
     "TPIR at FPIR 0.05 (`fnir`)": ("TPIR", 1),
     "R@1 (`r@1`)": ("R@1", 1),
     "MAP@R (`map@r`)": ("MAP@R", 1),
-    "mean TPIR": ("mean TPIR", 1),
+    "mean TPIR (`tpir`)": ("mean TPIR", 1),
     "mean of R@1, MAP@R and mean TPIR": ("balanced", 1),
     "the same over 3 epochs (`balanced`)": ("balanced", 3),
     "TPIR at FPIR 0.05 over 3 epochs": ("TPIR", 3),

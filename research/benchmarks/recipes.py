@@ -10,6 +10,9 @@ set, fold, seed) is a file under --output; a call computes at most --most missin
 For the selection, the vectors of the held-out items of birds and cars after each epoch are kept. These items are
 divided at random into halves, 10 times: an objective selects an epoch on one half, and the other half measures it.
 
+The input size is compared with features at the default size of `train` (--larger), on the same folds: the features as
+they are, and the projection that training starts from.
+
 With --test, the default recipe is trained on the training partition as `train` does, with a fifth of its items for the
 selection, and measured as in `research.benchmarks.pretrained` on the other items.
 """
@@ -28,13 +31,14 @@ import numpy as np
 from torch import nn
 
 from retrieval.catalogue.read import Photo, read_catalogue
-from training.config import DIMS, LITE0, Settings
+from training.config import DIMS, LITE0, SIZES, Settings
 from training.data.folds import item_folds
 from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol
 from training.evaluation.evaluate import item_labels, make_evaluation_split, validation_metrics
 from training.export.head_gain import embed, train_head
 from training.export.pretrained import Pretrained
 from training.export.projection import choose_projection
+from training.loop.head_start import start_head
 from training.loop.selection import Selection
 
 from .anchoring import Data, repeat_exact
@@ -46,11 +50,12 @@ from .tables import Recorder, parser_of
 SETS = ("birds", "cars", "grocery")
 FOLDS, SEEDS, TEST_SEEDS, ROTATIONS, REPETITIONS = 2, 1, 3, 2, 20
 METRICS = ("R@1", "MAP@R", "mean TPIR", "TPIR", "OPIS", "balanced")
-AS_IS, FITTED, DEFAULT = "features as they are", "features, fitted", "default"
+AS_IS, FITTED, START = "features as they are", "features, fitted", "start of the embedding"
 SELECTED = {(recipe, name) for recipe in ("default", "128 dimensions, random start") for name in ("birds", "cars")}
 RECIPES: Mapping[str, dict[str, Any]] = {
     "default": {},
     "128 dimensions, random start": {"dim": 128, "head_start": "random"},
+    "1,280 dimensions": {"dim": 1280},
     "400 steps": {"epochs": 20, "epoch_steps": 20},
     "random start": {"head_start": "random"},
     "128 dimensions": {"dim": 128},
@@ -150,6 +155,32 @@ def frozen(name: str, data: Set, kind: str, folder: Path) -> dict[str, float]:
     return means
 
 
+def start_of(data: Set, folder: Path, name: str, size: int) -> dict[str, dict[str, float]]:
+    """Return the mean metrics over the folds of the features as they are, and of the start of the embedding."""
+    path = folder / f"size-{size}-{name}.json"
+    if not path.exists():
+        found: dict[str, list[dict[str, float]]] = {AS_IS: [], START: []}
+        for fit, held in data.folds():
+            photos, features = data.of(fit)
+            head = nn.Linear(features.shape[1], DIMS[True])
+            start_head(head, features, item_labels(photos))
+            unseen = data.of(held)[1]
+            for kind, vectors in ((AS_IS, unseen), (START, embed(head, unseen))):
+                found[kind].append(data.measure(held, unit(vectors.astype(np.float64))))
+        means = {kind: {m: float(np.mean([run[m] for run in runs])) for m in METRICS} for kind, runs in found.items()}
+        path.write_text(json.dumps(means))
+    return dict(json.loads(path.read_text()))
+
+
+def record_sizes(sizes: Mapping[int, Mapping[str, Set]], folder: Path, record: Recorder) -> None:
+    """Record the features and the start of the embedding by data set and input size."""
+    record.table("size", ("data and input size", "features", *METRICS))
+    for name, size in itertools.product(SETS, sizes):
+        if name in sizes[size]:
+            for kind, found in start_of(sizes[size][name], folder, name, size).items():
+                record.add(f"{name}, {size} px", kind, *(_shown(found[metric], metric) for metric in METRICS))
+
+
 def record_recipes(sets: Mapping[str, Set], cells: Sequence[Cell], folder: Path, record: Recorder) -> None:
     """Record the mean metrics of the last epoch of every recipe, and the number of its finished cells."""
     record.table("recipes", ("data", "recipe", *METRICS, "cells"))
@@ -166,13 +197,18 @@ def record_recipes(sets: Mapping[str, Set], cells: Sequence[Cell], folder: Path,
                 record.add(name, recipe, *shown, f"{len(known)} of {len(wanted)}")
 
 
+def head_settings(seed: int) -> Settings:
+    """Return the default settings of a head on a pretrained backbone."""
+    return Settings("", precompute=1, seed=seed, dim=DIMS[True], head_start="fit")
+
+
 def tested(photos: list[Photo], data: Set, seed: int) -> tuple[float, int]:
     """Return the TPIR at exactly FPIR 5 % on untrained items of a head by the default recipe, and its epoch."""
     here = Set(photos, data.features)
     splits = make_splits(photos, seed=0)
     fit, features = here.of(splits.fit)
     validation = here.of(splits.validation)[1]
-    settings = Settings("", precompute=1, seed=seed, dim=DIMS[True], head_start="fit", select="balanced")
+    settings = head_settings(seed)
     selection = Selection(settings.select, 0)
     best: list[np.ndarray] = []
 
@@ -211,6 +247,15 @@ def record_test(sets: Mapping[str, Set], folder: Path, record: Recorder) -> None
             record.add(title, f"{rates.mean():.3f} ± {rates.std(ddof=1):.3f}", str(len(found)), kept)
 
 
+def load(names: Sequence[str], folder: Path, model: Pretrained) -> dict[str, Set]:
+    """Return data sets with their features by a model."""
+    place, sets = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), {}
+    for name in names:
+        photos = read_catalogue(place / "data" / name / f"{name}.csv")
+        sets[name] = Set(photos, features_in(folder / f"{name}.npy", model, photos))
+    return sets
+
+
 def planned() -> Iterator[Cell]:
     """Yield all cells, the most important first."""
     for seed, recipe, fold, name in itertools.product(range(SEEDS), RECIPES, range(FOLDS), SETS):
@@ -221,15 +266,17 @@ def main() -> None:
     """Compute missing cells, and record all finished ones."""
     parser = parser_of(__doc__)
     parser.add_argument("--features", type=Path, default=Path("runs/pretrained"), help="Folder with features.")
+    parser.add_argument("--larger", type=Path, help="Folder with features at the default input size of `train`.")
+    parser.add_argument("--larger-only", action="append", choices=SETS, help="Compare the size on this set only.")
     parser.add_argument("--output", type=Path, default=Path("runs/recipes"), help="Folder for finished cells.")
     parser.add_argument("--most", type=int, default=1000, help="Largest number of cells to compute in this call.")
     parser.add_argument("--test", action="store_true", help="Measure the default recipe on untrained items.")
     arguments = parser.parse_args()
-    place, model = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared")), Pretrained.load(LITE0)
-    sets = {}
-    for name in SETS:
-        photos = read_catalogue(place / "data" / name / f"{name}.csv")
-        sets[name] = Set(photos, features_in(arguments.features / f"{name}.npy", model, photos))
+    sets = load(SETS, arguments.features, Pretrained.load(LITE0))
+    sizes = {Pretrained.load(LITE0).preprocessing.size: sets}
+    if arguments.larger:
+        larger = Pretrained.load(LITE0, size=SIZES[LITE0])
+        sizes[larger.preprocessing.size] = load(arguments.larger_only or SETS, arguments.larger, larger)
     cells = list(planned())
     for cell in [cell for cell in cells if not cell.path(arguments.output).exists()][: arguments.most]:
         compute(cell, sets[cell.data], arguments.output)
@@ -239,8 +286,9 @@ def main() -> None:
         found = [cell for cell in cells if cell.path(arguments.output).exists()]
         known = [cell for cell in found if (cell.recipe, cell.data) in SELECTED]
         record_selection(sets, known, arguments.output, record)
+        record_sizes(sizes, arguments.output, record)
         if arguments.test:
-            record_test(sets, arguments.output, record)
+            record_test(sizes[max(sizes)], arguments.output, record)
 
 
 def _shown(value: float, metric: str) -> str:

@@ -81,7 +81,7 @@ def features_of(photos: Sequence[Photo], path: Path, data: Path) -> tuple[np.nda
     if not path.exists():
         settings = Settings(catalogue="", backbone=str(data / "weights/mobilenet_v1_0.75_224"))
         backbone, _ = load_backbone(settings.backbone)
-        sight = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+        sight = backbone_preprocessing(settings.backbone, size=settings.input_size, crop_ratio=settings.crop_ratio)
         backbone.eval().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
         def features(pixels: np.ndarray) -> np.ndarray:

@@ -40,8 +40,8 @@ ITEMS, EACH, BATCHES = 16, 4, 4
 
 def steps_of(settings: Settings, device: torch.device) -> list[Callable[[], object]]:
     """Return a step of the bare loop and one of the trainer, which walk through the same batches."""
-    sight, generator = Preprocessing(size=settings.size), np.random.default_rng(0)
-    shape = (BATCHES, ITEMS * EACH, settings.size, settings.size, 3)
+    sight, generator = Preprocessing(size=settings.input_size), np.random.default_rng(0)
+    shape = (BATCHES, ITEMS * EACH, settings.input_size, settings.input_size, 3)
     batches = generator.integers(0, 256, size=shape, dtype=np.uint8)
     labels = torch.arange(ITEMS).repeat_interleave(EACH)
     model, _ = initial_model(settings)

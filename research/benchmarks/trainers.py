@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from training.config import Settings
+from training.data.samplers import Sampler
 from training.data.sources import PixelSource
 from training.evaluation.report import evaluate_run
 from training.loop.distributed import ProcessGroup
@@ -36,6 +37,7 @@ from training.loop.optimizer import learning_rate_factor, make_optimizers
 from training.loop.run import BEST, Run
 from training.loop.train import begin_run
 from training.loop.trainer import Trainer
+from training.model import EmbeddingModel
 
 from .grocery import START, report_of
 from .tables import Recorder, parser_of
@@ -45,30 +47,49 @@ BETTER = {"R@1": 1, "MAP@R": 1, "OPIS": -1, "TPIR at exactly the target": 1}
 P, K = 16, 4
 
 
-class Photos(Dataset[tuple[Tensor, int]]):
-    """Augmented photos with labels, in the format of both peers."""
+class Labelled(Dataset[tuple[Tensor, int]]):
+    """Inputs of a model with labels, in the format of both peers."""
+
+    labels: list[int]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class Task(Protocol):
+    """What a peer trains: the model, with the settings and the number of batches of an epoch."""
+
+    @property
+    def model(self) -> EmbeddingModel: ...
+
+    @property
+    def settings(self) -> Settings: ...
+
+    @property
+    def sampler(self) -> Sampler: ...
+
+
+class Photos(Labelled):
+    """Augmented photos."""
 
     def __init__(self, trainer: Trainer, seed: int) -> None:
         self._source: PixelSource = trainer.source  # type: ignore[assignment]
         self.labels = trainer.labels.tolist()
         self._generator = np.random.default_rng(seed)
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def __getitem__(self, position: int) -> tuple[Tensor, int]:
         pixels = self._source.augment(position, self._generator)
         return self._source.prepare(pixels[None].copy())[0], self.labels[position]
 
 
-def with_pml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None:
+def with_pml(task: Task, photos: Labelled, keep: Callable[[], None]) -> None:
     """Train with `MetricLossOnly`, `MPerClassSampler`, the triplet loss and the multi-similarity miner."""
     from pytorch_metric_learning import losses, miners, samplers
     from pytorch_metric_learning.trainers import MetricLossOnly
 
-    optimizer, schedule = _optimizer(trainer)
+    optimizer, schedule = _optimizer(task)
     MetricLossOnly(
-        models={"trunk": trainer.model},
+        models={"trunk": task.model},
         optimizers={"trunk_optimizer": optimizer},
         lr_schedulers={"trunk_scheduler_by_iteration": schedule},
         batch_size=P * K,
@@ -76,14 +97,14 @@ def with_pml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
         mining_funcs={"tuple_miner": miners.MultiSimilarityMiner(epsilon=0.1)},
         dataset=photos,
         sampler=samplers.MPerClassSampler(photos.labels, m=K, length_before_new_iter=len(photos)),
-        iterations_per_epoch=trainer.sampler.batches,
+        iterations_per_epoch=task.sampler.batches,
         freeze_trunk_batchnorm=True,
         dataloader_num_workers=0,
         end_of_epoch_hook=lambda _: keep(),
-    ).train(num_epochs=trainer.settings.epochs)
+    ).train(num_epochs=task.settings.epochs)
 
 
-def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None:
+def with_oml(task: Task, photos: Labelled, keep: Callable[[], None]) -> None:
     """Train with `BalanceSampler` and `TripletLossWithMiner(0.1, AllTripletsMiner())`, in the loop of OML's README."""
     missing = ["gdown", *(f"torchvision{part}" for part in ("", ".ops", ".transforms", ".models", ".models.resnet"))]
     sys.modules |= {name: _Absent(name) for name in missing}
@@ -93,20 +114,20 @@ def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
 
     for name in missing:  # transformers checks whether these packages are installed
         del sys.modules[name]
-    optimizer, schedule = _optimizer(trainer)
+    optimizer, schedule = _optimizer(task)
     criterion = TripletLossWithMiner(0.1, AllTripletsMiner())
     sampler = BalanceSampler(photos.labels, n_labels=P, n_instances=K)
     batches: Iterator[Any] = iter(())
-    for _ in range(trainer.settings.epochs):
+    for _ in range(task.settings.epochs):
         for _ in range(
-            trainer.sampler.batches
+            task.sampler.batches
         ):  # an epoch of this sampler covers items: repeat it until the number of photos is reached
             batch = next(batches, None)
             if batch is None:
                 batches = iter(DataLoader(photos, batch_sampler=sampler))
                 batch = next(batches)
             pixels, labels = batch
-            embeddings = nn.functional.normalize(trainer.model(pixels), dim=1)
+            embeddings = nn.functional.normalize(task.model(pixels), dim=1)
             criterion(embeddings, labels).backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -117,9 +138,9 @@ def with_oml(trainer: Trainer, photos: Photos, keep: Callable[[], None]) -> None
 PEERS = {"pytorch-metric-learning": with_pml, "OML": with_oml}
 
 
-def _optimizer(trainer: Trainer) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
-    settings, steps = trainer.settings, trainer.sampler.batches * trainer.settings.epochs
-    (optimizer,) = make_optimizers(trainer.model, nn.Module(), settings)
+def _optimizer(task: Task) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    settings, steps = task.settings, task.sampler.batches * task.settings.epochs
+    (optimizer,) = make_optimizers(task.model, nn.Module(), settings)
     course = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: learning_rate_factor(s, steps, settings.warmup))
     return optimizer, course
 

@@ -33,7 +33,7 @@ def cost(configuration: Configuration, options: Options) -> dict[str, dict[str, 
         settings = settings_of(configuration, variant, "", options)
         row = _loss_cost(settings)
         if {"network ms", "step ms"} & set(configuration.metrics):
-            key = (settings.backbone, settings.size, _photos(settings))
+            key = (settings.backbone, settings.input_size, _photos(settings))
             if key not in network:
                 network[key] = _network_cost(settings)
             row |= {"network ms": network[key], "step ms": network[key] + row["loss ms"]}
@@ -70,7 +70,7 @@ def _network_cost(settings: Settings) -> float:
     photos = _photos(settings)
     micro_batch = min(photos, settings.micro_batch_size or photos)
     model = initial_model(settings)[0].to(device)
-    pixels = torch.randn(micro_batch, 3, settings.size, settings.size, device=device)
+    pixels = torch.randn(micro_batch, 3, settings.input_size, settings.input_size, device=device)
     return 1e3 * _median(lambda: model(pixels).sum().backward(), device) * photos / micro_batch
 
 

@@ -114,7 +114,7 @@ def _extremes(jobs: Gallery) -> Figure:
     (_, job) = next(iter(jobs.items()))
     part = embedded(job, train_part=True)
     order = np.argsort(part.norms, kind="stable")
-    return _sheet(part, [order[:SHOWN], order[-SHOWN:]], job.settings.size)
+    return _sheet(part, [order[:SHOWN], order[-SHOWN:]], job.settings.input_size)
 
 
 def _classes_by_norm(jobs: Gallery) -> Figure:
@@ -126,7 +126,7 @@ def _classes_by_norm(jobs: Gallery) -> Figure:
         members = np.flatnonzero(part.labels == label)
         ordered = members[np.argsort(part.norms[members], kind="stable")]
         rows.append(ordered[np.linspace(0, len(ordered) - 1, min(SHOWN, len(ordered))).round().astype(int)])
-    return _sheet(part, rows, job.settings.size)
+    return _sheet(part, rows, job.settings.input_size)
 
 
 def _sheet(part: Embedded, rows: Sequence[NDArray[np.int64]], size: int) -> Figure:

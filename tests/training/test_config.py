@@ -36,6 +36,14 @@ def test_a_broken_rule_is_refused(name: str, value: object) -> None:
         Settings.from_dict({"catalogue": "x.csv", name: value})
 
 
+@pytest.mark.parametrize(
+    ("values", "side"),
+    [({}, 160), ({"backbone": "efficientnet-lite0"}, 224), ({"backbone": "efficientnet-lite0", "size": 96}, 96)],
+)
+def test_the_input_size_depends_on_the_backbone(values: dict[str, object], side: int) -> None:
+    assert Settings.from_dict({"catalogue": "x.csv", **values}).input_size == side
+
+
 def test_the_training_page_names_settings_that_exist() -> None:
     page = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
     named = set(re.findall(r"(?<![\w-])--([a-z][a-z_-]+)", page)) - {

@@ -32,7 +32,7 @@ class Augmentation:
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.size = settings.size
+        self.size = settings.input_size
         self._definition = settings.augmentation or default_pipeline(settings)
         self._threads = threading.local()
         self._check()
@@ -79,7 +79,7 @@ def default_pipeline(settings: Settings) -> Mapping[str, Any]:
     albumentations = import_albumentations()
     transforms = [
         albumentations.RandomResizedCrop(
-            size=(settings.size, settings.size), scale=(settings.crop_area, 1.0), area_for_downscale="image"
+            size=(settings.input_size, settings.input_size), scale=(settings.crop_area, 1.0), area_for_downscale="image"
         )
     ]
     if settings.flip:

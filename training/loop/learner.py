@@ -111,7 +111,7 @@ class Learner:
         DistributedDataParallel would wait for their gradients.
         """
         self._embedder.eval()
-        size = self.settings.size
+        size = self.settings.input_size
         shape = (1, self.model.backbone.width) if self._embedder.from_features else (1, 3, size, size)
         example = torch.zeros(shape, device=self.process_group.device, dtype=self.model.head.weight.dtype)
         trainable = [p for p in self._embedder.parameters() if p.requires_grad]

@@ -30,7 +30,7 @@ def initial_model(settings: Settings) -> tuple[EmbeddingModel, dict[str, Any] | 
     """Return the model before its first step and the backbone's configuration."""
     torch.manual_seed(settings.seed)
     backbone, config = load_backbone(settings.backbone)
-    check_size(backbone, settings.backbone, settings.size)
+    check_size(backbone, settings.backbone, settings.input_size)
     return EmbeddingModel(backbone, dim=settings.embedding_size, pooling=settings.pooling), config
 
 

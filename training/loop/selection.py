@@ -21,6 +21,7 @@ Rank = list[float]
 Metrics = Mapping[str, float]
 
 OBJECTIVES: Mapping[str, Callable[[Metrics], Rank]] = {
+    "tpir": lambda metrics: [-metrics["validation mean TPIR"], -metrics["validation R@1"]],
     "balanced": lambda metrics: [-metrics[f"validation {BALANCED}"]],
     "fnir": lambda metrics: [metrics["validation FNIR"], -metrics["validation R@1"]],
     "r@1": lambda metrics: [-metrics["validation R@1"], metrics["validation FNIR"]],

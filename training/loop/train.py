@@ -126,8 +126,8 @@ def begin_run(
     check_recipe(settings, splits)
     batches = make_sampler(settings, fit).batches
     if continued is None:
-        model, config = initial_model(settings)
-        preprocessing = backbone_preprocessing(settings.backbone, size=settings.size, crop_ratio=settings.crop_ratio)
+        (model, config), size = initial_model(settings), settings.input_size
+        preprocessing = backbone_preprocessing(settings.backbone, size=size, crop_ratio=settings.crop_ratio)
     else:
         model, config, preprocessing = continued.model(), continued.start.backbone_config, continued.start.preprocessing
     if not unguarded:

@@ -14,7 +14,9 @@ from ..conftest import tiny_settings
 
 
 def metrics(value: float) -> dict[str, float]:
-    return {f"validation {name}": value for name in (BALANCED, "R@1", "MAP@R")} | {"validation FNIR": 1 - value}
+    return {f"validation {name}": value for name in (BALANCED, "mean TPIR", "R@1", "MAP@R")} | {
+        "validation FNIR": 1 - value
+    }
 
 
 def chosen(select: str, values: list[float], *, start: float | None = None) -> int:
@@ -27,7 +29,7 @@ def chosen(select: str, values: list[float], *, start: float | None = None) -> i
     return selection.best.epoch
 
 
-@pytest.mark.parametrize("select", ["fnir", "r@1", "map@r"])
+@pytest.mark.parametrize("select", ["tpir", "fnir", "r@1", "map@r"])
 def test_an_objective_of_one_epoch_chooses_its_best_epoch(select: str) -> None:
     assert chosen(select, [0.5, 0.9, 0.6, 0.7, 0.7, 0.7]) == 2
 
@@ -41,7 +43,7 @@ def test_the_last_epoch_is_kept_whatever_its_metrics() -> None:
     assert chosen("last", [0.9, 0.1]) == 2
 
 
-@pytest.mark.parametrize("select", ["balanced", "fnir", "r@1", "map@r"])
+@pytest.mark.parametrize("select", ["tpir", "balanced", "fnir", "r@1", "map@r"])
 def test_the_model_before_training_is_kept_only_if_it_is_better(select: str) -> None:
     assert chosen(select, [0.3, 0.4, 0.4], start=0.5) == 0
     assert chosen(select, [0.5, 0.5, 0.5], start=0.5) > 0
