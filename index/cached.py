@@ -66,14 +66,20 @@ class SegmentCache(Generic[T]):
 
     def path(self, segment: OpenSegment, key: str) -> Path:
         """Return the path of the cache file of a segment."""
-        return self._folder / f"{segment.name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
+        return self._folder / f"{_file(segment.name)}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.npy"
 
     def forget(self, names: set[str]) -> None:
         """Delete the cache files of segments other than `names`; only the writer may call this."""
         if self._folder.exists():
+            files = set(map(_file, names))
             for file in self._folder.iterdir():
-                if file.name.split("-")[0] not in names:
+                if file.name.split("-")[0] not in files:
                     file.unlink(missing_ok=True)
+
+
+def _file(name: str) -> str:
+    """Return the last part of a segment's name, which is unique among all shards."""
+    return name.rpartition("/")[2]
 
 
 def _checksum(arrays: Arrays) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 from .distance import plain_distance
 from .drawable import Photos
 from .drawn import NOBODY
-from .snapshot import Rows
+from .stored import Rows
 
 CLOSE = 0.2  # largest plain distance at which the pixels of two photos are compared
 IsCopy = Callable[[str, str], bool]  # takes two photo ids

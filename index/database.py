@@ -18,9 +18,10 @@ from typing import Any
 from index.ann.kinds import AUTO
 
 from .errors import GalleryCorrupt, GalleryError
+from .shards import SHARDS
 from .shell import command
 
-FORMAT, WITH_FEATURES = 2, 3  # releases without features refuse galleries of the second format
+FORMAT, WITH_FEATURES, WITH_SHARDS = 2, 3, 4  # releases without features or shards refuse galleries that have them
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
@@ -71,9 +72,9 @@ class Database:
         self._connect(path, read_only=read_only)
         try:
             stored_format = self.fact("format")
-            if stored_format not in (str(FORMAT), str(WITH_FEATURES)):
+            if stored_format not in map(str, (FORMAT, WITH_FEATURES, WITH_SHARDS)):
                 raise GalleryError(
-                    f"{path.parent} has format {stored_format}, this program reads {FORMAT} and {WITH_FEATURES}",
+                    f"{path.parent} has format {stored_format}, this program reads {FORMAT} to {WITH_SHARDS}",
                     remedy="Index the photos again",
                 )
         except BaseException:
@@ -87,6 +88,8 @@ class Database:
         start["live_seqs"] = 0
         if facts.get(FEATURES_KEY):
             start["format"] = WITH_FEATURES
+        if SHARDS in facts:
+            start["format"] = WITH_SHARDS
         with cls._explained(path), closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -165,7 +168,7 @@ class Database:
 
     def features_key(self) -> str:
         """Return the key that identifies how features are computed, "" in a gallery without features."""
-        return self.fact(FEATURES_KEY) if self.number("format") == WITH_FEATURES else ""
+        return self.fact(FEATURES_KEY) if self.number("format") != FORMAT else ""
 
     def number(self, key: str) -> int:
         """Return a fact that is a whole number."""

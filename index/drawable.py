@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .distance import DistanceForm, Floats
-from .snapshot import Filter, Rows
+from .stored import Filter, Rows
 from .verified import VerifiedDistance
 from .verified_search import VerifiedSearch
 

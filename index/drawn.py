@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from .distance import Floats
 from .photo_groups import group_rows, mean_vectors
 from .sampling import hashed
-from .snapshot import Rows
+from .stored import Rows
 from .verified import Features, photos_of
 
 NOBODY = -1  # seq of a photo that does not exist

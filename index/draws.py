@@ -26,7 +26,7 @@ from .drawable import Photos
 from .drawn import NOBODY, Draws, Measured, Probes, Queries, Texts
 from .photo_groups import mean_vectors, rows_of, sample_groups
 from .sampling import every_item_once, hashed, lives, sample
-from .snapshot import Filter, Rows
+from .stored import Filter, Rows
 from .verified import check_query_features
 from .verified_draws import VerifiedDraws
 from .verified_search import VerifiedSearch

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .shell import command
 
 FEATURES = ".features"
 MOST_PHOTOS = 200_000  # photos of a gallery with features, about 40 KB each: 8 GB
@@ -129,10 +130,13 @@ def check_features(
     return features
 
 
-def check_size(photos: int, features_key: str) -> None:
-    """Raise GalleryError if a gallery with features would have too many photos."""
-    if features_key and photos > MOST_PHOTOS:
+def check_size(photos: int, features_key: str, shards: int = 1) -> None:
+    """Raise GalleryError if a gallery with features would have too many photos for its number of shards."""
+    if features_key and photos > MOST_PHOTOS * shards:
+        each = " per shard" if shards > 1 else ""
         raise GalleryError(
-            f"a gallery with features holds at most {MOST_PHOTOS:,} photos, about 40 KB each; it would hold {photos:,}",
-            remedy="Use a bundle without verification, or several galleries",
+            f"a gallery with features holds at most {MOST_PHOTOS:,} photos{each}, about 40 KB each; it would hold "
+            f"{photos:,}",
+            remedy="Divide it into more shards, or use a bundle without verification: "
+            f"`{command('gallery', 'rebuild', 'GALLERY', '--shards', 'N')}`",
         )

@@ -14,33 +14,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from index.ann.kinds import FLAT, choose_kind
-from index.ann.recall import Probe
-
 from .checks import Additions, check_additions, check_removals, check_values, refuse_present
 from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
 from .database import FEATURES_KEY
-from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .errors import GalleryError, InvalidParameter
 from .features import check_size
 from .filters import check_columns
 from .lock import take_lock
 from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto
-from .reader import DATABASE, INDEXES, SEGMENTS
-from .rebuild import Rebuilt, Rewritten, build_index, rewrite, segments_to_combine, segments_to_rewrite
-from .segments import Part, encode_row, sync_folder, write_errors, write_segment
+from .reader import DATABASE, SEGMENTS
+from .rebuild import Rebuilt
+from .segments import Part, encode_row, sync_folder, write_errors
+from .shards import SHARDS, check_shards
 from .store import Entry, Store
 from .updates import changed_facts
-from .versions import TAIL
-from .writer import Writer
+from .upkeep import Upkeep
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
-MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
-UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 
-
-class Gallery(Writer):
+class Gallery(Upkeep):
     """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
 
     @classmethod
@@ -52,13 +46,21 @@ class Gallery(Writer):
         embedding_id: str,
         columns: Mapping[str, str] | None = None,
         features_key: str = "",
+        shards: int = 1,
         actor: str | None = None,
     ) -> Gallery:
         """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
 
-        `columns` maps the metadata keys that filters may use to their kind: text, number or boolean. With a
-        `features_key`, which identifies how local features are computed, the gallery keeps the features of its photos.
-        `actor` is the name recorded in the change log, as in `open`.
+        Parameters
+        ----------
+        columns:
+            Metadata keys that filters may use, with their kinds: text, number or boolean.
+        features_key:
+            Identifies how local features are computed. With it, the gallery keeps the features of its photos.
+        shards:
+            Number of shards that the photos are divided into by their item (`index.shards`).
+        actor:
+            Name recorded in the change log, as in `open`.
         """
         path = Path(path)
         if dim < 1:
@@ -75,8 +77,11 @@ class Gallery(Writer):
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             facts = {"dim": dim, "embedding_id": embedding_id, "created": created}
-            kept = {FEATURES_KEY: features_key} if features_key else {}
-            Store.create(path / PARTIAL_DATABASE, facts | kept)
+            if check_shards(shards) > 1:
+                facts |= {SHARDS: shards}
+            if features_key or shards > 1:
+                facts |= {FEATURES_KEY: features_key}
+            Store.create(path / PARTIAL_DATABASE, facts)
             (path / PARTIAL_DATABASE).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
         finally:
@@ -155,14 +160,16 @@ class Gallery(Writer):
             present = self._store.seqs_of(new.photo_ids)
             if upsert is False:
                 refuse_present(set(present))
-            check_size(self._store.number("photos") + count - len(present), self.features_key)
+            photos = self._store.number("photos") + count - len(present)
+            check_size(photos, self.features_key, self._store.shards())
             with write_errors(self.path), self._change():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 texts = [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries]
                 seqs = np.arange(first, first + count, dtype=np.int64)
                 part = Part(new.vectors, seqs, np.array(numbers, dtype=np.int32), texts, new.features)
-                self._store.add_segment(*self._written(part))
+                for segment in self._written(part, new.item_ids):
+                    self._store.add_segment(*segment)
                 pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
                 action = f"add, {len(present)} of them replaced" if present else "add"
@@ -184,109 +191,3 @@ class Gallery(Writer):
                     self._store.remove_photos(sorted(gone))
                     self._store.log("remove", len(gone), actor=actor)
         return len(gone)
-
-    def rebuild(
-        self,
-        *,
-        kind: str | None = None,
-        max_memory: int | None = None,
-        probe: Probe | None = None,
-        min_recall: float = MIN_RECALL,
-        purge: bool = True,
-        threads: int | None = None,
-        actor: str | None = None,
-    ) -> Rebuilt:
-        """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
-
-        Parameters
-        ----------
-        kind:
-            Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last choice.
-        max_memory:
-            Memory limit in bytes for the index and its rebuild.
-        probe:
-            Queries that measure the recall of an approximate index. An index below `min_recall` is refused.
-        purge:
-            Rewrite every segment with a removed photo, not only those with many.
-        """
-        actor = self._actor(actor)
-        with write_errors(self.path), self._rebuilding:
-            with self._guard:
-                self._start_writing()
-                now, facts = self._to_rewrite(), self._store.facts()
-            kind, max_memory = kind or facts["kind"], _memory_limit(facts) if max_memory is None else max_memory
-            choice = choose_kind(now.photos, self.dim, kind=kind, max_memory=max_memory)
-            chosen = segments_to_rewrite(now, purge=purge)
-            rewritten = rewrite(now, chosen, self.path / SEGMENTS, dim=self.dim) if chosen else None
-            with self._index_in_file():
-                index, recall = build_index(
-                    now,
-                    choice,
-                    self.path / INDEXES,
-                    self._densities,
-                    probe=probe or Probe(),
-                    min_recall=min_recall,
-                    threads=threads or os.cpu_count() or 1,
-                )
-            with self._guard:
-                with self._store.transaction():
-                    if rewritten is not None:
-                        self._adopt(rewritten)
-                    self._store.set_index(index)
-                    self._store.sum_live()
-                    self._store.set_fact("kind", kind)
-                    if max_memory is not None:
-                        self._store.set_fact("max_memory", max_memory)
-                    self._store.increase("layout")
-                    self._store.log(f"rebuild as {choice.kind}", now.photos, actor=actor)
-                self._delete_unused_files()
-        return Rebuilt(choice, recall, len(rewritten.dropped) if rewritten is not None else 0)
-
-    def rebuild_if_due(
-        self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None
-    ) -> Rebuilt | None:
-        """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
-        if kind is not None or max_memory is not None:
-            return self.rebuild(kind=kind, max_memory=max_memory, probe=probe)
-        photos, facts, index = len(self), self.facts(), self.index()
-        recommended = choose_kind(photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
-        covered = index["scanned_photos"] <= max(TAIL, UNINDEXED * photos)
-        if recommended == index["kind"] and (covered or recommended == FLAT):
-            return None
-        return self.rebuild(probe=probe, purge=False)
-
-    def _written(self, part: Part) -> tuple[str, int, int, str]:
-        """Write a segment of one part; return its name, rows, first seq and sha256."""
-        rows, features = len(part.seqs), part.features is not None
-        name, digest = write_segment(self.path / SEGMENTS, [part], rows=rows, dim=self.dim, features=features)
-        return name, rows, int(part.seqs[0]), digest
-
-    def _adopt(self, rewritten: Rewritten) -> None:
-        """Replace segments by a rewritten one, within a transaction."""
-        self._store.drop_segments(rewritten.replaced)
-        self._store.forget_removed(rewritten.dropped)
-        if rewritten.segment is not None:
-            self._store.add_segment(*rewritten.segment)
-
-    def _compact(self) -> None:
-        """Combine small segments if there are many; during a rebuild this is postponed until it has finished."""
-        if len(segments_to_combine(self._store.segments())) == 0 or not self._rebuilding.acquire(blocking=False):
-            return
-        try:
-            chosen = {segment.id for segment in segments_to_combine(self._store.segments())}
-            rewritten = rewrite(self._to_rewrite(), chosen, self.path / SEGMENTS, dim=self.dim)
-            with self._store.transaction():
-                self._adopt(rewritten)
-                self._store.increase("layout")
-            self._delete_unused_files()
-        except (OSError, GalleryError) as error:
-            if isinstance(error, GalleryCorrupt):
-                raise
-            # disk full: the addition itself is committed, and the next addition tries again
-        finally:
-            self._rebuilding.release()
-
-
-def _memory_limit(facts: Mapping[str, str]) -> int | None:
-    """Return the memory limit that the last rebuild was given."""
-    return int(facts["max_memory"]) if "max_memory" in facts else None

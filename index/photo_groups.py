@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from .drawable import Photos
 from .sampling import every_item_once, hashed
-from .snapshot import Rows
+from .stored import Rows
 
 SHORTEST = 1e-6  # length of a mean that has a direction
 

@@ -15,6 +15,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from index.ann.recall import joined_settings
+
 from .checks import check_actor, check_vectors
 from .database import RESTORE, system_user
 from .densities import Densities
@@ -24,8 +26,10 @@ from .filters import parse_where, to_sql
 from .listing import Listing
 from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto, neighbours_of
-from .snapshot import Filter, Snapshot, Within
+from .sharded import Version, shards_of
+from .snapshot import Within
 from .store import Store
+from .stored import Filter
 from .verification import check_files, check_on_own_connection, check_rows
 from .verified import Features, VerifiedDistance, check_query_features
 from .verified_search import VerifiedSearch
@@ -41,15 +45,14 @@ class Reader(Listing):
     """Read-only access to a gallery."""
 
     def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
-        path = path.resolve()  # absolute, so that a symbolic link changed later has no effect
-        self.path = path
+        self.path = path = path.resolve()  # absolute, so that a symbolic link changed later has no effect
         self.read_only = read_only
         self.actor = system_user() if actor is None else check_actor(actor)
         self._store = Store(path / DATABASE, read_only=read_only)
         self._guard = threading.RLock()
         self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
-        self._snapshot: Snapshot | None = None
+        self._snapshot: Version | None = None
         self._densities = Densities(path / DENSITIES)
         self._words = VisualWords(path / WORDS)
         self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
@@ -102,9 +105,8 @@ class Reader(Listing):
         """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
         now = self._current()
         with self._guard:
-            file = self._store.index()
-        facts = {"kind": "flat"} if file is None else {"kind": file.kind, **file.settings}
-        return {**facts, "scanned_photos": len(now.seqs) - now.tail_start}
+            settings = joined_settings([file.settings for file in self._store.indexes()])
+        return {"kind": now.kind, **settings, "shards": len(shards_of(now)), "scanned_photos": now.scanned_photos}
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
@@ -119,7 +121,7 @@ class Reader(Listing):
         """
         return self._walk(self._current(), count, features=features)
 
-    def _walk(self, now: Snapshot, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
+    def _walk(self, now: Version, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]
@@ -190,7 +192,7 @@ class Reader(Listing):
             raise
         return now.version, answers
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Version:
         """Return the newest version as a searchable snapshot."""
         return self._current()
 
@@ -202,14 +204,11 @@ class Reader(Listing):
         """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
         return self._verified(self._current(), distance_form)
 
-    def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
+    def _verified(self, now: Version, distance_form: VerifiedDistance) -> VerifiedSearch:
         verifier, known = distance_form.verifier, self._searched
         if verifier.features_key != self.features_key:
             keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
-            raise GalleryError(
-                f"{self.path} {keeps}",
-                remedy="Index the photos into a new gallery with this bundle",
-            )
+            raise GalleryError(f"{self.path} {keeps}", remedy="Index the photos into a new gallery with this bundle")
         if known is not None and known.snapshot is now and known.form.key == distance_form.key:
             return known
         densities = now.densities(distance_form, self._densities)
@@ -264,7 +263,7 @@ class Reader(Listing):
             )
         only.confirmed.update(new)
 
-    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
+    def _filtered(self, where: str) -> tuple[Version, Filter]:
         """Return a snapshot and the filter over its photos, both of the same version."""
         for _ in range(ATTEMPTS):
             now = self._current()
@@ -279,7 +278,7 @@ class Reader(Listing):
             return now, now.filter(where, passing, sql)
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def _current(self) -> Snapshot:
+    def _current(self) -> Version:
         """Return the newest version, reading it if it is not cached."""
         with self._guard:
             while True:
@@ -293,6 +292,6 @@ class Reader(Listing):
                     if self._store.state() == state:  # otherwise a rebuild removed a file during the read
                         raise
 
-    def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
+    def _read(self, last: Version | None, *, searchable: bool = True) -> Version:
         folders = self.path / SEGMENTS, self.path / INDEXES
         return read_snapshot(self._store, *folders, dim=self.dim, last=last, searchable=searchable)

@@ -6,7 +6,6 @@ New files are written from a snapshot while searches and additions go on; `Galle
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -20,16 +19,19 @@ from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
 from .densities import Densities
 from .errors import GalleryError
-from .segments import Part, sha256, sync_folder, write_segment
+from .files import IndexFile, Segment
+from .segments import Part, new_file, sha256, sync_folder, write_segment
+from .sharded import Version
 from .snapshot import Snapshot
-from .store import IndexFile, Segment
+from .stored import Rows
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
 MANY_REMOVED = 0.1  # share of removed photos above which a rebuild rewrites a large segment
 BLOCK = 16_384  # rows rewritten at a time
 FEATURES_BLOCK = 256  # the same in a gallery with features, about 40 KB per photo
-PARTIAL = ".partial"
+FAISS, SEQS, PARTIAL = ".faiss", ".npy", ".partial"
+INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Rebuilt:
     choice: Choice
     recall: Recall | None  # for approximate index kinds
     dropped: int  # vectors of removed photos
+    shards: int = 1
 
 
 def segments_to_combine(segments: Sequence[Segment]) -> list[Segment]:
@@ -72,8 +75,8 @@ def segments_to_rewrite(snapshot: Snapshot, *, purge: bool) -> set[int]:
     return set()
 
 
-def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> Rewritten:
-    """Write the live photos of some adjacent segments as one segment."""
+def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, shard: str = "") -> Rewritten:
+    """Write the live photos of some adjacent segments as one segment; `shard` is the folder of their shard."""
     ends = np.cumsum([0, *(len(segment.seqs) for segment in snapshot.segments)])
     segments = [
         (segment, snapshot.live[ends[i] : ends[i + 1]])
@@ -96,29 +99,59 @@ def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, dim: int) -> 
                 yield segment.part(places[start : start + block])
 
     first = next(int(segment.seqs[live][0]) for segment, live in segments if live.any())
-    name, digest = write_segment(folder, parts(), rows=rows, dim=dim, features=features)
+    name, digest = write_segment(folder, parts(), rows=rows, dim=snapshot.dim, features=features, shard=shard)
     return Rewritten(replaced, (name, rows, first, digest), dropped)
 
 
+def write_positions(version: Version, positions: Rows, folder: Path, *, shard: str) -> Segment | None:
+    """Write the photos at some positions, ascending, as a segment of a shard; return None if there are none."""
+    if not len(positions):
+        return None
+    features = any(segment.features is not None for segment in version.segments)
+    block = FEATURES_BLOCK if features else BLOCK
+    parts = (gather(version, positions[start : start + block]) for start in range(0, len(positions), block))
+    rows, first = len(positions), int(version.seqs[positions[0]])
+    name, digest = write_segment(folder, parts, rows=rows, dim=version.dim, features=features, shard=shard)
+    return Segment(0, name, rows, first, digest)
+
+
+def gather(version: Version, positions: Rows) -> Part:
+    """Return the photos at some positions as a part of a segment."""
+    vectors = np.empty((len(positions), version.dim), dtype=np.float32)
+    texts, features = [b""] * len(positions), [b""] * len(positions)
+    has_features = False
+    for segment, rows, inside in version.by_segment(positions):
+        part = segment.part(rows)
+        vectors[inside] = part.vectors
+        for number, place in enumerate(np.flatnonzero(inside).tolist()):
+            texts[place] = part.texts[number]
+            if part.features is not None:
+                features[place], has_features = part.features[number], True
+    seqs, items = version.seqs[positions], version.items[positions]
+    return Part(vectors, seqs, items, texts, features if has_features else None)
+
+
 def build_index(
-    snapshot: Snapshot,
     choice: Choice,
     folder: Path,
     densities: Densities,
+    snapshot: Snapshot,
     *,
     probe: Probe,
     min_recall: float,
     threads: int,
+    shard: str = "",
 ) -> tuple[IndexFile | None, Recall | None]:
     """Build and write an index over all live photos; return None for a kind that exists only in memory.
 
-    Raise GalleryError if its recall of the items within the threshold is below `min_recall`.
+    `shard` is the folder of the shard whose photos these are. Raise GalleryError if the recall of the items within the
+    threshold is below `min_recall`.
     """
     positions = np.flatnonzero(snapshot.live)
     if choice.kind == FLAT or not len(positions):
         return None, None
     candidates = Candidates.build(
-        choice.kind, lambda: snapshot.blocks(positions), len(positions), snapshot.tail.dim, threads=threads
+        choice.kind, lambda: snapshot.blocks(positions), len(positions), snapshot.dim, threads=threads
     )
     seqs, recall = snapshot.seqs[positions], None
     if choice.kind in APPROXIMATE:
@@ -130,9 +163,8 @@ def build_index(
                 f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",
                 remedy="Choose --kind fp16 or flat, or accept it with --min-recall",
             )
-    name = uuid.uuid4().hex
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{name}{ending}" for ending in (".faiss", ".npy")]
+    name = new_file(folder, shard)
+    paths = [folder / f"{name}{ending}" for ending in (FAISS, SEQS)]
     partial_paths = [path.with_name(path.name + PARTIAL) for path in paths]
     candidates.write(partial_paths[0])
     with partial_paths[1].open("wb") as file:
@@ -142,13 +174,5 @@ def build_index(
     digest = sha256(*partial_paths)
     for partial_path, path in zip(partial_paths, paths, strict=True):
         partial_path.replace(path)
-    sync_folder(folder)
+    sync_folder(folder / shard)
     return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall
-
-
-def remove_unused_indexes(folder: Path, named: str | None) -> None:
-    """Delete index files other than `named`; only the writer may call this."""
-    if folder.exists():
-        for file in folder.iterdir():
-            if file.name.split(".")[0] != named:
-                file.unlink()

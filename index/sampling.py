@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .drawable import Photos
-from .snapshot import Rows
+from .stored import Rows
 
 SMALLEST = 8  # photos per draw that are sorted for the sample
 

@@ -34,9 +34,10 @@ from .arrays import load_array
 from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError
 from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
-from .store import Segment
+from .files import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
+ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments
 WHOLE = 0.25  # share of a segment's rows above which hashing the whole file is faster than row by row
 BLOCK = 2**20  # bytes hashed at a time
 DECODER = json.JSONDecoder()
@@ -179,10 +180,13 @@ def segment_paths(folder: Path, name: str, *, features: bool) -> list[Path]:
 
 
 def write_segment(
-    folder: Path, parts: Iterable[Part], *, rows: int, dim: int, features: bool = False
+    folder: Path, parts: Iterable[Part], *, rows: int, dim: int, features: bool = False, shard: str = ""
 ) -> tuple[str, str]:
-    """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256."""
-    name = uuid.uuid4().hex
+    """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256.
+
+    `shard` is the folder of its shard.
+    """
+    name = new_file(folder, shard)
     partial_paths = [path.with_name(path.name + PARTIAL) for path in segment_paths(folder, name, features=features)]
     seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
     with ExitStack() as stack:
@@ -202,7 +206,7 @@ def write_segment(
             seqs[rows_of_part], items[rows_of_part] = part.seqs, part.items
             lengths[rows_of_part] = [len(text) for text in part.texts]
             checksums[rows_of_part] = [
-                _checksum(vector, text) for vector, text in zip(vectors, part.texts, strict=True)
+                zlib.crc32(text, zlib.crc32(vector.data)) for vector, text in zip(vectors, part.texts, strict=True)
             ]
             start = rows_of_part.stop
         starts = np.concatenate([[0], np.cumsum(lengths)])
@@ -217,8 +221,16 @@ def write_segment(
     digest = sha256(*partial_paths)
     for path in partial_paths:
         path.replace(path.with_suffix(""))
-    sync_folder(folder)
+    sync_folder(folder / shard)
     return name, digest
+
+
+def new_file(folder: Path, shard: str) -> str:
+    """Return a new name in the folder of a shard, creating the folder if needed."""
+    if not (folder / shard).exists():
+        (folder / shard).mkdir(parents=True)
+        sync_folder((folder / shard).parent)
+    return f"{shard}{uuid.uuid4().hex}"
 
 
 def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = False) -> OpenSegment:
@@ -269,13 +281,6 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     return {**arrays, "text": raw[:first]}
 
 
-def remove_unused_segments(folder: Path, named: set[str]) -> None:
-    """Delete the leftovers of an interrupted write; only the writer may call this."""
-    for file in folder.iterdir():
-        if file.name.split(".")[0] not in named and file.name.endswith((VECTORS, ROWS, FEATURES, PARTIAL)):
-            file.unlink()
-
-
 def sha256(*paths: Path) -> str:
     """Return the hash of the concatenated files."""
     digest = hashlib.sha256()
@@ -293,7 +298,3 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _checksum(vector: Vectors, text: bytes) -> int:
-    return zlib.crc32(text, zlib.crc32(vector.data))

@@ -7,9 +7,9 @@ Shapes: n photos, live or removed; d = embedding size.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
@@ -18,25 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, FP16
+from index.ann.kinds import APPROXIMATE, FLAT, FP16
 
-from .densities import Densities
-from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
+from .distance import DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .segments import OpenSegment
+from .stored import Filter, Rows, Stored
 from .sweep import MANY, sweep
-from .verified import base_form
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
-FILTERS = 32  # filters kept in the cache
 BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
-Rows = NDArray[np.int64]
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
 
 
@@ -50,58 +47,38 @@ class Base:
 
 
 @dataclass(frozen=True)
-class Filter:
-    """The photos that a search may return."""
+class Snapshot(Stored):
+    """The photos of one version, or of one of its shards."""
 
-    mask: NDArray[np.bool_]  # (n,)
-    few: Rows | None  # positions of the passing photos, if there are few
-    base: Any  # faiss selection that restricts a search of the base
-    tail: Any
-    sql: tuple[str, list[Value]]  # the filter as an SQL condition with its parameters
-    confirmed: set[int] = field(default_factory=set)  # positions whose checksummed metadata has been tested, too
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The photos of one version."""
-
-    version: int
-    layout: int
-    photos: int  # number of live photos
-    item_count: int
-    segments: list[OpenSegment]
-    seqs: Rows  # (n,) ascending
-    items: NDArray[np.int32]  # (n,) item number of each photo
-    live: NDArray[np.bool_]  # (n,)
     base: Base | None
     base_positions: NDArray[
         np.integer
     ]  # (b,) positions of the photos of the base, -1 for a photo that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
-    point: bytes | None = None  # the operating point that is kept with this version
-    _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict)
-    _filters: dict[str, Filter] = field(default_factory=dict)
-    _guard: threading.Lock = field(default_factory=threading.Lock)
 
-    @cached_property
-    def fingerprint(self) -> tuple[int, int]:
-        """The number of live photos and the sum of their seqs, which identify them."""
-        return self.photos, int(self.seqs[self.live].sum())
+    @property
+    def scanned_photos(self) -> int:
+        """The number of photos outside the index."""
+        return len(self.seqs) - self.tail_start
+
+    @property
+    def kind(self) -> str:
+        """The kind of the index in use."""
+        return self.base.candidates.kind if self.base is not None and self.base.name else FLAT
 
     @cached_property
     def _starts(self) -> list[int]:
         """Return the first position of each segment, and the end."""
         return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
 
-    def densities(self, distance_form: DistanceForm, known: Densities) -> tuple[Floats, float]:
-        """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
-        with self._guard:
-            distance_form = base_form(distance_form)
-            if distance_form.key not in self._densities:
-                values = np.zeros(len(self.seqs)) if distance_form is PLAIN else known.of(distance_form, self.segments)
-                self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
-            return self._densities[distance_form.key]
+    def segment_at(self, position: int) -> int:
+        """Return the number of the first segment with photos from a position on."""
+        return bisect_right(self._starts, position) - 1
+
+    def by_position(self, values: Sequence[Floats], start: int = 0) -> Floats:
+        """Return a value per photo from a position on, given those of each segment from `segment_at(start)` on."""
+        return np.concatenate([np.zeros(0), *values])[start - self._starts[self.segment_at(start)] :]
 
     def filter(self, key: str, passing: Rows, sql: tuple[str, list[Value]]) -> Filter:
         """Return the filter for the live photos whose seqs are in `passing`, and cache it under `key`."""
@@ -114,35 +91,15 @@ class Snapshot:
             known = self.base_positions >= 0
             base = self.base.candidates.selection(np.where(known, mask[self.base_positions], False))
         tail = None if few is not None else self.tail.selection(mask[self.tail_start :])
-        new_filter = Filter(mask, few, base, tail, sql)
-        with self._guard:
-            self._filters[key] = new_filter
-            while len(self._filters) > FILTERS:
-                del self._filters[next(iter(self._filters))]
-        return new_filter
-
-    def known_filter(self, key: str) -> Filter | None:
-        """Return the cached filter for a key, or None."""
-        with self._guard:
-            return self._filters.get(key)
+        return self._keep_filter(key, Filter(mask, few, base, tail, sql))
 
     def vectors(self, positions: Rows) -> NDArray[np.float32]:
         """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
         if len(self.segments) == 1:
             return self.segments[0].read(positions)
-        gathered = np.empty((len(positions), self.tail.dim), dtype=np.float32)
-        for segment, rows, places in self._by_segment(positions):
-            gathered[places] = segment.read(rows)
-        return gathered
+        return super().vectors(positions)
 
-    def features(self, positions: Rows) -> list[bytes]:
-        """Return the local features at some positions; raise GalleryCorrupt if some fail their checksum."""
-        gathered: dict[int, bytes] = {}
-        for segment, rows, inside in self._by_segment(positions):
-            gathered |= dict(zip(positions[inside].tolist(), map(segment.read_features, rows.tolist()), strict=True))
-        return [gathered[position] for position in positions.tolist()]
-
-    def _by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
+    def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""
         of = np.searchsorted(self._starts, positions, side="right") - 1
         for number in set(of.tolist()):
@@ -153,14 +110,7 @@ class Snapshot:
         """Return photo_id, item_id and metadata of the photos at some positions."""
         if len(self.segments) == 1:
             return self.segments[0].photos(positions)
-        found: dict[int, tuple[str, str, dict[str, Any]]] = {}
-        for segment, rows, inside in self._by_segment(positions):
-            found |= zip(positions[inside].tolist(), segment.photos(rows), strict=True)
-        return [found[position] for position in positions.tolist()]
-
-    def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
-        """Return photo_id, item_id and metadata of the photo at a position."""
-        return self.photos_at(np.array([position]))[0]
+        return super().photos_at(positions)
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, one block at a time."""
@@ -171,7 +121,7 @@ class Snapshot:
 
     def _check(self, positions: Rows) -> None:
         """Check the vectors at some positions, all at once, because this is faster than by block."""
-        for segment, rows, _ in self._by_segment(positions):
+        for segment, rows, _ in self.by_segment(positions):
             segment.check(rows)
 
     def nearest(

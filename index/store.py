@@ -7,8 +7,6 @@ vector.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .contents import Contents
-from .database import RESTORE
-from .errors import GalleryCorrupt, GalleryError
+from .errors import GalleryError
+from .files import Files
 from .filters import Value, column_sql
+from .shards import shard_of
 
-CHECKSUM = "checksum"  # key in the settings of an index
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
     "photos have no item": "SELECT count(*) FROM photos LEFT JOIN items ON number = item WHERE number IS NULL",
@@ -36,27 +33,6 @@ CHECKS = {
 
 
 @dataclass(frozen=True)
-class Segment:
-    """A vector file in use."""
-
-    id: int
-    name: str
-    rows: int
-    first: int  # seq of the first row; the others follow in ascending order
-    sha256: str
-
-
-@dataclass(frozen=True)
-class IndexFile:
-    """The candidate index in use."""
-
-    name: str
-    kind: str
-    settings: Mapping[str, Any]
-    sha256: str
-
-
-@dataclass(frozen=True)
 class Entry:
     """A photo to be added."""
 
@@ -65,7 +41,7 @@ class Entry:
     metadata: str  # JSON
 
 
-class Store(Contents):
+class Store(Files):
     """A connection to a gallery database, with all its queries."""
 
     def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
@@ -131,6 +107,12 @@ class Store(Contents):
             "SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item "
             "WHERE seq BETWEEN ? AND ? ORDER BY seq",
             (first, last),
+        )
+
+    def lines_of(self, seqs: Sequence[int]) -> Iterator[tuple[int, str, str, str]]:
+        """Yield seq, photo_id, item_id and metadata of the live photos with these seqs."""
+        yield from self._each(
+            "SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE seq IN", seqs
         )
 
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
@@ -225,50 +207,14 @@ class Store(Contents):
         )
         return str(rows[0][0]) if rows else None
 
-    # files in use
-
-    def segments(self) -> list[Segment]:
-        """Return the vector files in use, in insertion order of their photos."""
-        return [
-            Segment(*row) for row in self._query("SELECT id, name, rows, first, sha256 FROM segments ORDER BY first")
-        ]
-
-    def add_segment(self, name: str, rows: int, first: int, digest: str) -> None:
-        """Add a vector file to those in use."""
-        self._connection.execute(
-            "INSERT INTO segments (name, rows, first, sha256) VALUES (?, ?, ?, ?)", (name, rows, first, digest)
-        )
-
-    def drop_segments(self, numbers: Iterable[int]) -> None:
-        """Remove vector files from those in use."""
-        self._connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in numbers])
-
-    def index(self) -> IndexFile | None:
-        """Return the candidate index in use, or None."""
-        rows = self._query("SELECT name, kind, settings, sha256 FROM indexes")
-        if not rows:
-            return None
-        name, kind, text, digest = rows[0]
-        settings = self._json(text)
-        written = settings.pop(CHECKSUM, None)  # absent in earlier releases
-        if written not in (None, _checksum(settings)):
-            raise GalleryCorrupt(
-                f"the settings of the index {name} have changed since they were written", remedy=RESTORE
-            )
-        return IndexFile(name, kind, settings, digest)
-
-    def set_index(self, index: IndexFile | None) -> None:
-        """Set the candidate index in use, or remove it with None."""
-        self._connection.execute("DELETE FROM indexes")
-        if index is not None:
-            settings = json.dumps({**index.settings, CHECKSUM: _checksum(index.settings)})
-            self._connection.execute(
-                "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
-            )
-
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""
         return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
+
+    def shards_of_items(self, shards: int) -> dict[int, int]:
+        """Return the shard of each item by its number, if there are so many shards."""
+        rows = self._query("SELECT number, item_id FROM items")
+        return {number: shard_of(item_id, shards) for number, item_id in rows}
 
     def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:
         """Yield item id and value of a metadata key for the photos from a seq on."""
@@ -293,7 +239,3 @@ class Store(Contents):
         except GalleryError as error:
             return [error.message]
         return [f"database: {problem}" for problem in problems]
-
-
-def _checksum(settings: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(dict(settings), sort_keys=True).encode())

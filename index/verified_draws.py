@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .distance import Floats
 from .drawn import NOBODY, Draws, Measured, Queries, Shortlists
 from .sampling import lives
-from .snapshot import Filter, Rows
+from .stored import Filter, Rows
 from .verified import photos_of
 from .verified_search import NOT_COMPARED, Query, Shortlist, VerifiedSearch, most_votes
 

@@ -9,17 +9,16 @@ Shapes: n queries, d = embedding size, m photos, q photos of a query, v verified
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .distance import Floats, squared_distance
-from .snapshot import Filter, Rows, Snapshot
+from .sharded import Version
+from .stored import Filter, Rows
 from .verified import Features, Points, VerifiedDistance, photos_of
 from .votes import InvertedLists
 
@@ -58,7 +57,7 @@ class Shortlist:
 class VerifiedSearch:
     """Searches of one snapshot with one verified distance form."""
 
-    snapshot: Snapshot
+    snapshot: Version
     form: VerifiedDistance
     densities: tuple[Floats, float]  # density around each photo of the snapshot, and the minimum
     lists: Sequence[InvertedLists] = field(repr=False)  # of each segment
@@ -116,9 +115,8 @@ class VerifiedSearch:
 
     def scores(self, asked: Points, start: int = 0) -> Floats:
         """Return the score of each photo of the snapshot, from position `start` on, for the points of a query."""
-        first = bisect_right(self._starts, start) - 1
-        parts = [lists.scores(asked, self.form.verifier.voting) for lists in self.lists[first:]]
-        return np.concatenate([np.zeros(0), *parts])[start - self._starts[first] :]
+        lists = self.lists[self.snapshot.segment_at(start) :]
+        return self.snapshot.by_position([each.scores(asked, self.form.verifier.voting) for each in lists], start)
 
     def votes(self, query: Query, scores: Floats, only: Filter | None = None) -> Votes:
         """Return the photos with the most votes, given the scores of all photos for one photo of a query."""
@@ -175,11 +173,6 @@ class VerifiedSearch:
         order, ordered = self._ordered
         starts, stops = (np.searchsorted(ordered, items, side=side).tolist() for side in ("left", "right"))
         return np.concatenate([order[:0], *(order[start:stop] for start, stop in zip(starts, stops, strict=True))])
-
-    @cached_property
-    def _starts(self) -> list[int]:
-        """The first position of each segment."""
-        return [0, *accumulate(len(segment.seqs) for segment in self.snapshot.segments)]
 
     @cached_property
     def _ordered(self) -> tuple[Rows, NDArray[np.int32]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +17,74 @@ from .arrays import load_array
 from .contents import POINT
 from .database import RESTORE
 from .errors import GalleryCorrupt
+from .files import IndexFile
 from .segments import OpenSegment, open_segment, sha256
-from .snapshot import BLOCK, Base, Rows, Snapshot
-from .store import IndexFile, Store
+from .sharded import ShardedSnapshot, Version, shards_of
+from .snapshot import BLOCK, Base, Snapshot
+from .store import Store
+from .stored import Rows
 
 TAIL = 8192  # photos scanned without a base
 GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memory
 
 
 def read_snapshot(
-    store: Store,
-    folder: Path,
-    indexes: Path,
-    *,
-    dim: int,
-    last: Snapshot | None,
-    searchable: bool = True,
-) -> Snapshot:
-    """Read the newest version, reusing what the last one has open; without an index if not `searchable`.
+    store: Store, folder: Path, indexes: Path, *, dim: int, last: Version | None, searchable: bool = True
+) -> Version:
+    """Read the newest version, reusing what the last one has open; without indexes if not `searchable`.
+
 
     Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
     """
     with store.transaction("DEFERRED"):
-        (version, layout), listed, index = store.state(), store.segments(), store.index()
+        (version, layout), listed, files = store.state(), store.segments(), store.indexes()
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
         expected, point, features = store.live_seqs(), store.kept(POINT), bool(store.features_key())
+        shards = store.shards()
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
-    segments = [opened.get(s.id) or open_segment(folder, s, dim=dim, features=features) for s in listed]
+    opened |= {s.id: open_segment(folder, s, dim=dim, features=features) for s in listed if s.id not in opened}
+    known = _known_shards(last, shards)
+    parts = [
+        _read_rows([opened[s.id] for s in listed if s.shard == shard], removed, before)
+        for shard, before in enumerate(known)
+    ]
+    live = sum(int(part.live.sum()) for part in parts)
+    same = expected is None or sum(int(part.seqs[part.live].sum()) for part in parts) == expected
+    if not same or live != photos or any((part.seqs[1:] <= part.seqs[:-1]).any() for part in parts):
+        raise GalleryCorrupt(f"the segments hold {live} live photos, the database {photos}", remedy=RESTORE)
+    by_shard = {file.shard: file for file in files}
+    found = []
+    for shard, (part, before) in enumerate(zip(parts, known, strict=True)):
+        count = int(part.live.sum())
+        several = round(items * count / max(1, photos))  # of a shard this is only an estimate
+        about = (version, layout, count, several, point if shards == 1 else None, dim)
+        if searchable:
+            found.append(_searchable(about, part, _base(before, by_shard.get(shard), indexes), before))
+        else:
+            found.append(_unindexed(about, part))
+    if shards == 1:
+        return found[0]
+    return ShardedSnapshot.of(found, version=version, layout=layout, item_count=items, point=point)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The photos of a shard."""
+
+    segments: list[OpenSegment]
+    seqs: Rows  # (n,)
+    items: NDArray[np.int32]  # (n,)
+    live: NDArray[np.bool_]  # (n,)
+
+
+def _known_shards(last: Version | None, shards: int) -> list[Snapshot | None]:
+    """Return the last snapshot of each shard, None if there is none."""
+    known = [] if last is None else shards_of(last)
+    return list(known) if len(known) == shards else [None] * shards
+
+
+def _read_rows(segments: list[OpenSegment], removed: Rows, last: Snapshot | None) -> _Rows:
+    """Return the photos of some segments; the `removed` ones (ascending seqs) are not live."""
     if last is not None and [s.id for s in segments] == [s.id for s in last.segments]:
         seqs, numbers = last.seqs, last.items
     else:
@@ -54,20 +95,35 @@ def read_snapshot(
     inside = places < len(seqs)
     places = places[inside][seqs[places[inside]] == removed[inside]]
     live[places] = False
-    same = expected is None or int(seqs.sum() - seqs[~live].sum()) == expected
-    if not same or int(live.sum()) != photos or (seqs[1:] <= seqs[:-1]).any():
-        raise GalleryCorrupt(f"the segments hold {int(live.sum())} live photos, the database {photos}", remedy=RESTORE)
-    if not searchable:
-        nothing = Candidates.flat(np.zeros((0, dim), np.float32))
-        kept = version, layout, photos, items, segments, seqs, numbers, live
-        return Snapshot(*kept, None, np.zeros(0, np.int32), nothing, len(seqs), point)
-    base = _base(last, index, indexes)
-    if base is None or _is_outdated(base, seqs, live):
-        base = _in_memory(segments, seqs, live, dim) if base is None or not base.name else base
+    return _Rows(segments, seqs, numbers, live)
+
+
+def _searchable(
+    about: tuple[int, int, int, int, bytes | None, int], rows: _Rows, base: Base | None, last: Snapshot | None
+) -> Snapshot:
+    """Return photos with their index; `about` are the first fields of a snapshot."""
+    seqs, dim = rows.seqs, about[-1]
+    if base is None or _is_outdated(base, seqs, rows.live):
+        base = _in_memory(rows.segments, seqs, rows.live, dim) if base is None or not base.name else base
     positions, start = _positions(base, seqs)
-    same = last is not None and last.tail_start == start and last.seqs is seqs and last.base is base
-    tail = last.tail if same and last is not None else Candidates.flat(_gather(segments, start, len(seqs), dim))
-    return Snapshot(version, layout, photos, items, segments, seqs, numbers, live, base, positions, tail, start, point)
+    if last is not None and last.tail_start == start and last.seqs is seqs and last.base is base:
+        tail = last.tail
+    else:
+        tail = Candidates.flat(_gather(rows.segments, start, len(seqs), dim))
+    return Snapshot(*about, rows.segments, seqs, rows.items, rows.live, base, positions, tail, start)
+
+
+def _unindexed(about: tuple[int, int, int, int, bytes | None, int], rows: _Rows) -> Snapshot:
+    """Return photos that cannot be searched; `about` are the first fields of a snapshot."""
+    nothing = np.zeros(0, np.int32), Candidates.flat(np.zeros((0, about[-1]), np.float32)), len(rows.seqs)
+    return Snapshot(*about, rows.segments, rows.seqs, rows.items, rows.live, None, *nothing)
+
+
+def of_segment(segment: OpenSegment, dim: int) -> Snapshot:
+    """Return the photos of one segment, all of them live, without an index."""
+    count, live = len(segment.seqs), np.ones(len(segment.seqs), dtype=bool)
+    about = (0, 0, count, len(np.unique(segment.items)), None, dim)
+    return _unindexed(about, _Rows([segment], segment.seqs, segment.items, live))
 
 
 def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:

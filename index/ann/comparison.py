@@ -10,11 +10,12 @@ import numpy as np
 
 from index.distance import accepts
 from index.gallery import Gallery
-from index.snapshot import Base
+from index.sharded import ShardedSnapshot, shards_of
+from index.snapshot import Base, Snapshot
 
 from .candidates import Candidates
 from .kinds import APPROXIMATE, FLAT, KINDS
-from .recall import Probe, reference_search, tune
+from .recall import Probe, Reference, reference_search, tune
 
 COMPARED = 10  # nearest items within the threshold
 
@@ -35,21 +36,19 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
     The queries are `probe.queries` (q, d); the reference is a flat index.
     """
     now = gallery.snapshot()
-    positions, queries = np.flatnonzero(now.live), probe.queries
-    if queries is None or not len(queries) or not len(positions):
+    queries = probe.queries
+    if queries is None or not len(queries) or not now.photos:
         return
     densities = gallery.densities(probe.distance_form)
-    reference = reference_search(now, probe, densities)
-    nothing = Candidates.flat(np.zeros((0, gallery.dim), dtype=np.float32))
+    around = now.around(probe.distance_form, densities) if isinstance(now, ShardedSnapshot) else [densities]
+    references = [
+        reference_search(shard, probe, some) if shard.photos else None
+        for shard, some in zip(shards_of(now), around, strict=True)
+    ]
     truth: list[dict[int, int]] = []
     for kind in (FLAT, *(kind for kind in KINDS if kind != FLAT)):
-        candidates = Candidates.build(
-            kind, lambda: now.blocks(positions), len(positions), gallery.dim, threads=os.cpu_count() or 1
-        )
-        if kind in APPROXIMATE:
-            candidates, _ = tune(now, candidates, positions, reference)
-        base = Base(candidates, now.seqs[positions], "")
-        trial = replace(now, base=base, base_positions=positions, tail=nothing, tail_start=len(now.seqs))
+        trials = [_trial(shard, kind, reference) for shard, reference in zip(shards_of(now), references, strict=True)]
+        trial = replace(now, shards=trials) if isinstance(now, ShardedSnapshot) else trials[0]
 
         answers: list[dict[int, int]] = []
         for found in trial.nearest(queries, COMPARED, probe.distance_form, densities, within=probe.threshold):
@@ -70,3 +69,18 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
                 if right.keys() - got.keys() or list(right)[:1] != list(got)[:1]
             ],
         )
+
+
+def _trial(shard: Snapshot, kind: str, reference: Reference | None) -> Snapshot:
+    """Return a shard with an index of a kind in memory, over its live photos; one without photos has no `reference`."""
+    if reference is None:
+        return shard
+    positions = np.flatnonzero(shard.live)
+    candidates = Candidates.build(
+        kind, lambda: shard.blocks(positions), len(positions), shard.dim, threads=os.cpu_count() or 1
+    )
+    if kind in APPROXIMATE:
+        candidates, _ = tune(shard, candidates, positions, reference)
+    base = Base(candidates, shard.seqs[positions], "")
+    nothing = Candidates.flat(np.zeros((0, shard.dim), dtype=np.float32))
+    return replace(shard, base=base, base_positions=positions, tail=nothing, tail_start=len(shard.seqs))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.distance import PLAIN, DistanceForm, Floats, squared_distance
-from index.snapshot import Filter, Rows
+from index.stored import Filter, Rows
 
 from .collection import Collection
 from .search import nearest_items

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import click
 
 from index.ann.kinds import KINDS
-from index.location import open_gallery
+from index.location import check_division, open_gallery
 from index.shell import command
 from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
 
-from .gallery import describe_index, describe_rebuild
+from .index_lines import describe_index, describe_rebuild
 from .lines import SHOWN, show_lines
 from .next_step import show_next
 from .options import MEMORY, CataloguePlace, Place
@@ -99,6 +99,7 @@ def index(
 
     if report is not None:
         check_place(report)
+    check_division(output, sync.settings.shards)
     opened = Bundle.open(bundle)
     rows = read_catalogue(photos, columns=sync.settings.columns, known=known_columns(output))
     if sync.dry_run:

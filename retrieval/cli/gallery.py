@@ -13,50 +13,14 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
-from .options import MEMORY, Place
+from .index_lines import describe_index, describe_rebuild
+from .options import MEMORY, SHARDS, Place
 from .regions import describe_regions
 
 if TYPE_CHECKING:
-    from index.ann.kinds import Choice
-    from index.gallery import Rebuilt
     from index.protocol import GalleryProtocol
 
 Folder = click.Path(path_type=Path)
-EXACT = "it is exact"
-
-
-def describe_index(gallery: GalleryProtocol) -> str:
-    """Return a sentence on the current index: kind, memory and recall."""
-    from index.ann.kinds import choose_kind
-
-    index = gallery.index()
-    if index["kind"] not in KINDS:
-        return f"Index: {index['kind']}, which maintains it."
-    choice, recall = choose_kind(len(gallery), gallery.dim, kind=index["kind"]), index.get("recall")
-    accuracy = _decision_recall(recall["value"], recall["lower"]) if recall else EXACT
-    scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
-    return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
-
-
-def describe_rebuild(rebuilt: Rebuilt) -> str:
-    """Return a sentence on a newly built index: kind, reason, memory and recall."""
-    choice, recall = rebuilt.choice, rebuilt.recall
-    if recall is None:
-        accuracy = EXACT
-    elif recall.expected:
-        accuracy = _decision_recall(recall.value, recall.lower)
-    else:
-        accuracy = "its recall is unknown, because no photo has another item within the threshold"
-    return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
-
-
-def _memory(choice: Choice) -> str:
-    held, rebuilding = choice.bytes / 2**20, choice.rebuild_bytes / 2**20
-    return f"about {held:,.0f} MiB in memory, {rebuilding:,.0f} MiB while it is rebuilt"
-
-
-def _decision_recall(value: float, lower: float) -> str:
-    return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"
 
 
 def describe_point(opened: GalleryProtocol) -> list[str]:
@@ -188,12 +152,28 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
 @click.option(
     "--min-recall", type=float, default=0.99, show_default=True, help="Recall below which the index is refused."
 )
-def rebuild(path: Path | str, bundle: Path | None, kind: str | None, max_memory: int | None, min_recall: float) -> None:
+@click.option(
+    "--shards",
+    type=SHARDS,
+    help="Divide the gallery into this number of shards, each with its own index; 1 joins them.  [default: as it is]",
+)
+def rebuild(
+    path: Path | str,
+    bundle: Path | None,
+    kind: str | None,
+    max_memory: int | None,
+    min_recall: float,
+    shards: int | None,
+) -> None:
     """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
+
+    The shards of a large gallery are rebuilt one after the other, which takes less memory. Answers, thresholds and
+    rates do not depend on the number of shards.
 
     \b
     Example:
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
+      retrieval gallery rebuild galleries/shop --shards 4
     """
     from index.gallery import Gallery
     from index.location import is_address
@@ -207,7 +187,7 @@ def rebuild(path: Path | str, bundle: Path | None, kind: str | None, max_memory:
         )
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
     with Gallery.open(path) as opened:
-        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
+        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall, shards=shards)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 
 
@@ -255,7 +235,10 @@ def export(path: Path | str, output: Path) -> None:
 @gallery.command("import")
 @click.argument("source", type=Folder)
 @click.argument("path", type=Place())
-def import_(source: Path, path: Path | str) -> None:
+@click.option(
+    "--shards", type=SHARDS, help="Divide a new gallery into this number of shards (local galleries).  [default: 1]"
+)
+def import_(source: Path, path: Path | str, shards: int | None) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
     A new gallery starts with the change log, the thresholds and the labelled queries of the exported one; an existing
@@ -269,7 +252,7 @@ def import_(source: Path, path: Path | str) -> None:
     from index.transfer import import_photos
     from retrieval.feature_format import PackedFeatures
 
-    done = import_photos(source, path, feature_format=PackedFeatures())
+    done = import_photos(source, path, feature_format=PackedFeatures(), shards=shards)
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
     click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
     if with_threshold:

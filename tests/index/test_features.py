@@ -76,7 +76,7 @@ def test_a_gallery_with_features_is_limited(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(features, "MOST_PHOTOS", 42)
     new = unit(3, 5)
     with with_features(tmp_path / "g") as gallery:
-        with pytest.raises(GalleryError, match=r"at most 42 photos.*would hold 43.*several galleries"):
+        with pytest.raises(GalleryError, match=r"at most 42 photos.*would hold 43.*--shards"):
             gallery.add(["a", "b", "c"], ["x"] * 3, new, features=features_of(new))
         assert len(gallery) == 40
         gallery.add(["a", "b", "p0"], ["x"] * 3, new, features=features_of(new), upsert=True)
@@ -157,6 +157,6 @@ def test_open_or_create(tmp_path: Path) -> None:
     with pytest.raises(GalleryError, match=r"Milvus keeps no features.*local gallery"):
         open_or_create(f"milvus+{tmp_path}/lite.db/name", dim=DIM, embedding_id="e", features_key="f")
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._store.set_fact("format", 4)
-    with pytest.raises(GalleryError, match="has format 4, this program reads 2 and 3"):
+        gallery._store.set_fact("format", 5)
+    with pytest.raises(GalleryError, match="has format 5, this program reads 2 to 4"):
         Gallery.open(tmp_path / "g")

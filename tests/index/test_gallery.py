@@ -17,10 +17,10 @@ from index.ann.kinds import KINDS
 from index.arrays import load_array
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
+from index.files import Segment
 from index.gallery import Gallery
 from index.lock import take_lock
 from index.segments import OpenSegment, open_segment
-from index.store import Segment
 
 from .vectors import DIM, filled, unit
 

@@ -12,9 +12,10 @@ from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
 from index.arrays import load_array
 from index.errors import GalleryError
+from index.files import Segment
 from index.gallery import Gallery
+from index.leftovers import remove_unused
 from index.segments import sha256
-from index.store import Segment
 
 from .vectors import DIM, filled, unit
 
@@ -91,7 +92,7 @@ def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytes
     with three(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=[f"p{i}" for i in (*range(40, 60), 60, 63)])
         now = gallery.snapshot()
-        done = rebuild.rewrite(now, {2, 3}, tmp_path / "g" / "segments", dim=DIM)
+        done = rebuild.rewrite(now, {2, 3}, tmp_path / "g" / "segments")
         assert (done.replaced, done.dropped) == ([2, 3], [*range(40, 60), 60, 63])
         assert done.segment is not None
         name, rows, first, digest = done.segment
@@ -99,7 +100,7 @@ def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytes
         assert (rows, first, digest) == (8, 61, sha256(*files))
         kept = [61, 62, 64, 65, 66, 67, 68, 69]
         np.testing.assert_array_equal(np.load(files[0]), unit(70)[kept])
-        gone = rebuild.rewrite(now, {2}, tmp_path / "g" / "segments", dim=DIM)
+        gone = rebuild.rewrite(now, {2}, tmp_path / "g" / "segments")
         assert (gone.replaced, gone.segment, gone.dropped) == ([2], None, list(range(40, 60)))
 
 
@@ -107,7 +108,7 @@ def built(gallery: Gallery, kind: str, folder: Path) -> rebuild.IndexFile | None
     now = gallery.snapshot()
     choice = choose_kind(now.photos, DIM, kind=kind)
     index, recall = rebuild.build_index(
-        now, choice, folder, gallery._densities, probe=Probe(1.0), min_recall=0.9, threads=1
+        choice, folder, gallery._densities, now, probe=Probe(1.0), min_recall=0.9, threads=1
     )
     assert (recall is not None) == (kind == "ivf")
     return index
@@ -125,9 +126,9 @@ def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
             assert load_array(files[1]).tolist() == [i for i in range(40) if i not in (0, 5)]
             assert ("recall" in index.settings) == (kind == "ivf")
         assert len(list((tmp_path / "indexes").iterdir())) == 4  # nothing is left over
-        rebuild.remove_unused_indexes(tmp_path / "indexes", index.name)
+        remove_unused(tmp_path / "indexes", {index.name}, rebuild.INDEX_ENDINGS)
         assert sorted((tmp_path / "indexes").iterdir()) == sorted(files)
-        rebuild.remove_unused_indexes(tmp_path / "indexes", None)
+        remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)
         assert list((tmp_path / "indexes").iterdir()) == []
 
 
@@ -137,7 +138,7 @@ def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
         gallery.remove(item_ids=[f"i{i}" for i in range(10)])
         assert built(gallery, "fp16", tmp_path / "indexes") is None
     assert not (tmp_path / "indexes").exists()
-    rebuild.remove_unused_indexes(tmp_path / "indexes", None)  # a folder that is not there holds none
+    remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)  # a folder that is not there holds none
 
 
 @pytest.mark.parametrize("kind", ["fp16", "ivf", "ivfpq"])
@@ -156,7 +157,7 @@ def test_searches_during_a_rebuild_use_the_index_in_its_file(
             raise GalleryError("refused")
 
         with monkeypatch.context() as patch:
-            patch.setattr("index.gallery.build_index", refused)
+            patch.setattr("index.upkeep.build_index", refused)
             with pytest.raises(GalleryError, match="refused"):
                 gallery.rebuild(kind=kind, probe=Probe(1.0))
         assert during == answers

@@ -224,7 +224,7 @@ def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch
         assert release.wait(30)
         return build(*arguments, **named)
 
-    monkeypatch.setattr("index.gallery.build_index", slow)
+    monkeypatch.setattr("index.upkeep.build_index", slow)
     thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf", probe=Probe(0.6)))
     thread.start()
     assert started.wait(30)

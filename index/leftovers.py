@@ -1,0 +1,21 @@
+"""Files that an interrupted write has left."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from contextlib import suppress
+from pathlib import Path
+
+
+def remove_unused(folder: Path, names: Set[str], endings: tuple[str, ...]) -> None:
+    """Delete the leftovers of an interrupted write: files other than `names`; only the writer may call this."""
+    if not folder.exists():
+        return
+    for place in (folder, *(path for path in folder.iterdir() if path.is_dir())):
+        for file in place.iterdir():
+            name = file.relative_to(folder).as_posix().split(".")[0]
+            if name not in names and file.name.endswith(endings):
+                file.unlink()
+        if place != folder and not any(place.iterdir()):
+            with suppress(OSError):  # a link to a folder elsewhere stays
+                place.rmdir()
