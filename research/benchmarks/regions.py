@@ -8,7 +8,8 @@ into quarters, and composed photos show items of one quarter. Each of the six ga
 two quarters. `retrieval calibrate --queries` sets its threshold of whole photos with boxes cut from composed photos of
 these items, and `--regions auto` its threshold of regions with the same photos, undivided. Other composed photos of
 these items tell which items are found, and those of the other two quarters tell the share of photos of unknown items
-that return a match. Means and standard deviations are over the galleries.
+that return a match. A gallery in which no threshold that keeps the target finds an item answers nothing.
+Means and standard deviations are over the galleries.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from retrieval.bundle.bundle import FITTED, Bundle, write_bundle
 from retrieval.bundle.embedder import Embedder, Embeddings
 from retrieval.bundle.fitted import Fitted
 from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.errors import CalibrationError
 from retrieval.images import read_file
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.regions.windows import AutoRegions
@@ -142,16 +145,20 @@ def measure(
     place = folder / "gallery"
     index_catalogue(bundle, [photo for photo in source.shown if photo.item_id in known], place, progress=False)
     photos = [photo for scene in scenes["anchor"] for photo in scene.photos()]
-    with Gallery.open(place) as gallery:
+    ways = []
+    with Gallery.open(place) as gallery, suppress(CalibrationError):  # then no threshold finds a single item
         propose(bundle, gallery, target_fpir=TARGET, photos=photos).write(gallery)
+        ways += ["whole photo", "given boxes"]
         propose_regions(bundle, gallery, AutoRegions(), target_fpir=TARGET, photos=photos).write(gallery)
+        ways += ["regions auto"]
     with Retriever.open(bundle.path, place) as retriever:
         retriever.embedder = bundle.embedder()
-        return {way: tuple(_answers(retriever, scenes[kind], way) for kind in ("known", "unknown")) for way in WAYS}  # type: ignore[misc]
 
+        def answers(way: str, kind: str) -> Answers:
+            shown = [set(scene.boxes) for scene in scenes[kind]]
+            return Answers([ask(retriever, scene, way) if way in ways else set() for scene in scenes[kind]], shown)
 
-def _answers(retriever: Retriever, scenes: Sequence[Scene], way: str) -> Answers:
-    return Answers([ask(retriever, scene, way) for scene in scenes], [set(scene.boxes) for scene in scenes])
+        return {way: (answers(way, "known"), answers(way, "unknown")) for way in WAYS}
 
 
 def galleries(bundle: Bundle, source: Source, output: Path, each: int) -> Iterator[dict[str, tuple[Answers, Answers]]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .intervals import Draws, Effect, effect, first_reached, relative_effect, verdict
+from .intervals import OPEN, Draws, Effect, effect, first_reached, relative_effect, verdict
 from .measures import ANCHORED, RANKED
 from .plan import BETTER, CHANGES, FASTER, ROBUST, as_curve, changed, tcm_pairs
 from .store import TOLERANCE, Runs
@@ -16,6 +16,7 @@ from .training import CHECKPOINTS, OWN_ARGUMENTS, Task
 
 GOAL = -0.25  # change of OPIS
 REACHED = 0.95  # share of the reference's rise of R@1, from the untrained model to the last, that must be reached
+NONE = "–"
 Row = tuple[str, ...]
 TCM_COLUMNS = (
     *("set, base loss", "margins, weight", "R@1", "OPIS", "change of OPIS", "change without sampling noise"),
@@ -117,7 +118,7 @@ def context_rows(name: str, comparison: Comparison) -> Iterator[Row]:
         ours, theirs = changed(one, noise, classes), changed(two, noise, classes)
         gap = comparison.means(ours, "R@1") - comparison.means(theirs, "R@1")
         higher, drop = effect(gap), effect(gap - clean)
-        drops = ("–", "–") if ours == one else (drop.shown(), verdict((drop, 0.0)))
+        drops = (NONE, NONE) if ours == one else (drop.shown(), verdict((drop, 0.0)))
         recalls = f"{mean(comparison, ours, 'R@1')}, {mean(comparison, theirs, 'R@1')}"
         yield f"{name}, {title}", recalls, higher.shown(), verdict((higher, 0.0)), *drops
 
@@ -129,11 +130,13 @@ def epoch_rows(name: str, comparison: Comparison) -> Iterator[Row]:
         one, two = (comparison.curves(as_curve(comparison.runs.tuned(loss))) for loss in (ours, theirs))
         goals = two[:, 0] + REACHED * (two[:, -1] - two[:, 0])
         reached = [epochs * first_reached(curves, goals, CHECKPOINTS) for curves in (one, two)]
+        shown = (f"{name}, {ours} over {theirs}", f"{one[0, -1]:.3f}, {two[0, -1]:.3f}")
+        if not (reached[1] > 0).all():  # of the sample or of a resample: R@1 does not rise
+            yield *shown, NONE, NONE, f"{OPEN}: R@1 of the second hardly rises"
+            continue
         ratio = effect(reached[0] / reached[1])
-        fewer = Effect(1 - ratio.value, 1 - ratio.high, 1 - ratio.low)
-        answer = verdict((fewer, 0.0))
-        counts = f"{reached[0][0]:.1f}, {reached[1][0]:.1f}"
-        yield f"{name}, {ours} over {theirs}", f"{one[0, -1]:.3f}, {two[0, -1]:.3f}", counts, ratio.plain(2), answer
+        answer = verdict((Effect(1 - ratio.value, 1 - ratio.high, 1 - ratio.low), 0.0))
+        yield *shown, f"{reached[0][0]:.1f}, {reached[1][0]:.1f}", ratio.plain(2), answer
 
 
 def loss_rows(name: str, comparison: Comparison) -> Iterator[Row]:
