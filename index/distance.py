@@ -56,7 +56,7 @@ class Queries:
     """Queries that are searched together."""
 
     vectors: NDArray[np.float32]  # (n, d) of length one
-    exact: Floats  # (n, d) the same by `exact_unit`
+    exact: Floats  # (n, d) the same, scaled by `exact_unit`
     densities: Floats  # (n,)
 
     @classmethod
@@ -90,7 +90,7 @@ def squared_distance(queries: ArrayLike, vectors: ArrayLike) -> Floats:
 
 
 def squared_from(exact: Floats, vectors: ArrayLike) -> Floats:
-    """Return what `squared_distance` does, for queries that `exact_unit` has scaled."""
+    """Return the same as `squared_distance`, for queries scaled by `exact_unit`."""
     difference = exact - exact_unit(vectors)
     return np.asarray(np.minimum(np.vecdot(difference, difference), 4.0))
 

@@ -34,7 +34,7 @@ class InvalidParameter(RetrievalError, ValueError):
 
     @classmethod
     def of_message(cls, message: str, *, remedy: str = "") -> InvalidParameter:
-        """Return the error with a message that another process made."""
+        """Return the error with the message of an error in another process."""
         error = cls.__new__(cls)
         RetrievalError.__init__(error, message, remedy=remedy)
         error.parameter = message.partition(" ")[0]

@@ -137,6 +137,6 @@ def check_size(photos: int, features_key: str, shards: int = 1) -> None:
         raise GalleryError(
             f"a gallery with features holds at most {MOST_PHOTOS:,} photos{each}, about 40 KB each; it would hold "
             f"{photos:,}",
-            remedy="Divide it into more shards, or use a bundle without verification: "
+            remedy="Use a bundle without verification, or divide the gallery into more shards: "
             f"`{command('gallery', 'rebuild', 'GALLERY', '--shards', 'N')}`",
         )

@@ -1,4 +1,4 @@
-"""Files that an interrupted write has left."""
+"""Remove the files that an interrupted write has left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def remove_unused(folder: Path, names: Set[str], endings: tuple[str, ...]) -> None:
-    """Delete the leftovers of an interrupted write: files other than `names`; only the writer may call this."""
+    """Delete files other than `names`, which an interrupted write has left; only the writer may call this."""
     if not folder.exists():
         return
     for place in (folder, *(path for path in folder.iterdir() if path.is_dir())):

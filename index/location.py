@@ -38,19 +38,19 @@ def exists(place: str | Path) -> bool:
 
 
 def check_division(place: str | Path, shards: int | None) -> None:
-    """Raise an error if a gallery at a place cannot have this number of shards; None fits every gallery."""
+    """Raise an error if a gallery at a place cannot have this number of shards; None accepts any."""
     if shards is None:
         return
     check_shards(shards)
     if is_address(place):
-        raise GalleryError(f"Milvus divides {place} itself", remedy="Leave out the number of shards")
+        raise GalleryError(f"Milvus divides {place} into shards itself", remedy="Leave out the number of shards")
     if not exists(place):
         return
     with Gallery.open(place, read_only=True) as gallery:
         now = gallery.shards
     if now != shards:
         again = command("gallery", "rebuild", place, "--shards", shards)
-        raise GalleryError(f"{place} has {now} shards, not {shards}", remedy=f"To divide it again: `{again}`")
+        raise GalleryError(f"{place} has {now} shards, not {shards}", remedy=f"Divide it again: `{again}`")
 
 
 def open_or_create(

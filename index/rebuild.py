@@ -144,7 +144,7 @@ def build_index(
 ) -> tuple[IndexFile | None, Recall | None]:
     """Build and write an index over all live photos; return None for a kind that exists only in memory.
 
-    `shard` is the folder of the shard whose photos these are. Raise GalleryError if the recall of the items within the
+    `shard` is the folder of their shard. Raise GalleryError if the recall of the items within the
     threshold is below `min_recall`.
     """
     positions = np.flatnonzero(snapshot.live)

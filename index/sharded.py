@@ -1,6 +1,6 @@
 """Snapshots of a gallery that is divided into shards: one snapshot per shard, searched as one.
 
-The nearest items of each shard are merged by distance, so an answer is that of one gallery with the same photos.
+The nearest items of each shard are merged by distance, so answers are those of one gallery with the same photos.
 Positions number the photos of all shards in insertion order. A *row* numbers them shard by shard.
 Shapes: n photos of all shards, live or removed; d = embedding size.
 """
@@ -102,7 +102,7 @@ class ShardedSnapshot(Stored):
         return self._keep_filter(key, ShardedFilter(mask, None, None, None, sql, parts=parts))
 
     def _filters_of(self, only: Filter) -> Sequence[Filter]:
-        """Return the filter of each shard; that of draws lists the few positions that pass."""
+        """Return the filter of each shard; a filter of draws lists the few positions that pass."""
         if isinstance(only, ShardedFilter):
             return only.parts
         few = np.arange(len(self.rows)) if only.few is None else only.few
@@ -115,7 +115,7 @@ class ShardedSnapshot(Stored):
         return parts
 
     def _split(self, rows: Rows) -> list[Rows]:
-        """Return, for each shard, which of the rows it has, numbered from its first one."""
+        """Return the rows of each shard, numbered from its first row."""
         return [
             rows[(rows >= start) & (rows < stop)] - start
             for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True)

@@ -212,7 +212,7 @@ class Store(Files):
         return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
 
     def shards_of_items(self, shards: int) -> dict[int, int]:
-        """Return the shard of each item by its number, if there are so many shards."""
+        """Return the shard of each item by item number, for a number of shards."""
         rows = self._query("SELECT number, item_id FROM items")
         return {number: shard_of(item_id, shards) for number, item_id in rows}
 

@@ -1,4 +1,4 @@
-"""What every snapshot does: read photos at some positions, from its segments, and keep densities and filters."""
+"""The base of all snapshots: it reads photos by position from segments, and caches densities and filters."""
 
 from __future__ import annotations
 

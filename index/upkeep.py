@@ -38,10 +38,10 @@ UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is du
 
 
 class Build(Protocol):
-    """Builds the index of photos, of the shard whose files are in a folder; None where there is none to build."""
+    """A function that builds the index of a shard, whose files are in the folder `shard`."""
 
     def __call__(self, snapshot: Snapshot, *, shard: str) -> tuple[IndexFile | None, Recall | None]:
-        """Return the index and its recall."""
+        """Return the index and its recall, None for each that does not exist."""
 
 
 class Upkeep(Writer):
@@ -61,7 +61,7 @@ class Upkeep(Writer):
     ) -> Rebuilt:
         """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
 
-        Shards are rebuilt one after the other, so memory is needed for the new index of one of them.
+        Shards are rebuilt one after the other, so only one new index at a time needs memory.
 
         Parameters
         ----------

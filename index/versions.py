@@ -31,7 +31,7 @@ GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memor
 def read_snapshot(
     store: Store, folder: Path, indexes: Path, *, dim: int, last: Version | None, searchable: bool = True
 ) -> Version:
-    """Read the newest version, reusing what the last one has open; without indexes if not `searchable`.
+    """Read the newest version, reusing the open files of the last one; without `searchable`, read no indexes.
 
 
     Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
@@ -56,7 +56,7 @@ def read_snapshot(
     found = []
     for shard, (part, before) in enumerate(zip(parts, known, strict=True)):
         count = int(part.live.sum())
-        several = round(items * count / max(1, photos))  # of a shard this is only an estimate
+        several = round(items * count / max(1, photos))  # an estimate if there are several shards
         about = (version, layout, count, several, point if shards == 1 else None, dim)
         if searchable:
             found.append(_searchable(about, part, _base(before, by_shard.get(shard), indexes), before))

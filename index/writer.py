@@ -33,13 +33,13 @@ class Writer(Reader):
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
     def _to_rewrite(self) -> Version:
-        """Return the newest version without an index, which rewriting files does not need."""
+        """Return the newest version without indexes, which are not needed to rewrite files."""
         with self._guard:
             return self._read(self._snapshot, searchable=False)
 
     @contextmanager
     def _index_in_file(self, shard: int) -> Iterator[None]:
-        """Search the index of a shard in its file within the context, if its kind allows it: the next needs memory."""
+        """Search the index of a shard in its file within the context, if its kind allows it, to save memory."""
         with self._guard:
             known = self._snapshot
             if known is not None:

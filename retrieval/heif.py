@@ -1,4 +1,4 @@
-"""Bound what the EXIF data of a HEIC file costs to read."""
+"""Limit the cost of reading the EXIF data of a HEIC file."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def _check_shape(image: Image.Image) -> None:
 
 
 def _upright_rgb(image: Image.Image, *, in_place: bool) -> Image.Image:
-    """Return an upright RGB image: another one, or, if it may be changed in place, perhaps the same."""
+    """Return an upright RGB image; with `in_place`, this may change and return the given image."""
     upright = image
     if in_place:
         ImageOps.exif_transpose(image, in_place=True)  # without this, large images are copied

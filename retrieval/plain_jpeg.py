@@ -1,4 +1,4 @@
-"""Removal of the metadata of a JPEG file without decoding it."""
+"""Remove the metadata of a JPEG file without decoding it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ END = b"\xff\xd9"
 
 
 def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
-    """Return a baseline JPEG with its pixels alone, or None if it cannot be had without decoding.
+    """Return a baseline JPEG without its metadata, or None if that needs decoding.
 
-    That is so for other kinds of JPEG, for damaged ones, and for those whose EXIF data or colour transformation (Adobe)
-    may change how the pixels are shown, or with a side of more than `longest` pixels. What follows the end of the image
-    is left out.
+    Decoding is needed for other kinds of JPEG, for damaged files, for a side of more than `longest` pixels, and for
+    EXIF data or a colour transformation (Adobe) that may change how the pixels are shown. Data after the end of the
+    image is left out.
     """
     kept, at = [data[:2], JFIF], 2
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):

@@ -14,8 +14,8 @@ THUMBNAIL_SIDE, THUMBNAIL_BYTES, QUALITIES = 256, 48_000, (85, 60, 30)  # of JPE
 def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
     """Return a JPEG of at most 256 pixels per side and 48 kB, without the metadata of the original file.
 
-    `data` is the file that the image was opened from, if there is one. A small JPEG is used as it is, without its
-    metadata; anything else is encoded.
+    `data` is the file that the image was opened from, if there is one. A small JPEG is used without its metadata;
+    any other image is encoded.
     """
     if len(data) <= THUMBNAIL_BYTES and data.startswith(b"\xff\xd8"):
         plain = without_metadata(data, longest=THUMBNAIL_SIDE)

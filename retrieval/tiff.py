@@ -18,7 +18,7 @@ PARTS = (273, 324)  # tags for the offsets of strips and of tiles
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # bytes of a value
 DIRECTORIES = (34665, 34853, 40965)  # tags for the offsets of further directories: EXIF, GPS, interoperability
 SLACK = 2**20  # bytes that the values of a directory may overlap: some cameras write odd ones
-HEAD = 2**18  # bytes in which the header of a JPEG ends as a rule
+HEAD = 2**18  # bytes that contain the header of most JPEGs
 RESOLUTION = b"\xff\xe0\0\x10JFIF\0\1\1\1\0\x48\0\x48\0\0"  # a segment of a JPEG
 REMEDY = "Convert it to JPEG or PNG"
 
@@ -55,7 +55,7 @@ def check_directories(data: bytes) -> None:
 
 def check_jpeg(data: bytes) -> None:
     """Check the directories of a JPEG, which Pillow reads when it opens one whose header states no resolution."""
-    if len(data) > HEAD or b"Exif\0\0" in data or b"MPF\0" in data:  # searching all of a large file takes longer
+    if len(data) > HEAD or b"Exif\0\0" in data or b"MPF\0" in data:  # searching a whole large file takes longer
         try:
             _check_header(data[:HEAD])
         except (SyntaxError, OSError):  # the header is longer

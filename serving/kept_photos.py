@@ -20,15 +20,15 @@ from retrieval.images import Source, plain_source
 from retrieval.threshold.feedback import owner_folder
 
 MOST_BYTES = 10 * 2**30  # of all photos in the folder
-COUNTED_S = 60.0  # age up to which the sizes of the folders are reused
+COUNTED_S = 60.0  # age in seconds up to which the counted sizes are used
 log = logging.getLogger("retrieval.serving")
 
 
 class KeptPhotos:
     """Writes photos to a folder, named by their content. Thread-safe.
 
-    The photos of each API key are in a folder of their own. A key may take as many bytes as are left free by all, so
-    that one key takes at most half of MOST_BYTES and the next ones find room. A server without keys takes them all.
+    The photos of each API key are in a folder of their own. A key may use as many bytes as remain free, so one key uses
+    at most half of MOST_BYTES. A server without keys may use all of them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -40,7 +40,7 @@ class KeptPhotos:
             self._count()
 
     def keep(self, photos: Sequence[Source], key: str = "") -> tuple[str, ...]:
-        """Write photos that a key sent and return the names of their files, none if there is no room or an error."""
+        """Write photos that a key sent and return the names of their files, none without room or after an error."""
         contents = {photo_name(content): content for content in map(encoded, photos)}
         owner = owner_folder(key)
         folder = self._folder / owner

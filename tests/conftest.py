@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from training.evaluation.distance_selection import Whitening
     from training.model import EmbeddingModel, PretrainedModel, ViewedModel
 
-# no test passes or fails by the speed of the machine
+# no test depends on the speed of the machine
 settings.register_profile("full", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", parent=settings.get_profile("full"), max_examples=20)
 
@@ -30,13 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by package, as two workers share them best."""
+    """Sort the tests by package, so that two workers share them well."""
     items.sort(key=lambda item: package_rank(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the imported modules out of garbage collections: to walk them takes most of a second each time."""
+    """Keep the imported modules out of garbage collections, which take most of a second each to walk them."""
     gc.disable()
     try:
         return (yield)
@@ -72,7 +72,7 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def onnx_written_once() -> Iterator[None]:
-    """Write each model as ONNX once a process: it takes seconds, and many tests export the same tiny models."""
+    """Write each model as ONNX once per process: it takes seconds, and many tests export the same tiny models."""
     from training.export import variants
     from training.export.onnx_writer import write_onnx
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-# What is made or imported once a process, such as the page and the training run, is at one of the two ends.
+# Files with costly imports or fixtures, such as those of the page and of training, are at the two ends.
 PACKAGES = ("tests/serving/", "tests/research/", "tests/index/", "tests/test_", "tests/retrieval/", "tests/training/")
 
 
@@ -18,7 +18,7 @@ def package_rank(nodeid: str) -> int:
 def make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler for `--dist loadfile` that gives each worker neighbouring files; None for other schedulers.
 
-    Every second worker takes files from the end. What neighbouring files share is then made in one worker, not in each.
+    Every second worker takes files from the end, so fixtures that neighbouring files share are made in one worker.
     """
     if config.getvalue("dist") != "loadfile":
         return None

@@ -18,7 +18,7 @@ from retrieval.settings import setting
 AUTO = "auto"  # value of a setting that is chosen by the model, the data or the machine
 SMALL, LITE0 = "small", "efficientnet-lite0"  # backbones with names of their own
 DIMS = {True: 512, False: 128}  # length of an embedding, by whether the backbone is pretrained
-SIZE, SIZES = 160, {LITE0: 224}  # side of the input in pixels, and of backbones with another one
+SIZE, SIZES = 160, {LITE0: 224}  # default side of the input in pixels, and exceptions by backbone
 NOT_NEGATIVE = (
     *(
         "weight_decay",

@@ -23,8 +23,8 @@ from index.shell import command
 from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
 
 EXACT = (FLAT, FP16)  # kinds with perfect recall
-MAPPABLE = (FP16, IVF, IVFPQ)  # kinds that can be searched in their file, too
-TRAINING, PQ_TRAINING = 64, 40  # training vectors per list; fewer where memory is short
+MAPPABLE = (FP16, IVF, IVFPQ)  # kinds that can also be searched in their file
+TRAINING, PQ_TRAINING = 64, 40  # training vectors per list, fewer for ivfpq
 PQ_FROM = 256  # minimum number of vectors for training PQ; smaller galleries are not coded
 PQ_ITERATIONS, PQ_POINTS = 8, 32
 HNSW_LINKS, HNSW_BUILD = 32, 80

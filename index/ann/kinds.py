@@ -23,7 +23,7 @@ KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
 APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
 FLAT_UP_TO, FP16_UP_TO = 100_000, 1_000_000
 ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
-SHARD_BYTES = 37  # the same in addition in a gallery with shards: numbers, item and density by position
+SHARD_BYTES = 37  # further bytes per photo in a gallery with shards: numbers, item and density by position
 REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
 
 

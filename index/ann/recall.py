@@ -131,7 +131,7 @@ def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> 
 
 
 def joined_settings(settings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the settings of the indexes of all shards as one: the largest of each, and the recall of all together."""
+    """Return the largest of each setting of the indexes of all shards, and their joint recall."""
     if len(settings) < 2:
         return settings[0] if settings else {}
     joined: dict[str, Any] = {key: max(each[key] for each in settings) for key in ("slack", "probes")}

@@ -1,4 +1,4 @@
-"""Ways from the bytes of a photo to the pixels of a model: ours, and those of other packages."""
+"""Decoders from the bytes of a photo to the pixels of a model: ours, and those of other packages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Decoder:
 
     @property
     def is_installed(self) -> bool:
-        """Return whether its package, and the library that this loads, are installed."""
+        """Return whether its package and the library that the package loads are installed."""
         if importlib.util.find_spec(self.module) is None:
             return False
         try:

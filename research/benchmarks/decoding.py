@@ -1,4 +1,4 @@
-"""From the bytes of a photo to the pixels of a model: our way compared with other decoders.
+"""Decoding the bytes of a photo to the pixels of a model, compared with other decoders.
 
     python -m research.benchmarks.decoding [--rounds 7]
 
@@ -30,7 +30,7 @@ from .photo_sizes import SETTINGS, SIZES, encoded, enlarged
 from .tables import NONE, Recorder, parser_of
 
 AS_THEY_ARE = "168 px"
-LARGEST = 2.0  # mean difference of a right picture, in levels of 255
+LARGEST = 2.0  # mean difference of correct pixels, in levels of 255
 TURN_S = 0.05  # shortest turn in seconds: small photos are decoded several times
 COLUMNS = ("photo", "decoder", "CPU per photo, ms", "mean difference, levels")
 FLOOR = ("photo", "megabytes", "ours, ms", "floor, ms", "floor", "ours / floor, median (least to most)")

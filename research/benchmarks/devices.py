@@ -24,7 +24,7 @@ def device_of(arguments: argparse.Namespace) -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished what was submitted."""
+    """Wait until a GPU has finished its work."""
     if device.type == CUDA:
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""All speed benchmarks on a GPU, beside the same floors as on a CPU.
+"""Run all speed benchmarks on a GPU, compared with the same floors as on a CPU.
 
     python -m research.benchmarks.gpu --output runs/gpu
 
@@ -28,7 +28,7 @@ SERVE_GPU = f"uninstall onnxruntime and faiss-cpu, then {install_command('serve-
 
 
 def missing() -> list[str]:
-    """Return what lacks a GPU here, in words."""
+    """Return a message for each library that has no GPU."""
     problems = []
     if not torch.cuda.is_available():
         problems.append(f"torch {torch.__version__} sees no GPU: install a CUDA build of torch")

@@ -77,7 +77,7 @@ class Features(Labelled):
 
 
 class Given(Backbone):
-    """Stands for the backbone whose features are given."""
+    """Replaces the backbone whose features are given."""
 
     pooled = True
 
@@ -100,7 +100,7 @@ class Task:
 
 
 class Watch:
-    """Measures the head after each epoch, without counting the time of this in that of the training."""
+    """Measures the head after each epoch; the time of this does not count as training."""
 
     def __init__(self, data: Set, select: str) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""What limits TPIR at exactly FPIR 5 %: the unknown items that are taken for others, and the spread of distances.
+"""What limits TPIR at exactly FPIR 5 %: the unknown items that match others, and the spread of distances.
 
     python -m research.benchmarks.impostors --trained runs/head_trainers
     python -m research.benchmarks.impostors --trained runs/head_trainers --draw pairs
@@ -123,7 +123,7 @@ def taken_for(each: Untrained, number: int) -> list[tuple[str, str, int, int]]:
 
 
 def draw(each: Untrained, folder: Path) -> None:
-    """Draw the worst unknown items of the first division (top) above the photos that they are taken for (bottom)."""
+    """Draw the worst unknown items of the first division (top) above the photos that they match (bottom)."""
     pairs = list({item: (query, photo) for item, _, query, photo in reversed(taken_for(each, 0))}.values())[-DRAWN:]
     sheet = Image.new("RGB", (SIDE * max(1, len(pairs)), 2 * SIDE), "white")
     for column, pair in enumerate(reversed(pairs)):
@@ -153,7 +153,7 @@ def plot(sets: Sequence[Untrained], path: Path) -> None:
 
 
 def main() -> None:
-    """Record the figures of every data set, and draw what is asked for."""
+    """Record the figures of every data set, and draw the requested pictures."""
     parser = parser_of(__doc__)
     parser.add_argument("--trained", type=Path, default=Path("runs/head_trainers"), help="Folder of the trainings.")
     parser.add_argument("--draw", type=Path, help="Folder for pictures of the worst unknown items.")

@@ -20,7 +20,7 @@ from retrieval.images import Preprocessing
 
 SIZE, DIM, CELLS = 32, 48, 4  # pixels per side of the model's input, numbers of a vector, cells per side of a photo
 PHOTOS_EACH = 5  # photos per item
-SHARE = 20  # one photo in so many has each kind of change
+SHARE = 20  # one photo in this many has each kind of change
 HEADER = ("path", "photo_id", "item_id", "group", "bbox", "price")
 KINDS = (
     *("label changed", "price changed", "group changed", "bounding box changed", "other pixels", "only a new time"),

@@ -79,7 +79,7 @@ def synchronize(bundle: Path, table: Path, gallery: Path, log: Path, author: str
     pipeline.embed_batch = embed  # type: ignore[attr-defined]
     pipeline.WRITE_S = 0.0  # write each batch at once
     opened, photos, sync = Bundle.open(bundle), read_catalogue(table), SyncSettings(prune=True)
-    log.open("a").close()  # its existence says that the work begins
+    log.open("a").close()  # its existence shows that the work has begun
     index_catalogue(opened, photos, gallery, threads=THREADS, batch_size=BATCH, progress=False, sync=sync)
 
 

@@ -1,4 +1,4 @@
-"""Reading of photos: the files of the next batches are read while earlier ones are decoded."""
+"""Read the photos of the next batches while earlier ones are decoded."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ReadBatch:
 
 
 def read_ahead(photos: Sequence[Photo], *, size: int) -> Iterator[ReadBatch]:
-    """Yield batches of `size` photos, whose reading begins when they are taken; take them before they are needed.
+    """Yield batches of `size` photos. The reading of a batch begins when it is taken, so take it before it is needed.
 
-    Up to READERS photos are read at the same time, so that a disk or network that answers slowly delays little.
+    Up to READERS photos are read at the same time, so that a slow disk or network delays little.
     Photos that cannot be read ahead are read by `contents`.
     """
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")

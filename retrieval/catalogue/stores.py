@@ -41,7 +41,7 @@ def _store(url: str) -> tuple[fs.FileSystem, str]:
 
 @cache
 def _refusal(scheme: str, place: str) -> str:
-    """Return why a store on Azure refuses us, or "".
+    """Return why a store on Azure refuses access, "" if it does not.
 
     Without valid credentials, pyarrow ends the process if it opens an object first; if it asks for a file first, it
     raises an exception.

@@ -21,7 +21,7 @@ Folder = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """Options of `retrieval calibrate` beside those of the regions of a photo."""
+    """Options of `retrieval calibrate`, except those of the regions of a photo."""
 
     target_fpir: float | None
     queries: Path | str | None

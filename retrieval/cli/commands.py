@@ -48,7 +48,7 @@ Folder = click.Path(path_type=Path)
     show_default="all cores",
     help="Number of threads that embed.",
 )
-@click.option("--batch-size", type=int, default=16, show_default=True, help="Number of photos per transaction.")
+@click.option("--batch-size", type=int, default=16, show_default=True, help="Number of photos per batch.")
 @click.option(
     "--kind",
     type=click.Choice(["auto", *KINDS]),

@@ -45,7 +45,7 @@ class RegionsResult:
     review: tuple[RegionMatch, ...] = ()  # items beyond the threshold for a person to look at
     p_value_without_filter: bool = False  # as in `SearchResult`
     timings_ms: dict[str, float] = field(default_factory=dict, compare=False)  # decode, regions, embed, search
-    nearest_of_boxes: tuple[RegionMatch, ...] = ()  # the closest item of each given box, match or not; not in the JSON
+    nearest_of_boxes: tuple[RegionMatch, ...] = ()  # the nearest item of each given box, match or not; not in the JSON
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain JSON values."""

@@ -68,7 +68,7 @@ def anchor(
     draws:
         Draws of the gallery's current version, by source.
     shift, cap:
-        Query shift of the own draws, if any, and upper limit of the threshold, such as one from feedback.
+        Query shift of the own draws, if any, and upper limit of the threshold, such as that from feedback.
     certify:
         Certify the target even with fewer than 300 items, or raise.
     fitted:

@@ -123,7 +123,7 @@ def reviewed_photos(feedback: Sequence[Feedback], folder: Path, *, trusted: Coll
     for (name, bbox), counted in counts.items():
         labels = labels_of[name, bbox]
         denied = {verdict.answered_item for verdict in counted if label_of(verdict) is None}
-        places = [folder / owner / name for owner in (*map(photo_owner, counted), "")]  # earlier versions had no owner
+        places = [folder / owner / name for owner in (*map(photo_owner, counted), "")]  # "": earlier versions
         file = next(filter(_is_kept, places), None)
         if len(labels) > 1 or labels & denied or (bbox is None and UNKNOWN_ITEM in labels and name in shown):
             contradictions.append(Contradiction(name, tuple(map(_told, counted)), bbox))

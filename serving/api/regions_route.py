@@ -39,7 +39,7 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
     async def search_regions(
         request: Request, query: OfRegions, regions: Policy = "auto", bbox: Boxes = None
     ) -> Response:
-        """Find the items in a photo of several things, each with its bounding box. The settings are the server's."""
+        """Find several items in one photo, each with its bounding box, with the server's settings."""
         asked: RegionsQuery | RegionsRequest = query
         if is_json(request):
             asked = await parsed(request, RegionsRequest)

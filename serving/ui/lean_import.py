@@ -1,8 +1,8 @@
-"""Import of Gradio without the parts that only slow a server's start down.
+"""Import Gradio without parts that only slow down the start of a server.
 
-While it is imported, Gradio compares a type stub of each component with its source, which takes about half of the time,
-and imports pandas for tables, which the page does not have. Here the stubs are left alone, and pandas is imported if it
-is used.
+On import, Gradio compares a type stub of each component with its source, which takes about half of the time, and
+imports pandas for tables, which the page does not have. `lean_imports` skips the stubs, and defers pandas to its first
+use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DEFERRED = frozenset(("pandas",))
 
 @contextmanager
 def lean_imports() -> Iterator[None]:
-    """Defer the modules of DEFERRED and leave Gradio's stubs alone in imports within the context."""
+    """Defer the modules of DEFERRED and skip Gradio's stubs in imports within the context."""
     finder = _Finder()
     sys.meta_path.insert(0, finder)
     try:
@@ -31,7 +31,7 @@ def lean_imports() -> Iterator[None]:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the modules that are imported in another way."""
+    """Finds Gradio's module of stubs and the deferred modules."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -54,4 +54,4 @@ class _WithoutStubs(SourceFileLoader):
 
 
 def leave_stub(*_: object) -> None:
-    """Do nothing, in the place of the function that writes a stub."""
+    """Do nothing; this replaces the function that writes a stub."""

@@ -22,7 +22,7 @@ QUESTIONS = {  # by whether the answer is a match
     True: "<p>Is this right?</p>",
     False: "<p>If one of these is right, say so below its picture. If not:</p>",
 }
-NOTHING_HERE = "<p>Judge each box by the button on its card. If the photo shows no item of the catalogue:</p>"
+NOTHING_HERE = "<p>Judge each box with the button on its card. If the photo shows no item of the catalogue:</p>"
 VERDICTS = {RIGHT: "Yes, this one", UNKNOWN: "It is not in the catalogue", WRONG: "It is another item, not shown"}
 
 

@@ -17,13 +17,13 @@ ALIVE = "alive"  # file on which the main process and the workers hold a shared 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Make a folder for the sockets and counts of the workers, and remove it in the end.
+    """Make a folder for the sockets and counts of the workers, and remove it at the end.
 
-    Folders of this user's servers that were killed are removed first.
+    First remove the folders of killed servers of this user.
     """
     remove_left_folders()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    aside = folder / f"{ALIVE}.partial"  # has its name only when it is locked
+    aside = folder / f"{ALIVE}.partial"  # renamed when it is locked
     file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(file, fcntl.LOCK_SH)
@@ -40,7 +40,7 @@ def hold_folder(folder: Path) -> None:
 
 
 def remove_left_folders() -> None:
-    """Remove the folders of this user's servers of which no process runs any more."""
+    """Remove the folders of this user's servers that have no running process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError):  # another user's, one without a lock, or removed meanwhile
             facts = folder.lstat()

@@ -1,4 +1,4 @@
-"""Imports of the process that workers are forked from: they share its memory until they change it."""
+"""Import modules in the process that workers are forked from; they share its memory until they change it."""
 
 import gc
 import importlib
@@ -6,4 +6,4 @@ import importlib
 for name in ("faiss", "onnxruntime", "serving.app", "serving.workers.worker"):
     importlib.import_module(name)
 gc.collect()
-gc.freeze()  # else a collection would write to shared pages and copy them
+gc.freeze()  # a collection would write to shared pages, which copies them

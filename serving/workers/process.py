@@ -31,7 +31,7 @@ def run_worker(plan: ServePlan, peers: tuple[Path, int, int], channel: socket.so
     from .worker import serve_passed  # the main process does not need what these import
 
     folder, number, _ = peers
-    # counts are in files by worker number, so that a worker continues those of the one that it replaces
+    # counts are in files by worker number, so a worker continues the counts of the one that it replaces
     values.ValueClass = values.MultiProcessValue(lambda: f"worker{number}")  # type: ignore[no-untyped-call]
     try:
         hold_folder(folder)

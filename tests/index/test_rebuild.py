@@ -138,7 +138,7 @@ def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
         gallery.remove(item_ids=[f"i{i}" for i in range(10)])
         assert built(gallery, "fp16", tmp_path / "indexes") is None
     assert not (tmp_path / "indexes").exists()
-    remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)  # a folder that is not there holds none
+    remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)  # a missing folder is no error
 
 
 @pytest.mark.parametrize("kind", ["fp16", "ivf", "ivfpq"])
@@ -171,7 +171,7 @@ def test_additions_and_rebuilds_do_not_load_an_index(tmp_path: Path, monkeypatch
         gallery.rebuild(kind="fp16")
     with Gallery.open(tmp_path / "g") as gallery, monkeypatch.context() as patch:
         patch.setattr("index.ann.candidates.Candidates.read", None)
-        for number in range(20):  # more than are combined into one segment
+        for number in range(20):  # more than one segment combines
             gallery.add([f"new-{number}"], ["new"], unit(1, seed=number))
         gallery.rebuild(kind="fp16")
     with Gallery.open(tmp_path / "g") as gallery:

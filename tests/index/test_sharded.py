@@ -1,4 +1,4 @@
-"""A gallery divided into shards answers as one gallery with the same history does, and every change of it is whole."""
+"""A gallery divided into shards answers like one gallery with the same history, and its changes are atomic."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def rebuild(gallery: Gallery, seed: int) -> None:
 
 
 def divide(gallery: Gallery, seed: int) -> None:
-    """Give a divided gallery another number of shards."""
+    """Change the number of shards of a divided gallery."""
     if gallery.shards > 1:
         gallery.rebuild(shards=(2, 3, 5)[seed % 3], threads=1)
 
@@ -172,7 +172,7 @@ def test_an_item_is_in_one_shard_and_each_shard_in_its_folder(pair: tuple[Galler
 
 @pytest.mark.parametrize(("action", "step"), [("add", 2), ("rebuild", 5), ("divide", 7)])
 def test_killed_between_the_files_of_two_shards_nothing_has_changed(tmp_path: Path, action: str, step: int) -> None:
-    """The change ends at moments at which it reaches the disk, from the first file to the last."""
+    """End a change at each moment at which it writes to the disk, from the first file to the last."""
     with Gallery.create(tmp_path / "before", dim=DIM, embedding_id="e", columns={"brand": "text"}, shards=3) as gallery:
         for seed in (19, 59):
             add(gallery, seed)
@@ -214,7 +214,7 @@ def test_killed_between_the_files_of_two_shards_nothing_has_changed(tmp_path: Pa
                 for left, right in zip(before, again.contents(), strict=True):
                     np.testing.assert_array_equal(left, right)
             assert again.shards == (5 if done and action == "divide" else 3)
-            again.add(["after"], ["after"], unit(1, 3))  # the next writer clears what was left behind
+            again.add(["after"], ["after"], unit(1, 3))  # the next writer removes the leftovers
             named = {segment.name for segment in again._store.segments()}
             left_over = {file.relative_to(path / "segments").with_suffix("").as_posix() for file in _files(path)}
             assert left_over == named

@@ -1,4 +1,4 @@
-"""Opening a retriever, and starting a server, import what they need, and no more."""
+"""Opening a retriever and starting a server import only what they need."""
 
 from __future__ import annotations
 

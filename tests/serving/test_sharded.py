@@ -1,4 +1,4 @@
-"""A gallery in shards, from the command line to the server: everything is as with one gallery of the same photos."""
+"""From the command line to the server, a gallery in shards works like one gallery of the same photos."""
 
 from __future__ import annotations
 

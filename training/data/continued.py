@@ -21,7 +21,7 @@ class MergedPhotos:
     """The photos of several catalogues."""
 
     photos: list[Photo]
-    added: frozenset[str]  # ids of those that a later catalogue than the first one has
+    added: frozenset[str]  # ids of the photos in catalogues after the first one
 
 
 def read_catalogues(

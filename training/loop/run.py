@@ -157,7 +157,7 @@ class Run:
         new = ", ".join(f"{count} for {part}" for part, count in noted["new_items"].items())
         told = f"Continued {noted['run']} with new items: {new}."
         copies = len(noted.get("left_out", ()))
-        return f"{told} Left out, because they are copies of {ACROSS}: {copies} photos." if copies else told
+        return f"{told} Left out {copies} photos that are copies of {ACROSS}." if copies else told
 
     @property
     def fitted_before(self) -> Fitted | None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 BLOCK = 2**19  # elements of the largest (queries, m, n) block
-SATURATED = 40.0  # sigmoid(-40) = 4e-18; subnormal numbers further out would take a hundred times as long
+SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hundred times as long
 
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
@@ -58,8 +58,8 @@ def scores_of_ranks(
 ) -> tuple[Tensor, Tensor]:
     """Return the score of each query (n,), and whether it has any positive (n,).
 
-    Only the columns of positives x are compared: n·m·n numbers, computed once in blocks of queries. The gradient is
-    computed with them, so that memory is O(n²).
+    Only the columns of positives x are compared: n·m·n numbers, computed once in blocks of queries together with the
+    gradient, so memory is O(n²).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`make bench-gpu`: it refuses without a GPU, and runs what exists with options that exist."""
+"""`make bench-gpu` refuses to run without a GPU, and runs existing benchmarks with valid options."""
 
 from __future__ import annotations
 

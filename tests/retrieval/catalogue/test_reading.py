@@ -1,4 +1,4 @@
-"""Photos are read together and ahead: proved by the reads in flight, not by time."""
+"""Photos are read together and ahead, as the number of reads in progress shows."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_a_route_lists_the_errors_that_it_can_give(
     ],
 )
 def test_searches_share_their_query_parameters(paths: dict[str, dict[str, Any]], path: str, names: str) -> None:
-    """In this order, and each with the same rule and description on every route."""
+    """Query parameters have the same order, rule and description on every route."""
     first, own = (
         {told["name"]: told for told in paths[route]["post"]["parameters"] if told["in"] == "query"}
         for route in ("/v1/search", path)

@@ -1,4 +1,4 @@
-"""The private folder of workers: removed in the end, and by the next server if its processes were killed."""
+"""The private folder of workers: removed at the end, or by the next server if its processes were killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_folder_of_a_killed_server_is_removed_by_the_next(place: Path) -> No
 
 
 def test_folders_in_use_and_those_of_others_stay(place: Path) -> None:
-    (place / f"{PREFIX}older").mkdir()  # without a lock: nobody knows whether it is in use
+    (place / f"{PREFIX}older").mkdir()  # without a lock, it may be in use
     (place / "elsewhere").mkdir()
     (place / "elsewhere" / ALIVE).touch()
     (place / f"{PREFIX}link").symlink_to(place / "elsewhere")

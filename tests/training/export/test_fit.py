@@ -118,7 +118,7 @@ def test_photos_that_cannot_be_read_are_left_out(
 def test_what_a_head_gains_is_measured_where_items_have_enough_photos(
     tiny: Pretrained, photos: list[Photo], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each trains a head for most of a second
+    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each fold trains a head for most of a second
     several = read_catalogue(write_folder(tmp_path / "several", items=range(60), photos=range(4)))
     fitted, _ = fit_to_catalogue(tiny, several)
     head = fitted.evidence["head"]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("onnx_written_once")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> Pretrained:
-    """Return a tiny model; what chooses its verification finds a few key points a photo, in little time."""
+    """Return a tiny model; its verification is chosen with a few key points per photo, to save time."""
     monkeypatch.setattr(verification, "DetectorSettings", lambda: DETECTOR)
     torch.manual_seed(0)
     return Pretrained("tiny", PretrainedModel(SmallConvNet()).eval(), Preprocessing(size=32))
