@@ -72,7 +72,7 @@ def compare_kinds(gallery: Gallery, probe: Probe) -> Iterator[tuple[str, list[Di
 
 
 def _trial(shard: Snapshot, kind: str, reference: Reference | None) -> Snapshot:
-    """Return a shard with an index in memory over its live photos; an empty one, without `reference`, stays as it is."""
+    """Return a shard with an index in memory over its live photos; one without `reference` is empty and unchanged."""
     if reference is None:
         return shard
     positions = np.flatnonzero(shard.live)
