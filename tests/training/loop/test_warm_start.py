@@ -119,7 +119,8 @@ def test_copies_of_held_out_photos_are_not_trained_on(earlier: Run, tmp_path: Pa
     (tmp_path / "copies.csv").write_text("\n".join(lines) + "\n")
     run = begun(earlier, tmp_path / "copies.csv", tmp_path / "run")
     assert [photo.path.name for photo in run.photos() if photo.path.parent == tmp_path] == ["d.png"]
-    assert run.told_start.endswith("or of trained photos under a held-out item: 3 photos.")
+    assert " Left out 3 photos that are copies of " in run.told_start
+    assert run.told_start.endswith("or of trained photos under a held-out item.")
 
 
 def test_the_settings_are_those_of_the_run_unless_given(earlier: Run, later: Run) -> None:
