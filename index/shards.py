@@ -12,6 +12,7 @@ import hashlib
 from .errors import InvalidParameter
 
 MOST_SHARDS = 64
+NOWHERE = -1
 SHARDS = "shards"  # name of the fact that holds their number; a gallery without it is not divided
 
 
@@ -33,6 +34,8 @@ def shard_folder(shard: int, shards: int) -> str:
 
 
 def shard_in(name: str) -> int:
-    """Return the shard that a segment or an index belongs to, by its name."""
+    """Return the shard that a segment or an index belongs to, by its name; NOWHERE for a damaged name."""
     folder, slash, _ = name.rpartition("/")
-    return int(folder) if slash else 0
+    if not slash:
+        return 0
+    return int(folder) if folder.isdecimal() else NOWHERE

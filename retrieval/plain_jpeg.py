@@ -7,6 +7,8 @@ import re
 JFIF = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
 FRAME, TABLES, SCAN = 0xC0, frozenset((0xC4, 0xDB, 0xDD)), 0xDA  # baseline; Huffman, quantization, restart interval
 LEFT_OUT = frozenset((0xE0, 0xE2, 0xED, 0xFE))  # JFIF, colour profile, Photoshop, comment
+GRAY, COLOUR, RGB = 1, 3, (82, 71, 66)  # numbers of components, and those of a file with red, green and blue
+TEXT = re.compile(rb"[\t\n\r -~]{24}")  # hardly ever in the data of an image
 MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan, except restarts
 END = b"\xff\xd9"
 
@@ -14,20 +16,19 @@ END = b"\xff\xd9"
 def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
     """Return a baseline JPEG without its metadata, or None if that needs decoding.
 
-    Decoding is needed for other kinds of JPEG, for damaged files, for a side of more than `longest` pixels, and for
-    EXIF data or a colour transformation (Adobe) that may change how the pixels are shown. Data after the end of the
-    image is left out.
+    Decoding is needed for other kinds of JPEG, for damaged files, for a side of more than `longest` pixels, for other
+    colours than gray and YCbCr, for text among the pixels, and for EXIF data or a colour transformation (Adobe) that
+    may change how the pixels are shown. Data after the end of the image is left out.
     """
     kept, at = [data[:2], JFIF], 2
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
         kind, end = data[at + 1], at + 2 + int.from_bytes(data[at + 2 : at + 4])
         if kind == SCAN:
             last = MARKER.search(data, end)
-            if last is None or last[0] != END:
+            if last is None or last[0] != END or TEXT.search(data, end, last.start()):
                 return None
             return b"".join((*kept, data[at : last.end()]))
-        sides = (int.from_bytes(data[at + 5 : at + 7]), int.from_bytes(data[at + 7 : at + 9]))
-        if kind == FRAME and max(sides) > longest:
+        if kind == FRAME and not _is_usual(data[at:end], longest):
             return None
         if kind == FRAME or kind in TABLES:
             kept.append(data[at:end])
@@ -35,3 +36,13 @@ def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
             return None
         at = end
     return None
+
+
+def _is_usual(frame: bytes, longest: int) -> bool:
+    """Return whether a frame is gray or YCbCr, by its description, and has no side of more than `longest` pixels.
+
+    A file without JFIF and Adobe segments whose components are named R, G and B has no YCbCr.
+    """
+    sides = int.from_bytes(frame[5:7]), int.from_bytes(frame[7:9])
+    components = tuple(frame[10::3])
+    return max(sides) <= longest and len(components) in (GRAY, COLOUR) and components != RGB

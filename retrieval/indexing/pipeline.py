@@ -262,13 +262,14 @@ def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Yield batches of the photos of WRITE_S and of at least `count` photos; the last one may be smaller."""
-    waiting, written = [], time.monotonic()
+    """Yield batches of the photos of WRITE_S, with at least `count` photos to add or none; the last may be smaller."""
+    waiting, added, written = list[Batch](), 0, time.monotonic()
     for batch in batches:
         waiting.append(batch)
-        if time.monotonic() - written >= WRITE_S and sum(len(each.photos) for each in waiting) >= count:
+        added += len(batch.photos)
+        if time.monotonic() - written >= WRITE_S and (added >= count or not added):
             yield Batch.of(waiting)
-            waiting, written = [], time.monotonic()
+            waiting, added, written = [], 0, time.monotonic()
     yield Batch.of(waiting)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "retrieval-workers-"
-ALIVE = "alive"  # file on which the main process and the workers hold a shared lock while they run
+ALIVE = "alive"  # file in a folder on which the main process and the workers hold a shared lock while they run
+FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -23,11 +23,10 @@ def private_folder() -> Iterator[Path]:
     """
     remove_left_folders()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-    aside = folder / f"{ALIVE}.partial"  # renamed when it is locked
-    file = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = os.open(folder, FLAGS)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH)
-        aside.rename(folder / ALIVE)
+        fcntl.flock(file, fcntl.LOCK_SH)  # systemd-tmpfiles, too, leaves a folder with a lock alone
+        (folder / ALIVE).touch()
         yield folder
     finally:
         os.close(file)
@@ -36,19 +35,17 @@ def private_folder() -> Iterator[Path]:
 
 def hold_folder(folder: Path) -> None:
     """Mark a folder as used until this process ends."""
-    fcntl.flock(os.open(folder / ALIVE, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_SH)  # stays open
+    fcntl.flock(os.open(folder, FLAGS), fcntl.LOCK_SH)  # stays open
 
 
 def remove_left_folders() -> None:
     """Remove the folders of this user's servers that have no running process."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, one without a lock, or removed meanwhile
-            facts = folder.lstat()
-            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
-                continue
-            file = os.open(folder / ALIVE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        with suppress(OSError):  # a link, removed meanwhile, or of another user who lets nobody in
+            file = os.open(folder, FLAGS)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while one of its processes runs
-                shutil.rmtree(folder, ignore_errors=True)
+                if os.fstat(file).st_uid == os.geteuid() and (folder / ALIVE).exists():  # else it may have no lock yet
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while one of its processes runs
+                    shutil.rmtree(folder, ignore_errors=True)
             finally:
                 os.close(file)

@@ -304,6 +304,16 @@ def test_verify_finds_a_photo_in_the_shard_of_another_item(pair: tuple[Gallery, 
         again.search(unit(1), 1)
 
 
+def test_a_damaged_name_of_a_file_is_reported(pair: tuple[Gallery, Gallery]) -> None:
+    _, divided = pair
+    add(divided, 39)
+    divided._store._connection.execute("UPDATE segments SET name = replace(name, '00/', '0p/')")
+    with Gallery.open(divided.path, read_only=True) as again:
+        assert "segment 0p/" in again.verify()[0]
+        with pytest.raises(GalleryCorrupt, match="cannot be read"):
+            again.search(unit(1), 1)
+
+
 def test_the_number_of_shards_is_checked(tmp_path: Path) -> None:
     options = {"dim": DIM, "embedding_id": "e"}
     for shards in (0, 65):

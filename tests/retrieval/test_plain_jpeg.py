@@ -50,6 +50,25 @@ def test_others_are_to_be_encoded_again() -> None:
         assert without_metadata(data) is None
 
 
+def test_colours_that_only_the_names_of_components_tell_are_encoded_again() -> None:
+    photo = draw(1, 1)
+    for odd in (jpeg(photo, keep_rgb=True), jpeg(photo.convert("CMYK"))):
+        start = odd.index(b"\xff\xee")  # the segment of Adobe
+        bare = odd[:start] + odd[start + 2 + int.from_bytes(odd[start + 2 : start + 4]) :]
+        assert b"Adobe" not in bare
+        assert without_metadata(bare) is None
+        seen, shown = open_image(bare), open_image(thumbnail(open_image(bare), bare))
+        assert np.allclose(*(np.asarray(image).mean(axis=(0, 1)) for image in (seen, shown)), atol=4)
+
+
+def test_text_after_the_last_pixels_goes() -> None:
+    data = jpeg(draw(1, 1))
+    odd = data[:-2] + b"<script>alert('a secret place')</script>" + data[-2:]
+    assert open_image(odd).size == open_image(data).size
+    assert without_metadata(odd) is None
+    assert b"secret" not in thumbnail(open_image(odd), odd)
+
+
 def test_a_file_that_is_cut_off_is_refused() -> None:
     data = jpeg(draw(1, 1))
     assert all(without_metadata(data[:size]) is None for size in range(len(data)))

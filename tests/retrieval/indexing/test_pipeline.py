@@ -4,9 +4,14 @@ from dataclasses import replace
 from math import nan
 from pathlib import Path
 
+import pytest
+
 from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.read import read_catalogue
+from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import index_catalogue
+from retrieval.indexing.worker import Batch
 
 
 def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(world: Path, tmp_path: Path) -> None:
@@ -16,3 +21,14 @@ def test_a_photo_with_too_much_metadata_is_refused_and_the_others_are_indexed(wo
     assert (report.added, [photo_id for photo_id, _ in report.refused]) == (1, [rows[1].photo_id, rows[2].photo_id])
     assert "65,536 bytes" in report.refused[0][1]
     assert all(len(reason) < 1000 for _, reason in report.refused)
+
+
+def test_batches_without_photos_to_add_are_not_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They carry progress and new metadata, and a million unchanged photos would all be held."""
+    monkeypatch.setattr(pipeline, "WRITE_S", 0.0)
+    photo = Photo("p", Path("p.jpg"), "i")
+    same, new = Batch(unchanged=[photo]), Batch(photos=[photo])
+    sizes = [
+        (len(group.photos), len(group.unchanged)) for group in pipeline._grouped([same, same, new, same, new, same], 2)
+    ]
+    assert sizes == [(0, 1), (0, 1), (2, 1), (0, 1), (0, 0)]

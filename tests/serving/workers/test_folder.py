@@ -50,3 +50,11 @@ def test_folders_in_use_and_those_of_others_stay(place: Path) -> None:
     remove_left_folders()
     assert {path.name for path in place.iterdir()} == {held.name, f"{PREFIX}older", "elsewhere", f"{PREFIX}link"}
     assert (place / "elsewhere" / ALIVE).exists()
+
+
+def test_a_folder_stays_in_use_after_its_old_files_were_tidied_up(place: Path) -> None:
+    with private_folder() as folder:
+        (folder / ALIVE).unlink()
+        hold_folder(folder)  # by a worker that is started now
+        remove_left_folders()
+        assert folder.exists()
