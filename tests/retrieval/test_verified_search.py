@@ -21,7 +21,7 @@ from retrieval.cli.main import group
 from retrieval.errors import BundleMismatch, GalleryError, ImageRefused, InvalidParameter
 from retrieval.feature_format import PackedFeatures
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.indexing.worker import embed_batch, write_batch
+from retrieval.indexing.worker import Batch, embed_batch, write_batch
 from retrieval.inspect.audit import audit, summary
 from retrieval.query_photo import QueryPhoto, different_photos
 from retrieval.retriever import Retriever
@@ -186,8 +186,7 @@ def test_an_interrupted_index_continues_and_a_replaced_photo_gets_new_features(s
 
 def test_the_features_of_a_batch_stay_with_their_photos(shop: Path) -> None:
     embedder, photos = Bundle.open(shop / "bundle").embedder(), read_catalogue(shop / "photos")[:3]
-    first, second = (embed_batch(embedder, some, {}) for some in (photos[:1], photos[1:]))
-    whole = first + second
+    whole = Batch.of([embed_batch(embedder, some, {}) for some in (photos[:1], photos[1:])])
     assert whole.features == [embedder.describe(Image.open(photo.path).convert("RGB")) for photo in photos]
     assert embed_batch(Bundle.open(shop / "plain").embedder(), photos, {}).features == []
     assert np.array_equal(whole.vectors, embed_batch(embedder, photos, {}).vectors)

@@ -63,7 +63,9 @@ def test_every_verb_takes_an_address(tmp_path: Path) -> None:
     run("gallery", "declare", address, "colour:text")
     assert "1 photos removed." in run("gallery", "remove", address, "--photo", "item-00/0.png").output
     log = [line.split(maxsplit=3)[1:] for line in run("gallery", "log", address).output.splitlines()]
-    assert [words[-1].split("  ")[0] for words in log] == ["remove", "declare colour", "calibrate", *["add"] * 3]
+    changes = [words[-1].split("  ")[0] for words in log]
+    assert changes[:3] == ["remove", "declare colour", "calibrate"]
+    assert set(changes[3:]) == {"add"}  # one for each second of indexing
     assert "47 photos are intact; Milvus checks its own files." in run("gallery", "verify", address).output
     assert "Milvus maintains the index" in refusal("gallery", "rebuild", address).message
     assert "47 photos of 24 items" in run("audit", bundle.path, address, "-o", tmp_path / "audit.html").output

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,8 +125,17 @@ def test_a_killed_worker_is_replaced(served: Served) -> None:
     assert counts(served) == files
 
 
-def test_workers_end_with_the_main_process(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_workers_end_with_the_main_process(
+    world: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(temporary))
     for kill in (False, True):
         served = start_workers(world, tmp_path, "--no-page")
         workers = processes(served)
@@ -135,13 +145,13 @@ def test_workers_end_with_the_main_process(world: Path, tmp_path: Path, monkeypa
             served.process.wait()
             while any(Path(f"/proc/{worker}").exists() for worker in workers):  # they notice, and finish
                 time.sleep(0.1)
-            assert list(tmp_path.glob(f"{PREFIX}*"))  # the next server removes it
-            monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+            assert list(temporary.glob(f"{PREFIX}*"))  # the next server removes it
+            monkeypatch.setattr("tempfile.tempdir", str(temporary))
             remove_left_folders()
         else:
             assert stop(served) == 0
             assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
-        assert not list(tmp_path.glob(f"{PREFIX}*"))
+        assert not list(temporary.glob(f"{PREFIX}*"))
 
 
 def test_what_cannot_be_served_is_refused(world: Path, tmp_path: Path) -> None:
