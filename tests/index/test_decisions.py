@@ -129,10 +129,16 @@ def test_a_filter_is_of_the_version_that_is_searched(tmp_path: Path, monkeypatch
         reader.search(vectors[:1], 1, where="brand = 'c'")
 
 
-def test_small_additions_then_a_merge(tmp_path: Path) -> None:
+def test_small_additions_then_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sixteenth single addition writes all of them as one segment; a rebuild starts from that one."""
     gallery, vectors = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e"), unit(17)
-    other = Gallery.open(tmp_path / "g", read_only=True)
+    other, compact = Gallery.open(tmp_path / "g", read_only=True), gallery._compact
+
+    def read_first() -> None:
+        assert len(other) == i + 1  # the reader knows the version before its segments are combined
+        compact()
+
+    monkeypatch.setattr(gallery, "_compact", read_first)
     for i in range(16):
         gallery.add([f"p{i}"], [f"i{i}"], vectors[i : i + 1])
         assert len(other) == i + 1
