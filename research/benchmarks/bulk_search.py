@@ -31,6 +31,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as in `retrieval`, before Faiss is loaded
     data = Path(os.environ.get("RETRIEVAL_TEST_DATA", "../shared"))
     photos = read_catalogue(data / "data/grocery/grocery.csv")[: arguments.photos]
     bundle = Bundle.open(arguments.bundle)
