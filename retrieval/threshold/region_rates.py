@@ -1,4 +1,4 @@
-"""What a search by regions needs: its measured rates, and whether the bundle can be used."""
+"""Rates of searches by regions, and the check that a bundle supports such searches."""
 
 from __future__ import annotations
 
