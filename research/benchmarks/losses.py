@@ -28,6 +28,7 @@ from .devices import seconds_of
 from .tables import NONE, Recorder, parser_of
 
 SIZES, DIM, PHOTOS = (128, 512, 4000), 512, 4
+ROUNDS = {128: 101, 512: 15, 4000: 5}  # a small step is noisy
 CLASSES = (4000, 16_000, 64_000, 256_000)
 LARGEST = {  # larger batches take minutes or tens of GB
     "literal smooth_ap": 512,
@@ -198,7 +199,7 @@ def time_and_memory(device: torch.device, only: Sequence[str] | None, record: Re
             if n > LARGEST.get(name, n):
                 cells.append(NONE)
                 continue
-            seconds, share = ratio(make(n), n, device, rounds=5 if n > 1000 else 15)
+            seconds, share = ratio(make(n), n, device, rounds=ROUNDS[n])
             cells.append(f"{1e3 * seconds:.1f} ({share:.2f})")
         fits = name != "floor" and LARGEST.get(name, SIZES[-1]) >= SIZES[-1]
         record.add(name, *cells, f"{peak(name, SIZES[-1], device):.0f}" if fits else NONE)

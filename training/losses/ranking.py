@@ -46,10 +46,10 @@ class MeanRecall:
         """Return the recalls (b,) and their derivatives (b, m)."""
         cuts = beyond.new_tensor(self.ks)
         hits = torch.sigmoid((cuts - (1 + beyond)[:, :, None]) / self.temperature) * real[:, :, None]  # (b, m, K)
-        reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True).to(cuts.dtype)).clamp(min=1)
+        reachable = torch.minimum(cuts, real.sum(dim=1, keepdim=True)).clamp(min=1)
         found = hits.sum(dim=1)
         share = (found < cuts) / (reachable * (self.temperature * len(self.ks)))  # (b, K)
-        slope = torch.einsum("bmk,bk->bm", hits.addcmul(hits, hits, value=-1), share)
+        slope = hits.addcmul(hits, hits, value=-1).mul_(share[:, None]).sum(dim=2)
         return (torch.minimum(found, cuts) / reachable).mean(dim=1), -slope, torch.zeros_like(slope)
 
 

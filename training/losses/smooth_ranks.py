@@ -18,13 +18,12 @@ SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hu
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
     """Return the columns of each query's positives (n, m), and a mask (n, m) that excludes padding."""
-    _, classes, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-    by_class = torch.argsort(classes, stable=True)
-    starts = (sizes.cumsum(0) - sizes)[classes]
-    if count_query:
-        others, most = sizes[classes], int(sizes.max())
-    else:
-        others, most = sizes[classes] - 1, max(1, int(sizes.max()) - 1)
+    in_order, by_class = labels.sort(stable=True)
+    starts = torch.searchsorted(in_order, labels)
+    others = torch.searchsorted(in_order, labels, right=True) - starts
+    if not count_query:
+        others -= 1
+    most = max(1, int(others.max()))
     place = torch.arange(most, device=labels.device).expand(len(labels), most)
     real = place < others[:, None]
     if not count_query:
@@ -38,7 +37,7 @@ class Score(Protocol):
     """A figure of each query that depends on the ranks of its positives.
 
     Shapes: b queries of a block, m positives. `beyond` (b, m) is Σ_{z≠x} G over all photos z, `alike` (b, m) the same
-    sum over the positives z of q, and `real` (b, m) excludes padding.
+    sum over the positives z of q, and `real` (b, m) is 1, or 0 for padding.
     """
 
     uses_alike: bool
@@ -85,6 +84,7 @@ class _Scores(torch.autograd.Function):
         count_query: bool,
     ) -> Tensor:
         scores, slopes = similarity.new_empty(len(order)), torch.empty_like(similarity)
+        real = real.to(similarity.dtype)
         for block in _blocks(order, len(order)):
             above = _above(similarity, order, block, temperature, count_query)
             scores[block], slopes[block] = _scored(above, order[block], real[block], score, temperature)
@@ -105,9 +105,9 @@ def _blocks(order: Tensor, n: int) -> list[slice]:
 
 def _above(similarity: Tensor, order: Tensor, block: slice, temperature: float, count_query: bool) -> Tensor:
     """Return G of a block of queries (b, m, n)."""
-    rows, columns = similarity[block], order[block]
+    rows, columns = similarity[block] / temperature, order[block]
     own = rows.gather(1, columns)
-    above = (rows[:, None, :] - own[:, :, None]).div_(temperature).clamp_(-SATURATED, SATURATED).sigmoid_()
+    above = (rows[:, None, :] - own[:, :, None]).clamp_(-SATURATED, SATURATED).sigmoid_()
     above.scatter_(2, columns[:, :, None], 0.0)  # z = x is excluded
     if not count_query:
         queries = torch.arange(block.start, block.stop, device=rows.device)
@@ -121,10 +121,10 @@ def _scored(above: Tensor, columns: Tensor, real: Tensor, score: Score, temperat
     alike = above.gather(2, positives).mul_(real[:, None, :]) if score.uses_alike else above.new_zeros(1)
     scores, by_beyond, by_alike = score(above.sum(dim=2), alike.sum(dim=-1), real)
     slope = above.addcmul_(above, above, value=-1)  # G (1 - G)
-    weight = by_beyond / temperature
-    slopes = torch.bmm(weight[:, None, :], slope)[:, 0]
-    of_positives = -weight * slope.sum(dim=2)
     if score.uses_alike:
         steep = slope.gather(2, positives).mul_(real[:, None, :]).mul_((by_alike / temperature)[:, :, None])
+    weighted = slope.mul_((by_beyond / temperature)[:, :, None])
+    slopes, of_positives = weighted.sum(dim=1), weighted.sum(dim=2).neg_()
+    if score.uses_alike:
         of_positives += steep.sum(dim=1) - steep.sum(dim=2)
     return scores, slopes.scatter_add_(1, columns, of_positives)
