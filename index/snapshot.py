@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, FLAT, FP16
+from index.ann.kinds import APPROXIMATE, FLAT, FP16, IVFPQ
 
+from .contenders import contenders
 from .distance import DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .segments import OpenSegment
@@ -32,6 +33,7 @@ MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very man
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
+FEW = 64  # candidates of a query up to which all are compared, because bounds of their distances would take longer
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
@@ -44,6 +46,21 @@ class Base:
     candidates: Candidates
     seqs: Rows  # (b,) ascending
     name: str  # file name, "" for an index in memory
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """The candidates of n queries, up to m of each."""
+
+    positions: Rows  # (n, m) padded with -1
+    cosines: NDArray[np.float32]  # (n, m)
+    slack: float  # maximum error of these cosines, inf if it is not known
+    others: Floats  # (n,) upper bound for the cosine of any other photo, -inf if there is none
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """Return bounds of the squared distances (n, m)."""
+        middle = 2 - 2 * self.cosines.astype(np.float64)
+        return np.clip(middle - 2 * self.slack, 0, 4), np.clip(middle + 2 * self.slack, 0, 4)
 
 
 @dataclass(frozen=True)
@@ -154,10 +171,10 @@ class Snapshot(Stored):
             groups, waiting = [waiting[start : start + together] for start in range(0, len(waiting), together)], []
             for chosen in groups:
                 asked = queries if len(chosen) == len(vectors) else queries.at(chosen)
-                candidates = self._compared(asked, fetch, distance_form, densities, only)
+                skipped = None if skip is None else skip[chosen]
+                candidates = self._compared(asked, fetch, k, distance_form, densities, only, skipped)
                 for query, (positions, distances, limit) in zip(chosen, candidates, strict=True):
-                    skipped = -1 if skip is None else int(skip[query])
-                    answers[query], sure = self._by_item(positions, distances, k, limit, skipped, further)
+                    answers[query], sure = self._by_item(positions, distances, k, limit, further)
                     if sure < k and limit < np.inf and not (sure and within is not None and limit > within):
                         waiting.append(query)
             fetch *= 4
@@ -167,21 +184,34 @@ class Snapshot(Stored):
         self,
         queries: Queries,
         fetch: int,
+        k: int,
         distance_form: DistanceForm,
         densities: tuple[Floats, float],
         only: Filter | None,
+        skip: Rows | None,
     ) -> Iterator[tuple[Rows, Floats, float]]:
-        """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo."""
+        """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo.
+
+        The candidates include the nearest photo of each of the k nearest items that were found.
+        """
         around, sparsest = densities
-        padded, cosines = self._candidates(queries.vectors, fetch, only)
-        limits = distance_form.transform(np.clip(2 - 2 * cosines, 0, 4), queries.densities, sparsest)
-        limits = np.where(cosines > -np.inf, limits, np.inf)
-        there = padded >= 0
+        found = self._candidates(queries.vectors, fetch, only)
+        limits = distance_form.transform(np.clip(2 - 2 * found.others, 0, 4), queries.densities, sparsest)
+        limits = np.where(found.others > -np.inf, limits, np.inf)
+        there = found.positions >= 0
+        if skip is not None:
+            there &= found.positions != skip[:, None]
+        if there.shape[1] > FEW and found.slack < np.inf:
+            of_photos = around[found.positions]
+            of_queries = np.broadcast_to(queries.densities[:, None], of_photos.shape)
+            bounds = [distance_form.transform(squared, of_queries, of_photos) for squared in found.bounds()]
+            least, most = (np.where(there, bound, np.inf) for bound in bounds)
+            there = contenders(self.items[found.positions], least, most, k)
         counts = there.sum(axis=1)
-        together = max(1, PAIRS // fetch)
-        for start in range(0, len(padded), together):
+        together = max(1, PAIRS * len(counts) // max(1, int(counts.sum())))
+        for start in range(0, len(counts), together):
             some = slice(start, start + together)
-            positions, stops = padded[some][there[some]], counts[some].cumsum().tolist()
+            positions, stops = found.positions[some][there[some]], counts[some].cumsum().tolist()
             exact = queries.exact[some] if len(stops) == 1 else np.repeat(queries.exact[some], counts[some], axis=0)
             own = np.repeat(queries.densities[some], counts[some])
             distances = distance_form.transform(squared_from(exact, self.vectors(positions)), own, around[positions])
@@ -189,7 +219,7 @@ class Snapshot(Stored):
                 yield positions[first:stop], distances[first:stop], limit
 
     def _by_item(
-        self, positions: Rows, distances: Floats, k: int, limit: float, skip: int, further: int
+        self, positions: Rows, distances: Floats, k: int, limit: float, further: int
     ) -> tuple[list[tuple[int, float]], int]:
         """Return the nearest photo of each of the nearest items, and how many of these are nearer than the limit.
 
@@ -204,26 +234,23 @@ class Snapshot(Stored):
         for item, position, distance in ascending:
             if len(best) == k or (distance >= limit and len(best) == sure + further):
                 break
-            if item not in seen and position != skip:
+            if item not in seen:
                 seen.add(item)
                 best.append((position, distance))
                 sure += distance < limit
         return best, sure
 
-    def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> tuple[Rows, Floats]:
-        """Return candidate positions (n, m), padded with -1, and an upper bound (n,) for the cosine of any other photo.
-
-        The bound is -inf for a query without other photos.
-        """
+    def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> Proposed:
+        """Return the candidates of unit vectors (n, d)."""
         scanned = only.few if only is not None else None
         if only is None and len(vectors) >= MANY and self.base is not None and self.base.candidates.kind == FP16:
             scanned = np.flatnonzero(self.live)
         if scanned is not None:
             self._check(scanned)
-            found, least = sweep(vectors, fetch, self.vectors, scanned)
-            return found, least + 2 * self.tail.slack
-        least = np.full(len(vectors), -np.inf)
-        parts = []
+            found, near, others = sweep(vectors, fetch, self.vectors, scanned)
+            return Proposed(found, near, self.tail.slack, others + 2 * self.tail.slack)
+        others, slack = np.full(len(vectors), -np.inf), 0.0
+        parts = [(np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32))]
         for candidates, selection, to_position in (
             (self.base.candidates if self.base else None, only.base if only else None, self.base_positions),
             (self.tail if self._tail_lives else None, only.tail if only else None, None),
@@ -235,12 +262,14 @@ class Snapshot(Stored):
             positions = rows + self.tail_start if to_position is None else to_position[rows].astype(np.int64)
             if rows.shape[1] == fetch < len(candidates):
                 last = cosines[:, -1].astype(np.float64) + 2 * candidates.slack
-                least = np.where(unknown[:, -1], least, np.maximum(least, last))
+                others = np.where(unknown[:, -1], others, np.maximum(others, last))
             positions[unknown | ~self.live[positions]] = -1
-            parts.append(positions)
-        if not parts:
-            return np.zeros((len(vectors), 0), np.int64), least
-        return np.concatenate(parts, axis=1) if len(parts) > 1 else parts[0], least
+            parts.append((positions, cosines))
+            slack = max(slack, candidates.slack if candidates.kind != IVFPQ else np.inf)
+        positions, cosines = parts[-1]
+        if len(parts) > 2:
+            positions, cosines = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+        return Proposed(positions, cosines, slack, others)
 
     @cached_property
     def _tail_lives(self) -> bool:

@@ -22,10 +22,13 @@ Vectors = NDArray[np.float32]
 Floats = NDArray[np.float64]
 
 
-def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positions: Rows) -> tuple[Rows, Floats]:
-    """Return the positions (n, ≤ count) of the vectors nearest to unit vectors (n, d), in any order, and a bound.
+def sweep(
+    vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positions: Rows
+) -> tuple[Rows, Vectors, Floats]:
+    """Return positions and cosines (n, ≤ count) of the vectors nearest to unit vectors (n, d), and a bound.
 
-    The bound (n,) is the least cosine among them. No other vector has a greater one. It is -inf if there is no other.
+    They are in any order. The bound (n,) is the least of the cosines. No other vector has a greater one. It is -inf if
+    there is no other.
 
     Parameters
     ----------
@@ -33,7 +36,8 @@ def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positio
         Returns the vectors at some of the positions. With many queries, it is called in several threads.
     """
     if count >= len(positions):
-        return np.tile(positions, (len(vectors), 1)), np.full(len(vectors), -np.inf)
+        cosines = vectors @ read(positions).T
+        return np.tile(positions, (len(vectors), 1)), cosines, np.full(len(vectors), -np.inf)
 
     def compare(block: Rows) -> tuple[Rows, Vectors]:
         if len(vectors) < MANY:
@@ -50,7 +54,7 @@ def sweep(vectors: Vectors, count: int, read: Callable[[Rows], Vectors], positio
             compared = map(compare, some) if threads == 1 else pool.map(compare, some)
             for places, cosines in compared:
                 found, best = _best(count, (found, places), (best, cosines))
-    return found, best.min(axis=1).astype(np.float64)
+    return found, best, best.min(axis=1).astype(np.float64)
 
 
 def _best(count: int, positions: tuple[Rows, Rows], cosines: tuple[Vectors, Vectors]) -> tuple[Rows, Vectors]:

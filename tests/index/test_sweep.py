@@ -20,13 +20,16 @@ def test_the_nearest_of_all_blocks_are_found(monkeypatch: pytest.MonkeyPatch) ->
     vectors, positions = unit(1000), np.arange(0, 1000, 3)
     for queries in (unit(3, 5), unit(MANY, 5)):
         for count in (1, 5, 100):
-            found, bound = sweep(queries, count, lambda rows: vectors[rows], positions)
+            found, near, bound = sweep(queries, count, lambda rows: vectors[rows], positions)
             cosines = queries @ vectors[positions].T
             order = np.argsort(-cosines, axis=1)[:, :count]
             assert [set(row) for row in found] == [set(row) for row in positions[order]]
+            everywhere = queries @ vectors.T
+            np.testing.assert_allclose(near, np.take_along_axis(everywhere, found, axis=1), atol=1e-6)
             np.testing.assert_allclose(bound, np.take_along_axis(cosines, order[:, -1:], axis=1)[:, 0], atol=1e-6)
-        found, bound = sweep(queries, 400, lambda rows: vectors[rows], positions)
+        found, near, bound = sweep(queries, 400, lambda rows: vectors[rows], positions)
         assert (found == positions).all()
+        np.testing.assert_array_equal(near, queries @ vectors[positions].T)
         assert (bound == -np.inf).all()
 
 
