@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from retrieval.arguments import MOST_QUERY_PHOTOS
 from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, body_of, errors
-from .query_parameters import OfSearch, SearchQuery
+from .query_parameters import SearchQuery
 from .request_body import decoded, images_of, is_json, parsed
 from .result_json import answer_of
 from .schemas import Answer, PhotosRequest
@@ -24,7 +26,7 @@ def add_photos_route(router: APIRouter, service: Service) -> None:
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("PhotosRequest", "images", several=True, raw=False, least=2, most=MOST_QUERY_PHOTOS),
     )
-    async def photos(request: Request, query: OfSearch) -> Response:
+    async def photos(request: Request, query: Annotated[SearchQuery, Query()]) -> Response:
         """Search with 2 to 8 photos of the same item as one query: send a form with the files `images`, or JSON."""
         asked: SearchQuery | PhotosRequest = query
         if is_json(request):

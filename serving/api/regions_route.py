@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse, Response
 
 from retrieval.errors import InvalidParameter
-from retrieval.regions.boxes import MOST_BBOXES, parse_bbox
+from retrieval.regions.boxes import parse_bbox
 from retrieval.regions.search import Regions
 from serving.service import Service
 
 from .openapi import IMAGE, LIMITED, body_of, errors
-from .query_parameters import Box, OfRegions, RegionsQuery
+from .query_parameters import RegionsQuery
 from .region_schemas import RegionsAnswer, RegionsRequest
 from .request_body import decoded, image_of, is_json, parsed
 from .result_json import regions_answer_of
-
-Policy = Annotated[
-    Literal["auto", "detector"], Query(description="Overlapping windows, or the boxes of the server's detector.")
-]
-Boxes = Annotated[
-    list[Box] | None,
-    Query(max_length=MOST_BBOXES, description="Boxes to search one by one, instead of regions; repeat it for several."),
-]
 
 
 def add_regions_route(router: APIRouter, service: Service) -> None:
@@ -36,21 +28,17 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("RegionsRequest", "image"),
     )
-    async def search_regions(
-        request: Request, query: OfRegions, regions: Policy = "auto", bbox: Boxes = None
-    ) -> Response:
+    async def search_regions(request: Request, query: Annotated[RegionsQuery, Query()]) -> Response:
         """Find several items in one photo, each with its bounding box, with the server's settings."""
         asked: RegionsQuery | RegionsRequest = query
         if is_json(request):
             asked = await parsed(request, RegionsRequest)
             image = decoded(asked.image)
             chosen: Regions = [*asked.bbox] or asked.regions
-            is_named = "regions" in asked.model_fields_set
         else:
-            chosen = [parse_bbox(text) for text in bbox or ()] or regions
-            is_named = "regions" in request.query_params
+            chosen = [parse_bbox(text) for text in query.bbox or ()] or query.regions
             image = await image_of(request)
-        if is_named and not isinstance(chosen, str):
+        if "regions" in asked.model_fields_set and not isinstance(chosen, str):
             raise InvalidParameter("bbox", "be left out where regions are named", chosen)
         request_id = request.state.request_id
         result = await service.search_regions(

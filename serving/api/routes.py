@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
@@ -27,7 +27,7 @@ from .docs_page import docs_page
 from .openapi import BODY, DESCRIPTION, GUARDED, IMAGE, LIMITED, NOT_READY, answers, body_of, document, error, errors
 from .photos_route import add_photos_route
 from .problems import STATUS, problem, problem_response
-from .query_parameters import Box, OfSearch, SearchQuery
+from .query_parameters import PhotoQuery, SearchQuery, SearchRoute
 from .regions_route import add_regions_route
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
@@ -82,7 +82,7 @@ def create_api(service: Service) -> FastAPI:
 
 def search_routes(service: Service) -> APIRouter:
     """Return the search routes."""
-    router = APIRouter(prefix="/v1", tags=["search"])
+    router = APIRouter(prefix="/v1", tags=["search"], route_class=SearchRoute)
 
     add_photo_route(router, service)
 
@@ -92,7 +92,7 @@ def search_routes(service: Service) -> APIRouter:
         responses=errors(*LIMITED, *BODY, 400, 503),
         openapi_extra=body_of("BatchRequest", "images", several=True, raw=False),
     )
-    async def batch(request: Request, query: OfSearch) -> Response:
+    async def batch(request: Request, query: Annotated[SearchQuery, Query()]) -> Response:
         """Search with several photos: send a form with the files `images`, or JSON. Refused photos get a problem."""
         images: list[bytes | str]
         asked: SearchQuery | BatchRequest = query
@@ -133,7 +133,7 @@ def add_photo_route(router: APIRouter, service: Service) -> None:
         responses=errors(*LIMITED, *IMAGE, 503),
         openapi_extra=body_of("SearchRequest", "image"),
     )
-    async def search(request: Request, query: OfSearch, bbox: Box | None = None) -> Response:
+    async def search(request: Request, query: Annotated[PhotoQuery, Query()]) -> Response:
         """Search with one photo or a part: send the raw image, a form with the file `image`, or JSON with base64."""
         asked: SearchQuery | SearchRequest = query
         if is_json(request):
@@ -141,7 +141,7 @@ def add_photo_route(router: APIRouter, service: Service) -> None:
             image = decoded(asked.image)
             part = None if asked.bbox is None else check_bbox(asked.bbox)
         else:
-            part = None if bbox is None else parse_bbox(bbox)
+            part = None if query.bbox is None else parse_bbox(query.bbox)
             image = await image_of(request)
         request_id = request.state.request_id
         result = await service.search(
