@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock, Timer
+from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from PIL import Image
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("retrieval.serving")
 GPU_BATCH = 16
-PREPARED_S = 900.0  # then a reload whose worker has died is given up
 
 
 @dataclass(frozen=True)
@@ -38,13 +37,17 @@ class ReloadOutcome:
 
 
 class Reloads:
-    """Reloads of a service, one at a time. For a reload of another worker, this one prepares and then switches."""
+    """Reloads of a service, one at a time.
+
+    For a reload of another worker, this one prepares, and switches when it is told to. If the other worker ends before,
+    this one switches if the reload was decided, as all workers do then, and else keeps what it serves.
+    """
 
     def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
         self._service, self._reopen = service, reopen
         self._guard = Lock()
         self._preparing = Lock()
-        self._prepared: tuple[Retriever, Timer] | None = None
+        self._prepared: tuple[str, Retriever] | None = None  # id of the reload
 
     def run(self, images: Sequence[bytes] = (), *, dry_run: bool = False) -> ReloadOutcome:
         """Reopen bundle and gallery, compare both retrievers on `images`, and switch to the new one in all workers.
@@ -54,21 +57,19 @@ class Reloads:
         """
         service = self._service
         with service.peers.reloading(), self._alone():
-            before = service.retriever
+            before, outcome = service.retriever, "refused"
             try:
                 after = self.ready(self._reopen())
                 changed = decision_diff(before, after, images)
                 if not dry_run:
                     service.peers.switch(after.bundle.bundle_id)
-            except Exception:
-                service.telemetry.reloads.labels("refused").inc()
-                raise
-            if not dry_run:
-                service.serve(after)
-            service.telemetry.reloads.labels("dry_run" if dry_run else "swapped").inc()
+                    service.serve(after)
+                outcome = "dry_run" if dry_run else "swapped"
+            finally:
+                service.telemetry.reloads.labels(outcome).inc()
             return ReloadOutcome(not dry_run, before, after, len(images), changed)
 
-    def prepare(self, bundle_id: str) -> None:
+    def prepare(self, bundle_id: str, reload_id: str) -> None:
         """Open bundle and gallery for a reload of another worker.
 
         Raises
@@ -82,33 +83,38 @@ class Reloads:
             after = self.ready(self._reopen())
             if after.bundle.bundle_id != bundle_id:
                 raise Busy("the bundle changed during the reload", remedy="Reload again")
-            self.keep()  # of a reload whose worker has died
-            expiry = Timer(PREPARED_S, self.keep)
-            expiry.daemon = True
-            self._prepared = after, expiry
-            expiry.start()
+            self._end()  # of an earlier reload
+            self._prepared = reload_id, after
+        Thread(target=self.settle, name="reload", daemon=True).start()
 
     def switch(self) -> bool:
         """Switch to the prepared retriever; return whether there was one."""
-        after = self._take_prepared()
-        if after is not None:
+        prepared = self._take_prepared()
+        if prepared is not None:
+            self._service.serve(prepared[1])
+        return prepared is not None
+
+    def settle(self) -> None:
+        """Wait for the end of a reload; then switch if it was decided and did not switch this worker, else keep."""
+        with self._service.peers.starting():
+            self._end()
+
+    def _end(self) -> None:
+        """Switch to the prepared retriever if its reload was decided, else close it."""
+        prepared = self._take_prepared()
+        if prepared is None:
+            return
+        reload_id, after = prepared
+        if reload_id == self._service.peers.decided():
             self._service.serve(after)
-        return after is not None
+            return
+        log.warning("a reload was given up; the bundle %s keeps serving", self._service.retriever.bundle.bundle_id)
+        after.close()
 
-    def keep(self) -> None:
-        """Close the prepared retriever and keep serving the current one."""
-        after = self._take_prepared()
-        if after is not None:
-            log.warning("a reload was given up; the bundle %s keeps serving", self._service.retriever.bundle.bundle_id)
-            after.close()
-
-    def _take_prepared(self) -> Retriever | None:
+    def _take_prepared(self) -> tuple[str, Retriever] | None:
         with self._preparing:
             taken, self._prepared = self._prepared, None
-        if taken is None:
-            return None
-        taken[1].cancel()
-        return taken[0]
+        return taken
 
     def ready(self, retriever: Retriever) -> Retriever:
         """Return the retriever after a warm-up search, with batched embedding on a GPU or if configured."""

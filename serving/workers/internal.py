@@ -21,7 +21,7 @@ from serving.dispatcher import Dispatcher
 from serving.http.callers import CALLER, Caller
 from serving.service import Service
 
-from .peers import COUNTED, FEEDBACK, FORWARDED, KEEP, PREPARE, STATE, SWITCH, PeerState
+from .peers import COUNTED, FEEDBACK, FORWARDED, PREPARE, SETTLE, STATE, SWITCH, PeerState
 
 log = logging.getLogger("retrieval.serving")
 
@@ -56,17 +56,17 @@ def internal_app(service: Service) -> Starlette:
         return {"recorded": service.judged.record(service.retriever, caller, *verdict, bbox)}
 
     def prepare(values: dict[str, Any]) -> dict[str, bool]:
-        service.reloads.prepare(values["bundle_id"])
+        service.reloads.prepare(values["bundle_id"], values["reload_id"])
         return {"prepared": True}
 
     def switch(_: dict[str, Any]) -> dict[str, bool]:
         return {"switched": service.reloads.switch()}
 
-    def keep(_: dict[str, Any]) -> dict[str, bool]:
-        service.reloads.keep()
-        return {"kept": True}
+    def settle(_: dict[str, Any]) -> dict[str, bool]:
+        service.reloads.settle()
+        return {"settled": True}
 
-    answers = {FEEDBACK: feedback, PREPARE: prepare, SWITCH: switch, KEEP: keep}
+    answers = {FEEDBACK: feedback, PREPARE: prepare, SWITCH: switch, SETTLE: settle}
     routes = [Route(path, _endpoint(answer), methods=["POST"]) for path, answer in answers.items()]
     return Starlette(routes=[Route(STATE, state, methods=["POST"]), *routes])
 

@@ -6,6 +6,7 @@ import fcntl
 import logging
 import math
 import os
+import secrets
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from retrieval.errors import GalleryLocked, InvalidParameter, RetrievalError
+from retrieval.files import write_file
 from retrieval.regions.boxes import BBox
 from serving.errors import NoSuchThing
 from serving.http.callers import Caller
@@ -32,7 +34,9 @@ OPENING_S = 120.0  # time limit for opening a bundle and a gallery
 STATE_S = 1.0  # age up to which states are reused
 RELOAD_S = 10.0  # time to wait for another reload, or for workers that start
 POLL_S = 0.02
-STATE, FEEDBACK, PREPARE, SWITCH, KEEP = "/state", "/feedback", "/reload/prepare", "/reload/switch", "/reload/keep"
+STATE, FEEDBACK = "/state", "/feedback"
+PREPARE, SWITCH, SETTLE = "/reload/prepare", "/reload/switch", "/reload/settle"
+DECIDED = "decided"  # file with the id of the newest reload that every worker was ready for
 REFUSALS = {kind.__name__: kind for kind in (Busy, NoSuchThing)}  # other errors are logged by the worker
 FORWARDED = b"x-retrieval-forwarded"  # header of a request to the page that another worker forwards
 COUNTED = {b"x-retrieval-route": "route", b"x-retrieval-status": "status"}  # headers of its answer, for the metrics
@@ -109,7 +113,10 @@ class Peers:
         return any(reply["recorded"] for _, reply in self._ask(FEEDBACK, body, checked=True))
 
     def switch(self, bundle_id: str) -> None:
-        """Let all other workers open the bundle and the gallery, then switch to them.
+        """Let all other workers open the bundle and the gallery, then switch to them, within `reloading`.
+
+        Once all have opened them, the reload is decided. A worker that is not told to switch or to keep what it serves
+        finds out at the end of `reloading`, also if this process ends before.
 
         Raises
         ------
@@ -117,17 +124,25 @@ class Peers:
             If a worker cannot open or search them, takes too long, or opened another bundle. All of them keep what
             they serve then.
         """
-        try:
-            prepared = self._ask(PREPARE, {"bundle_id": bundle_id}, seconds=OPENING_S, checked=True)
-        except Exception:
-            self._ask(KEEP, {})
-            raise
+        if self.folder is None:
+            return
+        reload_id = secrets.token_hex(8)
+        body = {"bundle_id": bundle_id, "reload_id": reload_id}
+        prepared = self._ask(PREPARE, body, seconds=OPENING_S, checked=True)
+        write_file(self.folder / DECIDED, reload_id)
         for number, _ in prepared:
             reply = self._ask_one(number, SWITCH, {}, ANSWER_S)
             if reply is None or not reply["switched"]:
-                log.error(
-                    "worker %d did not confirm that it switched to the bundle %s; reload again", number, bundle_id
-                )
+                log.warning("worker %d did not confirm that it switched to the bundle %s", number, bundle_id)
+
+    def decided(self) -> str:
+        """Return the id of the newest reload that was decided, or an empty string."""
+        file = (self.folder or Path()) / DECIDED
+        return file.read_text() if self.folder is not None and file.exists() else ""
+
+    def settle(self) -> None:
+        """Let the other workers end a reload whose worker ended before it told them to switch, within `starting`."""
+        self._ask(SETTLE, {})
 
     @contextmanager
     def writing(self, seconds: float) -> Iterator[None]:
@@ -145,7 +160,7 @@ class Peers:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Wait for the end of a reload, and let none begin before this worker can be asked to take part."""
+        """Wait for the end of a reload, and let none begin meanwhile, so that this worker can be asked to take part."""
         with self._lock("reloading", fcntl.LOCK_SH, math.inf, Busy("a reload is under way")):
             yield
 

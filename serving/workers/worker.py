@@ -119,6 +119,7 @@ def _open(plan: ServePlan, peers: Peers) -> Retriever:
     BundleError
         If the bundle at that path is not the one that the others serve.
     """
+    peers.settle()
     states = peers.states()
     if not states:
         return plan.open()

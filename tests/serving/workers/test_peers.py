@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
@@ -21,7 +22,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from retrieval.errors import BundleCorrupt, GalleryLocked
 from retrieval.retriever import Retriever
 from retrieval.threshold.feedback import read_feedback
-from serving import reloads
 from serving.app import create_app
 from serving.config import ServeSettings
 from serving.http.callers import CALLER
@@ -31,7 +31,7 @@ from serving.service import Service
 from serving.workers import peers as peers_module
 from serving.workers.connections import CLOSED, Teller, pass_connection, take_connection
 from serving.workers.internal import WorkerApp
-from serving.workers.peers import Peers
+from serving.workers.peers import SWITCH, Peers
 
 from ...world import draw, encode, make_bundle
 
@@ -174,21 +174,56 @@ def test_no_worker_starts_during_a_reload(tmp_path: Path, monkeypatch: pytest.Mo
     assert steps == ["reloaded", "started"]
 
 
-def test_a_prepared_bundle_is_closed_if_no_switch_follows(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Killed(BaseException):
+    """End of the worker that was asked to reload."""
+
+
+@pytest.mark.parametrize("killed_at", ["the decision", "the second switch"])
+def test_all_workers_switch_or_none_if_the_asking_one_is_killed(
+    shop: Shop, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: str
+) -> None:
+    make_bundle(tmp_path, threshold=0.01, files={})
+    before = shop.bundles()[0]
+    shop.opens = [Retriever.open(tmp_path / "bundle", world / "gallery") for _ in range(2)]
+    after = shop.opens[0].bundle.bundle_id  # type: ignore[union-attr]
+    asking, starting = Peers(shop.folder, 2, 4), Peers(shop.folder, 3, 4)
+    ask_one = asking._ask_one
+
+    def ask(number: int, path: str, *rest: Any, **named: Any) -> dict[str, Any] | None:
+        if killed_at == "the second switch" and (number, path) == (1, SWITCH):
+            raise Killed
+        return ask_one(number, path, *rest, **named)
+
+    def decide(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(asking, "_ask_one", ask)
+    if killed_at == "the decision":
+        monkeypatch.setattr(peers_module, "write_file", decide)
+    with closing(asking), pytest.raises(Killed), asking.reloading():
+        asking.switch(after)
+    with closing(starting), starting.starting():  # a worker that starts finds one bundle at the others
+        starting.settle()
+        found = {state.bundle_id for state in starting.states()}
+    assert found == ({after} if killed_at == "the second switch" else {before})
+    assert set(shop.bundles()) == found
+
+
+def test_a_worker_that_is_not_told_to_switch_learns_it_at_the_end(world: Path, tmp_path: Path) -> None:
     opened = [Retriever.open(world / "bundle", world / "gallery") for _ in range(3)]
-    service = Service(opened[0], reopen=iter(opened[1:]).__next__)
     bundle_id = opened[0].bundle.bundle_id
-    monkeypatch.setattr(reloads, "PREPARED_S", 3600.0)
-    service.reloads.prepare(bundle_id)
-    monkeypatch.setattr(reloads, "PREPARED_S", 0.01)
-    service.reloads.prepare(bundle_id)  # the first is closed
-    while service.reloads._prepared is not None:
+    asking = Peers(tmp_path, 1, 2)
+    service = Service(opened[0], reopen=iter(opened[1:]).__next__, peers=Peers(tmp_path, 0, 2))
+    with asking.reloading():
+        service.reloads.prepare(bundle_id, "first")
+    while not opened[1]._closed:  # nothing was decided
+        time.sleep(0.01)
+    with asking.reloading():
+        service.reloads.prepare(bundle_id, "second")
+        (tmp_path / "decided").write_text("second")
+    while service.retriever is not opened[2]:
         time.sleep(0.01)
     assert not service.reloads.switch()
-    assert service.retriever is opened[0]
-    for retriever in opened[1:]:
-        while not retriever._closed:
-            time.sleep(0.01)
     service.stop()
 
 
