@@ -31,7 +31,7 @@ test test-fast: export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight o
 test test-fast: export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
 
 test: $(VENV)/.installed  ## everything, the slow and the browser tests too
-	$(BIN)/python -m pytest -n $(WORKERS) --junitxml=.ci/report.xml
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml=.ci/report.xml
 
 test-fast: $(VENV)/.installed  ## what takes seconds: under 3 minutes on 2 cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not browser"
