@@ -150,13 +150,14 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     if subprocess.run(probe, check=False, capture_output=True).returncode:
         pytest.skip("package index: none is reachable by pip")
 
-    def make(extra: str, *first: str) -> Path:
-        home = folder / extra
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-        into = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-compile", "-c"]
-        into.append(str(ROOT / "constraints.txt"))
+    def make(extra: str, *first: str, into: str = "") -> Path:
+        home = folder / (into or extra)
+        if not into:
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+        command = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet", "--no-compile", "-c"]
+        command.append(str(ROOT / "constraints.txt"))
         for wanted in (*first, f"{ROOT}[{extra}]"):
-            subprocess.run([*into, wanted], check=True, capture_output=True, text=True, env=alone())
+            subprocess.run([*command, wanted], check=True, capture_output=True, text=True, env=alone())
         return home / "bin"
 
     return make
@@ -195,7 +196,7 @@ def answering(home: Path, bundle: Path, gallery: Path, folder: Path) -> Iterator
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_serve_and_client_alone(install: Callable[..., Path], tmp_path: Path) -> None:
+def test_serve_and_client_alone_and_ray_beside_serve(install: Callable[..., Path], tmp_path: Path) -> None:
     serve, client = install("serve"), install("client")
     assert not any(has(serve, module, tmp_path) for module in ("torch", "transformers", "onnx"))
     assert not any(has(client, module, tmp_path) for module in ("torch", "onnxruntime", "faiss", "fastapi"))
@@ -222,6 +223,17 @@ with RetrievalClient(address) as client:
     with answering(serve, bundle, tmp_path / "gallery", tmp_path) as address:
         assert does([client / "python", "-c", ask, address, photo], tmp_path) == "item-03\n"
 
+    install("ray", into="serve")  # the engine runs the embedder of `serve`: alone it has nothing to do
+    assert not any(has(serve, module, tmp_path) for module in ("torch", "transformers", "pymilvus"))
+    command = list(map(str, [retrieval, "index", bundle, photos, "-o", "by-ray", "--engine", "ray"]))
+    for _ in range(5):  # Ray itself gives up after 30 s of starting, which a busy machine may take
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=alone())
+        if "timed out during startup" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    assert "15 photos added" in done.stdout
+    assert "item-03" in does([retrieval, "search", bundle, "by-ray", photo], tmp_path)
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
@@ -234,9 +246,8 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     retrieval = train / "retrieval"
     assert "smooth_ap" in does([retrieval, "losses"], tmp_path)
-    words = ["--config", "config.toml", "--epochs", "1", "--loss", "triplet"]  # a loss of pytorch-metric-learning
-    does([retrieval, "train", photos, *words, "-o", "triplet"], tmp_path)
-    does([retrieval, "train", photos, "--config", "config.toml", "-o", "run"], tmp_path)
+    words = ["--config", "config.toml", "--loss", "triplet"]  # a loss of pytorch-metric-learning
+    does([retrieval, "train", photos, *words, "-o", "run"], tmp_path)
     does([retrieval, "evaluate", "run"], tmp_path)
     export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]
     does([*export, "--gallery", photos, "--gallery-output", "gallery"], tmp_path)
@@ -297,25 +308,6 @@ gallery.close()
 """
     told = does([home / "python", "-W", "ignore", "-c", script, f"milvus+{tmp_path}/lite.db/shop"], tmp_path)
     assert told.splitlines()[-1].startswith("[('jar', 0.0), (")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_ray_beside_serve(install: Callable[..., Path], tmp_path: Path) -> None:
-    """The engine runs the embedder of `serve`: alone it has nothing to do."""
-    home = install("serve,ray")
-    assert not any(has(home, module, tmp_path) for module in ("torch", "transformers", "pymilvus"))
-    bundle = make_bundle(tmp_path).path
-    photos = write_folder(tmp_path / "photos", items=range(5))
-    retrieval = home / "retrieval"
-    command = list(map(str, [retrieval, "index", bundle, photos, "-o", "gallery", "--engine", "ray"]))
-    for _ in range(5):  # Ray itself gives up after 30 s of starting, which a busy machine may take
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=tmp_path, env=alone())
-        if "timed out during startup" not in done.stderr:
-            break
-    assert done.returncode == 0, done.stderr
-    assert "15 photos added" in done.stdout
-    assert "item-03" in does([retrieval, "search", bundle, "gallery", photos / "item-03" / "0.png"], tmp_path)
 
 
 @pytest.mark.slow
