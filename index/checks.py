@@ -54,8 +54,9 @@ def check_vectors(vectors: ArrayLike, dim: int) -> NDArray[np.float32]:
         raise InvalidParameter("vectors", f"be numbers (n, {dim})", type(vectors).__name__) from error
     if exact.ndim != 2 or exact.shape[1] != dim:
         raise InvalidParameter("vectors", f"be (n, {dim})", exact.shape)
-    lengths = np.hypot.reduce(exact, axis=1)  # does not overflow
-    off = np.abs(lengths - 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = np.sqrt(np.vecdot(exact, exact))
+        off = np.abs(lengths - 1)
     wrong = ~(off <= LENGTH_TOLERANCE)  # catches NaN, too
     if wrong.any():
         raise InvalidParameter("vectors", "be finite and of length one", float(lengths[wrong][0]))

@@ -33,7 +33,7 @@ from .stored import Filter
 from .verification import check_files, check_on_own_connection, check_rows
 from .verified import Features, VerifiedDistance, check_query_features
 from .verified_search import VerifiedSearch
-from .versions import read_snapshot
+from .versions import read_snapshot, without_replaced
 from .votes import VisualWords
 
 DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"
@@ -286,6 +286,9 @@ class Reader(Listing):
                 last = self._snapshot
                 if last is not None and state == (last.version, last.layout):
                     return last
+                if last is not None:
+                    last = self._snapshot = without_replaced(last, self._store.indexes())
+                    self._searched = None
                 try:
                     self._snapshot = self._read(last)
                 except GalleryCorrupt:

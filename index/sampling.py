@@ -1,4 +1,4 @@
-"""Samples of a gallery's photos, every item once before any item twice, and whether photos are still there."""
+"""Samples of photos, evenly spaced or every item once before any item twice, and whether photos are still there."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ def sample(snapshot: Photos, excluded: NDArray[np.int32], *, most: int) -> Rows:
         if len(np.unique(snapshot.items[positions[smallest]])) >= most:
             positions, keys = positions[smallest], keys[smallest]
     return np.asarray(positions[every_item_once(snapshot.items[positions], keys)[:most]])
+
+
+def evenly_spaced(snapshot: Photos, count: int) -> Rows:
+    """Return the positions of up to `count` live photos, evenly spaced in insertion order."""
+    positions = np.flatnonzero(snapshot.live)
+    count = min(count, len(positions))
+    return np.asarray(positions[(2 * np.arange(count) + 1) * len(positions) // max(1, 2 * count)])
 
 
 def every_item_once(items: NDArray[np.generic], keys: NDArray[np.generic]) -> Rows:

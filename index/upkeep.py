@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Protocol
 
@@ -61,7 +62,8 @@ class Upkeep(Writer):
     ) -> Rebuilt:
         """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
 
-        Shards are rebuilt one after the other, so only one new index at a time needs memory.
+        Shards are rebuilt one after the other, so only one new index at a time needs memory. All new files are put into
+        use together. If the index of a shard is refused, nothing changes.
 
         Parameters
         ----------
@@ -114,26 +116,29 @@ class Upkeep(Writer):
     def _rebuild_shards(
         self, shards: int, build: Build, finish: Callable[[], None], *, purge: bool
     ) -> tuple[list[Recall | None], int]:
-        """Rebuild one shard after the other; return the recall of each, and the number of dropped vectors."""
-        recalls, dropped = [], 0
-        for shard in range(shards):
-            now = shards_of(self._to_rewrite())[shard]
-            folder, chosen = shard_folder(shard, shards), segments_to_rewrite(now, purge=purge)
-            rewritten = rewrite(now, chosen, self.path / SEGMENTS, shard=folder) if chosen else None
-            with self._index_in_file(shard):
-                index, recall = build(now, shard=folder)
+        """Rebuild one shard after the other, and put the new files into use in one transaction.
+
+        Returns the recall of each shard, and the number of dropped vectors.
+        """
+        segments: list[Rewritten] = []
+        built: list[tuple[IndexFile | None, Recall | None]] = []
+        with ExitStack() as searched_in_files:
+            for shard in range(shards):
+                now = shards_of(self._to_rewrite())[shard]
+                folder, chosen = shard_folder(shard, shards), segments_to_rewrite(now, purge=purge)
+                segments += [rewrite(now, chosen, self.path / SEGMENTS, shard=folder)] if chosen else []
+                searched_in_files.enter_context(self._index_in_file(shard))
+                built.append(build(now, shard=folder))
             with self._guard:
                 with self._store.transaction():
-                    if rewritten is not None:
+                    for rewritten in segments:
                         self._adopt(rewritten)
-                        dropped += len(rewritten.dropped)
-                    self._store.set_index(index, shard=shard)
-                    if shard == shards - 1:
-                        finish()
+                    for shard, (index, _) in enumerate(built):
+                        self._store.set_index(index, shard=shard)
+                    finish()
                     self._store.increase("layout")
                 self._delete_unused_files()
-            recalls.append(recall)
-        return recalls, dropped
+        return [recall for _, recall in built], sum(len(rewritten.dropped) for rewritten in segments)
 
     def _divide(self, shards: int, build: Build, finish: Callable[[], None]) -> tuple[list[Recall | None], int]:
         """Write all photos again, divided into shards, and put the new files into use in one transaction."""

@@ -52,7 +52,11 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
     removed = set(store.removed().tolist())
     placed, shards = 0, store.shards()
     for segment in store.segments():
-        opened = open_segment(folder, segment, dim=dim, features=bool(store.features_key()))
+        try:
+            opened = open_segment(folder, segment, dim=dim, features=bool(store.features_key()))
+        except GalleryCorrupt as error:
+            problems.append(error.message)
+            continue
         wrong = []
         for start in range(0, segment.rows, BLOCK):
             seqs = opened.seqs[start : start + BLOCK].tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,6 +143,16 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
         raise GalleryCorrupt(f"the index {index.name} cannot be read: {error}", remedy=RESTORE) from error
     candidates = Candidates.read(paths[0], index.kind, index.settings, count=len(seqs))
     return Base(candidates, seqs, index.name)
+
+
+def without_replaced(last: Version, files: Sequence[IndexFile]) -> Version:
+    """Return a version without the indexes that `files` does not list, which frees their memory for the new ones."""
+    names = {file.shard: file.name for file in files}
+    parts = [
+        shard if shard.base is None or shard.base.name == names.get(number, "") else replace(shard, base=None)
+        for number, shard in enumerate(shards_of(last))
+    ]
+    return replace(last, shards=parts) if isinstance(last, ShardedSnapshot) else parts[0]
 
 
 def in_file(snapshot: Snapshot, index: IndexFile | None, indexes: Path) -> Snapshot:

@@ -1,8 +1,8 @@
 """Index kinds, chosen by gallery size and memory limit.
 
-flat    exact, float32 in memory           up to about 100,000 photos
-fp16    exact scan of float16              up to about a million: half the memory, twice the speed
-ivf     lists of float16, some searched    above a million
+flat    exact, float32 in memory           up to 100,000 photos
+fp16    exact scan of float16              up to 200,000: half the memory, twice the speed
+ivf     lists of float16, some searched    above 200,000
 hnsw    a graph over float32               manual choice: fast, twice the memory, slow to build
 ivfpq   lists of short codes, re-scored    when memory is short: a tenth of it
 disk    ivf, mapped from the disk          when even that does not fit
@@ -21,7 +21,7 @@ FLAT, FP16, IVF, HNSW, IVFPQ, DISK = "flat", "fp16", "ivf", "hnsw", "ivfpq", "di
 AUTO = "auto"
 KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
 APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
-FLAT_UP_TO, FP16_UP_TO = 100_000, 1_000_000
+FLAT_UP_TO, FP16_UP_TO = 100_000, 200_000
 ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
 SHARD_BYTES = 37  # further bytes per photo in a gallery with shards: numbers, item and density by position
 REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time

@@ -37,6 +37,7 @@ BLOCK = 20_000
 QUERIES, BATCH, BATCH_ROUNDS = 200, 40, 3
 K = 10
 EMBEDDING = "benchmark"
+SIZES = (100_000, 200_000, 500_000)
 
 
 def embeddings(count: int, dim: int, *, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -318,6 +319,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=1_000_000)
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
     parser.add_argument("--grow", action="store_true")
+    parser.add_argument("--sizes", action="store_true", help="Measure only the kinds that smaller galleries may have.")
     parser.add_argument("--first-use", action="store_true", help="Measure only what the checks of a first use cost.")
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -331,7 +333,9 @@ def main() -> None:
         with Recorder("gallery-first-use", arguments) as record:
             record.table("first use", FIRST_USE_COLUMNS, first_rows)
         return
-    if arguments.grow:
+    if arguments.sizes:
+        rows = [row for count in SIZES for row in measure(arguments.output, count, DIM, arguments.kinds)]
+    elif arguments.grow:
         sizes = [(10_000, DIM), (100_000, DIM), (1_000_000, DIM), (10_000_000, 32)]
         rows = [
             row for count, dim in sizes for row in measure(arguments.output, count, dim, [choose_kind(count, dim).kind])
@@ -339,8 +343,9 @@ def main() -> None:
         picture(rows, arguments.output / "gallery.png")
     else:
         rows = measure(arguments.output, arguments.photos, DIM, arguments.kinds)
-    (arguments.output / ("grow.json" if arguments.grow else "kinds.json")).write_text(json.dumps(rows, indent=2) + "\n")
-    with Recorder("gallery-growth" if arguments.grow else "gallery", arguments) as record:
+    name = "gallery-sizes" if arguments.sizes else "gallery-growth" if arguments.grow else "gallery"
+    (arguments.output / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n")
+    with Recorder(name, arguments) as record:
         record.table("gallery", COLUMNS, map(cells, rows))
 
 

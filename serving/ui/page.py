@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fastapi import FastAPI
 from starlette.applications import Starlette
 
+from index.sampling import evenly_spaced
 from retrieval.errors import ImageRefused
 from retrieval.images import open_image, read_file
 from retrieval.places_svg import STYLE as PLACES
@@ -229,10 +230,12 @@ def example_images(retriever: Retriever, files: Sequence[Path]) -> list[tuple[by
 
 def gallery_examples(retriever: Retriever) -> list[bytes]:
     """Return a few thumbnails, evenly spaced over the gallery."""
-    photo_ids = sorted(retriever.gallery.photo_ids())
-    count = min(OWN_EXAMPLES, len(photo_ids))
-    chosen = [photo_ids[(2 * i + 1) * len(photo_ids) // (2 * count)] for i in range(count)]
-    return [jpeg for photo_id in chosen if (jpeg := retriever.gallery.thumbnail(photo_id))]
+    gallery = retriever.gallery
+    if gallery.undrawable():  # its photos are not numbered
+        return []
+    now = gallery.snapshot()
+    chosen = [now.photo(position)[0] for position in evenly_spaced(now, OWN_EXAMPLES).tolist()]
+    return [jpeg for photo_id in chosen if (jpeg := gallery.thumbnail(photo_id))]
 
 
 def _theme() -> gradio.themes.Base:

@@ -1,6 +1,10 @@
 from pathlib import Path
 
+import pytest
+
+from index.files import Segment
 from index.gallery import Gallery
+from index.store import Store
 
 from .vectors import filled
 
@@ -26,3 +30,26 @@ def test_a_missing_file_is_damage(tmp_path: Path) -> None:
     gallery._check()
     assert "missing" in gallery.damage[0]
     gallery.close()
+
+
+def test_a_gallery_is_verified_while_another_process_replaces_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rebuild comes between reading the list of segments and opening them."""
+    listed = Store.segments
+    with filled(tmp_path / "g") as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
+        writer.remove(photo_ids=["p3"])
+        calls = 0
+
+        def segments(store: Store) -> list[Segment]:
+            nonlocal calls
+            found = listed(store)
+            if store is reader._store:
+                calls += 1
+                if calls == 2:
+                    writer.rebuild(kind="flat")
+            return found
+
+        monkeypatch.setattr(Store, "segments", segments)
+        assert reader.verify() == []
+        assert calls == 4

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from index import features, segments
+from index import features, segments, upkeep
 from index.ann.comparison import compare_kinds
 from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
@@ -25,6 +26,7 @@ from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
 from index.kept_draws import KeptDraws, update_draws
 from index.location import open_or_create
+from index.rebuild import build_index
 from index.shards import shard_of
 from index.transfer import export_photos, import_photos
 from index.verified import VerifiedDistance
@@ -361,3 +363,34 @@ def test_a_rebuild_of_one_shard_after_the_other_takes_less_memory() -> None:
     limit = divided.rebuild_bytes
     assert choose_kind(5_000_000, 128, max_memory=limit, shards=8).kind == "ivf"
     assert choose_kind(5_000_000, 128, max_memory=limit).kind == "ivfpq"
+
+
+def test_a_rebuild_that_one_shard_refuses_changes_nothing(
+    pair: tuple[Gallery, Gallery], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, divided = pair
+    add(divided, 39)
+    divided.rebuild(kind="fp16")
+    divided.remove(photo_ids=sorted(divided.photo_ids())[:9])
+    answers = divided.search(unit(5), 4)
+
+    def refusing(*args: Any, shard: str, **options: Any) -> object:
+        if shard == "02/":
+            raise GalleryError("the index finds too little")
+        return build_index(*args, shard=shard, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "build_index", refusing)
+        with pytest.raises(GalleryError, match="finds too little"):
+            divided.rebuild(kind="hnsw", probe=Probe(WITHIN))
+    assert [shard.kind for shard in divided.snapshot().shards] == ["fp16"] * 3
+    assert divided.search(unit(5), 4) == answers
+    assert (divided.facts()["kind"], divided.verify()) == ("fp16", [])
+    with Gallery.open(divided.path, read_only=True) as reader:
+        assert reader.search(unit(5), 4) == answers
+        layout = reader.snapshot().layout
+        divided.rebuild(kind="hnsw", probe=Probe(WITHIN))
+        assert [shard.kind for shard in reader.snapshot().shards] == ["hnsw"] * 3
+        assert reader.snapshot().layout == layout + 1
+        assert reader.search(unit(5), 4) == answers
+    assert len(_files(divided.path)) == 2 * len(divided._store.segments())  # leftovers are gone
