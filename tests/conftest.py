@@ -26,7 +26,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let Hypothesis draw fewer examples where the slow tests are left out."""
-    settings.load_profile("fast" if "not slow" in config.getoption("markexpr") else "full")
+    settings.load_profile("fast" if without_slow(config) else "full")
+
+
+def without_slow(config: pytest.Config) -> bool:
+    """Return whether the slow tests are left out."""
+    return "not slow" in config.getoption("markexpr")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,6 +47,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(10_000, 20, 100)  # a collection of all objects takes a fifth of a second
         gc.enable()
 
 
@@ -70,12 +76,45 @@ def empty_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", savefig)
 
 
+def write_onnx_fast(
+    model: EmbeddingModel | PretrainedModel | ViewedModel,
+    path: Path,
+    *,
+    size: int,
+    whitening: Whitening | None = None,
+) -> None:
+    """Write a model as `training.export.onnx_writer` does, with the TorchScript exporter."""
+    import torch
+
+    from training.export.onnx_writer import INPUTS, OPSET, OUTPUTS, quiet
+    from training.model import ExportModel
+
+    parts = None
+    if whitening is not None:
+        parts = torch.from_numpy(whitening.mean).float(), torch.from_numpy(whitening.matrix).float()
+    with quiet("torch.onnx"):
+        torch.onnx.export(
+            ExportModel(model.cpu().float(), whitening=parts).eval(),
+            (torch.zeros(2, 3, size, size),),
+            str(path),
+            input_names=INPUTS,
+            output_names=OUTPUTS,
+            opset_version=OPSET,
+            dynamo=False,
+            dynamic_axes={name: {0: "n"} for name in (*INPUTS, *OUTPUTS)},
+        )
+
+
 @pytest.fixture(scope="session")
-def onnx_written_once() -> Iterator[None]:
-    """Write each model as ONNX once per process: it takes seconds, and many tests export the same tiny models."""
+def onnx_written_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Write each model as ONNX once per process: it takes seconds, and many tests export the same tiny models.
+
+    Where the slow tests are left out, PyTorch's older exporter writes them, which is many times faster.
+    """
     from training.export import variants
     from training.export.onnx_writer import write_onnx
 
+    fast = without_slow(request.config)
     written: dict[tuple[object, ...], bytes] = {}
 
     def write(
@@ -89,7 +128,7 @@ def onnx_written_once() -> Iterator[None]:
         arrays += [] if whitening is None else [whitening.mean, whitening.matrix]
         key = (size, str(model), getattr(model, "views", None), *(array.tobytes() for array in arrays))
         if key not in written:
-            write_onnx(model, path, size=size, whitening=whitening)
+            (write_onnx_fast if fast else write_onnx)(model, path, size=size, whitening=whitening)
             written[key] = path.read_bytes()
         path.write_bytes(written[key])
 

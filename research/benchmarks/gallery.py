@@ -313,21 +313,33 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def gallery_parser(description: str | None, *, output: str, photos: int) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark of galleries, and their defaults."""
+    parser = parser_of(description)
+    parser.add_argument("--output", type=Path, default=Path(output))
+    parser.add_argument("--photos", type=int, default=photos)
+    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, steps: Mapping[str, Callable[..., dict[str, Any]]]) -> argparse.Namespace:
+    """Return the arguments and create the output folder; a process started by `step` measures its step and exits."""
+    arguments = parser.parse_args()
+    if arguments.step:
+        run_step(steps, arguments.step)
+        raise SystemExit(0)
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    return arguments
+
+
 def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
-    parser.add_argument("--photos", type=int, default=1_000_000)
+    parser = gallery_parser(__doc__, output="runs/gallery", photos=1_000_000)
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
     parser.add_argument("--grow", action="store_true")
     parser.add_argument("--sizes", action="store_true", help="Measure only the kinds that smaller galleries may have.")
     parser.add_argument("--first-use", action="store_true", help="Measure only what the checks of a first use cost.")
-    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.step:
-        run_step(STEPS, arguments.step)
-        return
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = parse(parser, STEPS)
     if arguments.first_use:
         first_rows = measure_first_use(arguments.output, arguments.photos, DIM, arguments.kinds)
         with Recorder("gallery-first-use", arguments) as record:

@@ -10,9 +10,7 @@ their figures are kept in --output, and `--searches-only` measures the searches 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable
@@ -25,8 +23,8 @@ import numpy as np
 from index.ann.recall import Probe
 from index.gallery import Gallery
 
-from .gallery import DIM, STEPS, THRESHOLD, K, Peak, resident, run_step, step, timed
-from .tables import Recorder, parser_of
+from .gallery import DIM, STEPS, THRESHOLD, K, Peak, gallery_parser, parse, resident, step, timed
+from .tables import Recorder
 
 GIB, GB = 2**30, 1e9
 QUERIES, BATCH = 1000, 40
@@ -123,19 +121,11 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__)
-    parser.add_argument("--output", type=Path, default=Path("runs/large"))
-    parser.add_argument("--photos", type=int, default=10_000_000)
+    parser = gallery_parser(__doc__, output="runs/large", photos=10_000_000)
     parser.add_argument("--kind", default="disk")
     parser.add_argument("--searches-only", action="store_true", help="Keep the gallery of an earlier run.")
     parser.add_argument("--most", type=float, default=6.0, help="Largest peak of the memory in GiB.")
-    parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.step:
-        run_step(LARGE_STEPS, arguments.step)
-        return
-    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
-    arguments.output.mkdir(parents=True, exist_ok=True)
+    arguments = parse(parser, LARGE_STEPS)
     check_disk(arguments.output, arguments.photos)
     path, kept = arguments.output / f"gallery-{arguments.photos}", arguments.output / f"built-{arguments.photos}.json"
     run = partial(step, module="large_gallery")

@@ -223,12 +223,12 @@ def test_search_during_add_is_safe(tmp_path: Path) -> None:
                 errors.append(answer)
         reader.close()
 
-    threads = [threading.Thread(target=read) for _ in range(3)]
+    threads = [threading.Thread(target=read) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for i in range(30):
+    for i in range(12):
         gallery.add([f"n{i}"], [f"x{i}"], unit(1, 100 + i))
-        if i % 10 == 9:
+        if i % 6 == 5:
             gallery.rebuild()
     stop.set()
     for thread in threads:

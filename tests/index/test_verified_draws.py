@@ -49,7 +49,7 @@ def numbers(gallery: Gallery, probes: Probes) -> list[int]:
     return [known.get(item, -1) for item in probes.items]
 
 
-@pytest.mark.parametrize("base", [PLAIN, Lifted()], ids=["plain", "lifted"])
+@pytest.mark.parametrize("base", [pytest.param(PLAIN, marks=pytest.mark.slow), Lifted()], ids=["plain", "lifted"])
 @pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0, 0.5), FakeVerifier(60, 3, 2)])
 def test_a_draw_is_a_search_of_a_gallery_without_its_item(
     tmp_path: Path, base: DistanceForm, verifier: FakeVerifier
@@ -78,7 +78,13 @@ def test_a_draw_is_a_search_of_a_gallery_without_its_item(
         assert 10 < finite < 37
 
 
-@pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(3, 1, 8, 0.5)])
+@pytest.mark.parametrize(
+    "verifier",
+    [
+        *(pytest.param(each, marks=pytest.mark.slow) for each in (FakeVerifier(), FakeVerifier(1, 1, 0))),
+        FakeVerifier(3, 1, 8, 0.5),
+    ],
+)
 def test_a_draw_of_several_photos_is_a_search_of_a_gallery_without_its_item(
     tmp_path: Path, verifier: FakeVerifier
 ) -> None:
@@ -128,7 +134,7 @@ def test_a_draw_of_several_photos_is_a_search_of_a_gallery_without_its_item(
 def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVerifier, photos: int) -> None:
     form = VerifiedDistance(Lifted(), verifier)
     generator = np.random.default_rng(3)
-    probes, saved = probes_of(10 * photos, 8, 45 // photos).grouped(photos), 0
+    probes, saved = probes_of(6 * photos, 8, 45 // photos).grouped(photos), 0
     with verified_gallery(tmp_path / "g", 90, 30) as gallery:
         gallery.rebuild(kind=kind, probe=Probe(np.inf, form), min_recall=0.9, threads=1)
         own, others = Draws.none(), Draws.none()
@@ -161,10 +167,10 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVeri
             excluded = np.array(sorted(gallery._store.item_numbers(["i4"]).values()), dtype=np.int32)
             now, placed = drawer(gallery, form), numbers(gallery, probes)
             verifier.compared = 0
-            own = now.own(own, excluded=excluded, most=12, photos_per_query=photos)
+            own = now.own(own, excluded=excluded, most=8, photos_per_query=photos)
             others = now.probes(others, probes, numbers=placed)
             updated, verifier.compared = verifier.compared, 0
-            same(own, now.own(None, excluded=excluded, most=12, photos_per_query=photos))
+            same(own, now.own(None, excluded=excluded, most=8, photos_per_query=photos))
             same(others, now.probes(None, probes, numbers=placed))
             saved += updated < verifier.compared
             same(Draws.of_arrays(own.arrays()), own)
@@ -296,7 +302,7 @@ def test_fewer_draws_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_kept_draws_are_packed_with_their_shortlists(tmp_path: Path) -> None:
     form = VerifiedDistance(PLAIN, FakeVerifier())
     options: dict[str, Any] = {"model": "m", "distance_form": form, "content_key": CONTENT}
-    with verified_gallery(tmp_path / "g") as gallery:
+    with verified_gallery(tmp_path / "g", 40, 15) as gallery:
         probes = {"probe": probes_of(9, 8, 45)}
         made = update_draws(gallery, None, probes=probes, **options)
         gallery.keep(made.pack(), "measure")

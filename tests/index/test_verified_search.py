@@ -78,7 +78,7 @@ def searched(gallery: Gallery, form: DistanceForm, seed: int, count: int, k: int
     return [[(found.item_id, found.photo_id, found.distance) for found in best] for best in answers]
 
 
-@pytest.mark.parametrize("base", [PLAIN, Lifted()], ids=["plain", "lifted"])
+@pytest.mark.parametrize("base", [pytest.param(PLAIN, marks=pytest.mark.slow), Lifted()], ids=["plain", "lifted"])
 @pytest.mark.parametrize("verifier", [FakeVerifier(), FakeVerifier(1, 1, 0), FakeVerifier(2, 3, 50, 0.5)])
 @pytest.mark.parametrize("k", [pytest.param(1, marks=pytest.mark.slow), 3, pytest.param(30, marks=pytest.mark.slow)])
 def test_as_the_slow_version(tmp_path: Path, base: DistanceForm, verifier: FakeVerifier, k: int) -> None:

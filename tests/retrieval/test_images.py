@@ -364,7 +364,7 @@ def test_mutated_files_neither_crash_nor_hang() -> None:
     generator = np.random.default_rng(0)
     files = [bytearray(encode(gradient(24, 24), kind)) for kind in KINDS]
     outcomes = {"opened": 0, "refused": 0}
-    for number in range(2_000):
+    for number in range(1_000):
         data = bytearray(files[number % len(files)])
         for position in generator.integers(0, len(data), generator.integers(1, 8)):
             data[position] = generator.integers(256)
@@ -373,7 +373,7 @@ def test_mutated_files_neither_crash_nor_hang() -> None:
             outcomes["opened"] += 1
         except ImageRefused:
             outcomes["refused"] += 1
-    assert min(outcomes.values()) > 50
+    assert min(outcomes.values()) > 25
 
 
 def test_a_phones_jpeg_with_a_second_picture_is_its_first() -> None:

@@ -22,7 +22,7 @@ from retrieval.retriever import Retriever
 
 from ..world import DIM, SIZE, make_bundle, write_model
 
-FLIPS = int(os.environ.get("RETRIEVAL_FLIPS", "60"))  # of each artefact; 1,000 in `make reliability`
+FLIPS = int(os.environ.get("RETRIEVAL_FLIPS", "30"))  # of each artefact; 1,000 in `make reliability`
 
 
 def damage(data: bytes, generator: np.random.Generator) -> bytes:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
@@ -54,6 +54,32 @@ def client(retriever: Retriever) -> Iterator[TestClient]:
     """Return a client of the endpoint alone."""
     with TestClient(create_app(retriever, page=False)) as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def covers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a `gallery` of printed covers and the `bundle` that verifies them, and other bundles.
+
+    `stronger` trusts the verification more, `other` has another vocabulary, and `plain` has no verification.
+    """
+    from index.distance import PLAIN
+    from index.verified import VerifiedDistance
+    from retrieval.catalogue.read import read_catalogue
+    from retrieval.indexing.pipeline import index_catalogue
+
+    from ..prints import cover_verifier, verified_bundle, write_covers
+
+    folder = tmp_path_factory.mktemp("covers")
+    photos = read_catalogue(write_covers(folder / "photos", items=range(24), photos=range(1)))
+    verifier = cover_verifier(items=range(500, 504))
+    bundle = verified_bundle(folder, form=VerifiedDistance(PLAIN, verifier))
+    stronger = verifier.with_fusion(replace(verifier.fusion, strength=3.0))
+    verified_bundle(folder, name="stronger", form=VerifiedDistance(PLAIN, stronger))
+    other = cover_verifier(items=range(600, 604))
+    verified_bundle(folder, name="other", form=VerifiedDistance(PLAIN, other))
+    verified_bundle(folder, name="plain")
+    index_catalogue(bundle, photos, folder / "gallery", progress=False)
+    return folder
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ from ..world import draw, encode, make_bundle
 from .conftest import ENCRYPTION, Served, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
 
+pytestmark = pytest.mark.slow  # a server of its own
+
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "300"))
 EXAMPLES = 15  # that schemathesis draws of an operation, beside its own
 SEARCH = "/v1/search"
@@ -134,7 +136,6 @@ def test_nothing_is_written_beside_what_was_asked(server: Served) -> None:
 # images
 
 
-@pytest.mark.slow
 def test_each_odd_image_is_searched_and_each_hostile_one_refused(server: Served, client: httpx.Client) -> None:
     cases = corpus()
     assert len(cases) >= 40
@@ -279,7 +280,6 @@ def mutants(count: int, seed: int) -> Iterator[bytes]:
         yield data
 
 
-@pytest.mark.slow
 def test_no_mutated_file_fails_or_hangs(server: Served) -> None:
     def upload(seed: int) -> tuple[Counter[int], list[str]]:
         statuses: Counter[int] = Counter()
@@ -693,7 +693,6 @@ def map_body(context, body):
 """
 
 
-@pytest.mark.slow
 def test_every_operation_is_as_the_document_says(documented: Served, tmp_path: Path) -> None:
     (tmp_path / "photos_and_ids.py").write_text(HOOKS)
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{documented.address}/openapi.json"]

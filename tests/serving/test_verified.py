@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
 
-from index.distance import PLAIN
-from index.verified import VerifiedDistance
-from retrieval.catalogue.read import read_catalogue
-from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 from serving.app import create_app
 
-from ..prints import cover_verifier, draw_cover, verified_bundle, write_covers
+from ..prints import draw_cover
 from ..world import encode
 
-ITEMS = range(24)
 JPEG = {"content-type": "image/jpeg"}
 ASKED = encode(draw_cover(3, 5))
 UNKNOWN = encode(draw_cover(200, 5))
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a bundle that verifies covers, one with another vocabulary, and one without verification."""
-    folder = tmp_path_factory.mktemp("covers")
-    photos = read_catalogue(write_covers(folder / "photos", items=ITEMS, photos=range(1)))
-    verifier = cover_verifier(items=range(500, 504))
-    bundle = verified_bundle(folder, form=VerifiedDistance(PLAIN, verifier))
-    stronger = verifier.with_fusion(replace(verifier.fusion, strength=3.0))
-    verified_bundle(folder, name="stronger", form=VerifiedDistance(PLAIN, stronger))
-    other = cover_verifier(items=range(600, 604))
-    verified_bundle(folder, name="other", form=VerifiedDistance(PLAIN, other))
-    verified_bundle(folder, name="plain")
-    index_catalogue(bundle, photos, folder / "gallery", progress=False)
-    return folder
-
-
 class Opens:
-    """Opens the named bundle with the gallery of the shop; a server asks it at each reload."""
+    """Opens a bundle of `covers`, by its name, with their gallery; a server asks it at each reload."""
 
     def __init__(self, shop: Path) -> None:
         self.shop, self.name = shop, "bundle"
@@ -55,8 +33,8 @@ def client_of(opens: Opens) -> TestClient:
     return TestClient(create_app(opens(), page=False, reopen=opens))
 
 
-def test_a_photo_is_put_and_found_by_its_print(shop: Path) -> None:
-    with client_of(Opens(shop)) as client:
+def test_a_photo_is_put_and_found_by_its_print(covers: Path) -> None:
+    with client_of(Opens(covers)) as client:
         assert client.post("/v1/search", content=UNKNOWN, headers=JPEG).json()["decision"] == "no_match"
         new = encode(draw_cover(300, 0))
         path = "/v1/photos/new?item_id=cover-300"
@@ -71,8 +49,8 @@ def test_a_photo_is_put_and_found_by_its_print(shop: Path) -> None:
         assert client.delete("/v1/photos/new").status_code == 200
 
 
-def test_an_explanation_lists_the_places_that_agree(shop: Path) -> None:
-    with client_of(Opens(shop)) as client:
+def test_an_explanation_lists_the_places_that_agree(covers: Path) -> None:
+    with client_of(Opens(covers)) as client:
         found, unknown = (
             client.post("/v1/search?explain=true", content=image, headers=JPEG).json() for image in (ASKED, UNKNOWN)
         )
@@ -86,9 +64,9 @@ def test_an_explanation_lists_the_places_that_agree(shop: Path) -> None:
     assert max(photo["inliers"] for photo in unknown["explanation"]["verified"]) < first["inliers"]
 
 
-def test_several_photos_of_one_item_are_verified(shop: Path) -> None:
+def test_several_photos_of_one_item_are_verified(covers: Path) -> None:
     files = [("images", ("a", encode(draw_cover(3, 6)))), ("images", ("b", ASKED))]
-    with client_of(Opens(shop)) as client:
+    with client_of(Opens(covers)) as client:
         answer = client.post("/v1/search/photos?explain=true", files=files).json()
     assert (answer["decision"], answer["matches"][0]["item_id"], answer["photos"]) == ("match", "cover-03", 2)
     first = answer["explanation"]["verified"][0]
@@ -96,8 +74,8 @@ def test_several_photos_of_one_item_are_verified(shop: Path) -> None:
     assert first["inliers"] == len(first["query"]) > 10
 
 
-def test_a_reload_compares_the_verified_answers(shop: Path) -> None:
-    opens = Opens(shop)
+def test_a_reload_compares_the_verified_answers(covers: Path) -> None:
+    opens = Opens(covers)
     files = [("images", ("a", ASKED)), ("images", ("b", UNKNOWN))]
     with client_of(opens) as client:
         assert client.post("/v1/admin/reload?dry_run=true", files=files).json()["changed"] == []
@@ -110,8 +88,8 @@ def test_a_reload_compares_the_verified_answers(shop: Path) -> None:
         assert client.post("/v1/admin/reload", files=files).json()["swapped"] is True
 
 
-def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(shop: Path) -> None:
-    opens = Opens(shop)
+def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(covers: Path) -> None:
+    opens = Opens(covers)
     opens.name = "plain"
     with client_of(opens) as client:
         refused = client.put("/v1/photos/new?item_id=new", content=encode(draw_cover(300, 0)), headers=JPEG)
@@ -122,9 +100,9 @@ def test_a_bundle_without_verification_adds_no_photo_to_a_gallery_with_features(
 
 
 def test_a_reload_to_another_vocabulary_is_refused_and_the_old_bundle_serves(
-    shop: Path, caplog: pytest.LogCaptureFixture
+    covers: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    opens = Opens(shop)
+    opens = Opens(covers)
     with client_of(opens) as client:
         before = client.get("/v1/info").json()["bundle_id"]
         opens.name = "other"

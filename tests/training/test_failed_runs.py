@@ -120,6 +120,7 @@ def test_what_was_in_the_directory_before_stays(
     assert [path.name for path in (tmp_path / "run").rglob("*")] == ["notes", "mine.txt"]
 
 
+@pytest.mark.slow
 def test_a_failure_after_the_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

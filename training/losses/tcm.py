@@ -5,6 +5,7 @@ Symbols: n = batch size, d = embedding size, b = rows of a block, s = cosine sim
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -72,8 +73,8 @@ class _MeanViolation(torch.autograd.Function):
         n = len(labels)
         rows = max(1, BLOCK.get(unit.device.type, BLOCK["cuda"]) // n)
         blocks = [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
-        walk = _in_one_block if len(blocks) == 1 else _in_blocks
-        value, product = walk(unit, labels, blocks, margins, weights, hard_only, inclusive)
+        pairs = _Pairs(unit, labels, margins, weights, hard_only, inclusive)
+        value, product = pairs.in_one_block(blocks[0]) if len(blocks) == 1 else pairs.in_blocks(blocks)
         along = torch.linalg.vecdot(product, unit)[:, None] * long  # a change along an embedding has no effect
         ctx.save_for_backward(product.addcmul_(unit, along, value=-1).div_(lengths).mul_(2))
         return value
@@ -85,67 +86,59 @@ class _MeanViolation(torch.autograd.Function):
         return gradient * slope, None, None, None, None, None
 
 
-def _in_one_block(
-    unit: Tensor,
-    labels: Tensor,
-    blocks: list[slice],
-    margins: tuple[float, float],
-    weights: tuple[float, float],
-    hard_only: bool,
-    inclusive: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss and W f (n, d) of a batch of one block, with a single product."""
-    violation, chosen, same, counts = _violations(unit, labels, blocks[0], margins, hard_only, inclusive)
-    positive, negative = (unit.new_tensor(weights) / counts.clamp(min=1)).unbind()
-    slope = torch.where(same, -positive, negative) * chosen
-    return torch.dot(slope.abs().flatten(), violation.flatten()), slope @ unit
+@dataclass(frozen=True)
+class _Pairs:
+    """The pairs of a batch, and which of them the two terms count."""
 
+    unit: Tensor
+    labels: Tensor
+    margins: tuple[float, float]
+    weights: tuple[float, float]
+    hard_only: bool
+    inclusive: bool
 
-def _in_blocks(
-    unit: Tensor,
-    labels: Tensor,
-    blocks: list[slice],
-    margins: tuple[float, float],
-    weights: tuple[float, float],
-    hard_only: bool,
-    inclusive: bool,
-) -> tuple[Tensor, Tensor]:
-    """Return the loss and W f (n, d).
+    def in_one_block(self, block: slice) -> tuple[Tensor, Tensor]:
+        """Return the loss and W f (n, d) of a batch of one block, with a single product."""
+        violation, chosen, same, counts = self._violations(block)
+        positive, negative = (self.unit.new_tensor(self.weights) / counts.clamp(min=1)).unbind()
+        slope = torch.where(same, -positive, negative) * chosen
+        return torch.dot(slope.abs().flatten(), violation.flatten()), slope @ self.unit
 
-    The terms are divided by numbers of pairs that are known only after the pass, so that the pairs of each term are
-    multiplied with f separately.
-    """
-    products = [torch.empty_like(unit), torch.empty_like(unit)]  # positive and negative pairs times f
-    totals = unit.new_zeros(2, dtype=torch.float64)
-    counts = torch.zeros(2, dtype=torch.int64, device=unit.device)
-    for block in blocks:
-        violation, chosen, same, hard = _violations(unit, labels, block, margins, hard_only, inclusive)
-        counts += hard
-        for term, pairs in enumerate((chosen & same, chosen & ~same)):
-            totals[term] += torch.where(pairs, violation, 0).sum()
-            products[term][block] = _times(pairs, unit)
-    shares = unit.new_tensor(weights) / counts.clamp(min=1)
-    return (totals.to(unit.dtype) * shares).sum(), shares[1] * products[1] - shares[0] * products[0]
+    def in_blocks(self, blocks: list[slice]) -> tuple[Tensor, Tensor]:
+        """Return the loss and W f (n, d).
 
+        The terms are divided by numbers of pairs that are known only after the pass, so that the pairs of each term
+        are multiplied with f separately.
+        """
+        unit = self.unit
+        products = [torch.empty_like(unit), torch.empty_like(unit)]  # positive and negative pairs times f
+        totals = unit.new_zeros(2, dtype=torch.float64)
+        counts = torch.zeros(2, dtype=torch.int64, device=unit.device)
+        for block in blocks:
+            violation, chosen, same, hard = self._violations(block)
+            counts += hard
+            for term, pairs in enumerate((chosen & same, chosen & ~same)):
+                totals[term] += torch.where(pairs, violation, 0).sum()
+                products[term][block] = _times(pairs, unit)
+        shares = unit.new_tensor(self.weights) / counts.clamp(min=1)
+        return (totals.to(unit.dtype) * shares).sum(), shares[1] * products[1] - shares[0] * products[0]
 
-def _violations(
-    unit: Tensor, labels: Tensor, block: slice, margins: tuple[float, float], hard_only: bool, inclusive: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the violations of the pairs of a block with all photos, and masks of the counted and positive pairs.
+    def _violations(self, block: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the violations of the pairs of a block with all photos, and masks of the counted and positive pairs.
 
-    These are (b, n). The fourth value has the numbers of hard positive and negative pairs (2,).
-    """
-    similarity = unit[block] @ unit.T
-    same = labels[block, None] == labels[None]
-    violation = torch.where(same, margins[0] - similarity, similarity - margins[1])
-    hard = (violation >= 0) if inclusive else (violation > 0)
-    hard[:, block].fill_diagonal_(False)
-    positives = torch.count_nonzero(hard & same)
-    counts = torch.stack([positives, torch.count_nonzero(hard) - positives])
-    if not hard_only:
-        hard = torch.ones_like(hard)
+        These are (b, n). The fourth value has the numbers of hard positive and negative pairs (2,).
+        """
+        similarity = self.unit[block] @ self.unit.T
+        same = self.labels[block, None] == self.labels[None]
+        violation = torch.where(same, self.margins[0] - similarity, similarity - self.margins[1])
+        hard = (violation >= 0) if self.inclusive else (violation > 0)
         hard[:, block].fill_diagonal_(False)
-    return violation, hard, same, counts
+        positives = torch.count_nonzero(hard & same)
+        counts = torch.stack([positives, torch.count_nonzero(hard) - positives])
+        if not self.hard_only:
+            hard = torch.ones_like(hard)
+            hard[:, block].fill_diagonal_(False)
+        return violation, hard, same, counts
 
 
 def _times(mask: Tensor, unit: Tensor) -> Tensor:

@@ -11,7 +11,19 @@ import pytest
 from index import rebuild, snapshot
 from index.ann import recall
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, DISK, FLAT, HNSW, IVFPQ, KINDS, choose_kind, lists_of, memory_of, subvectors_of
+from index.ann.kinds import (
+    APPROXIMATE,
+    DISK,
+    FLAT,
+    HNSW,
+    IVF,
+    IVFPQ,
+    KINDS,
+    choose_kind,
+    lists_of,
+    memory_of,
+    subvectors_of,
+)
 from index.ann.recall import Probe, Recall
 from index.distance import plain_distance
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
@@ -41,7 +53,7 @@ def gallery_of(path: Path, kind: str, count: int = COUNT) -> tuple[Gallery, np.n
     return gallery, vectors, items
 
 
-SLOW = (DISK, HNSW, IVFPQ)
+SLOW = (DISK, HNSW, IVF, IVFPQ)
 MEASURED = [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in KINDS]
 
 
@@ -146,13 +158,13 @@ def test_recall_is_measured_stored_and_refused_where_it_is_too_small(
 
 
 def test_recall_counts_what_is_lost(tmp_path: Path) -> None:
-    gallery, _, _ = gallery_of(tmp_path / "g", FLAT)
+    gallery, _, _ = gallery_of(tmp_path / "g", FLAT, 1000)
     now = gallery._current()
     densities = now.densities(Probe().distance_form, gallery._densities)
     asked = recall.reference_search(now, Probe(0.6), densities)
     assert recall.recall_of(now, asked).value == 1.0
-    half = Candidates.flat(now.vectors(np.arange(COUNT // 2)))
-    _, lost = recall.tune(now, half, np.arange(COUNT // 2), asked)
+    half = Candidates.flat(now.vectors(np.arange(500)))
+    _, lost = recall.tune(now, half, np.arange(500), asked)
     assert 0.4 < lost.value < 0.6
     assert lost.lower < lost.value
     assert Recall(0, 0).value == 1.0
@@ -197,8 +209,8 @@ def test_a_merge_is_due_when_the_size_asks_for_another_kind(tmp_path: Path, monk
 
 def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e")
-    vectors = unit(600, 1, DIM)
-    for i in range(300):
+    vectors = unit(200, 1, DIM)
+    for i in range(100):
         gallery.add([f"p{i}", f"q{i}"], [f"i{i}"] * 2, vectors[2 * i : 2 * i + 2])
         if i % 5 == 0:
             gallery.remove(photo_ids=[f"p{i}"])
@@ -206,7 +218,7 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
     assert len(segments) <= 2 * rebuild.FANOUT
     assert {file.stem for file in (tmp_path / "g" / "segments").iterdir()} == {segment.name for segment in segments}
     assert gallery.verify() == []
-    assert len(gallery) == 540
+    assert len(gallery) == 180
     assert [n.photo_id for n in gallery.search(vectors[2:3], 1)[0]] == ["p1"]
     assert gallery.search(vectors[:1], 1)[0][0].photo_id != "p0"
     assert [change.action for change in gallery.changes(2)] == ["add", "add"]

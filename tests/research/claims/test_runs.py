@@ -99,6 +99,7 @@ def test_a_seed_decides_a_training(small: LabelledSet) -> None:
     assert not np.allclose(one, other)
 
 
+@pytest.mark.slow
 def test_a_norm_is_that_of_the_first_embeddings(small: LabelledSet) -> None:
     still = dataclasses.replace(small, steps=0)
     model = train(still, Task("vmf_nca", {"norm": 30.0, "samples": 2}))

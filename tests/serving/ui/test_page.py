@@ -30,6 +30,7 @@ def page(served: Served) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
     assert "No confident match" in ask(page, path=upload(page, encode(draw(77, 0))))
@@ -49,6 +50,7 @@ def test_an_idle_server_hardly_uses_the_processor(page: httpx.Client, served: Se
     assert used() - before < 0.3  # polling Gradio's queue each millisecond took 0.6 s
 
 
+@pytest.mark.slow
 def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Retriever) -> None:
     """Gradio would rotate, convert and save a photo again, and move its distance."""
     turned = draw(4, 4).rotate(90, expand=True)
@@ -81,16 +83,19 @@ def test_hostile_files_meet_the_same_gate(page: httpx.Client, image: bytes | Non
     assert told in answer
 
 
+@pytest.mark.slow
 def test_an_upload_has_the_endpoints_limit(page: httpx.Client) -> None:
     response = page.post("/gradio_api/upload", files={"files": ("a.jpg", b"x" * (MAX_BYTES + 2**20))})
     assert response.status_code == 413
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_or_reported(page: httpx.Client) -> None:
     config = page.get("/config").json()
     assert (config["analytics_enabled"], config["run_history"]) == (False, False)
 
 
+@pytest.mark.slow
 def test_progress_is_shown_on_the_answer_and_not_on_the_header(page: httpx.Client) -> None:
     config = page.get("/config").json()
     ids = {component["props"].get("elem_id"): component["id"] for component in config["components"]}
@@ -147,7 +152,8 @@ def test_the_server_ends_when_asked_and_takes_the_uploads_along(
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize("kind", ["TIFF", pytest.param("HEIF", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TIFF", "HEIF"])
 def test_a_photo_that_browsers_do_not_show_has_a_preview(page: httpx.Client, kind: str) -> None:
     if kind == "HEIF":
         pytest.importorskip("pillow_heif", reason="pillow-heif is not installed").register_heif_opener()

@@ -98,6 +98,7 @@ def test_the_search_is_that_of_the_retriever(retriever: Retriever, uploads: Uplo
         service.stop()
 
 
+@pytest.mark.slow
 def test_the_button_searches_the_photo_of_the_session(served: Served) -> None:
     with httpx.Client(base_url=served.address, timeout=60) as page:
         events = {d["api_name"]: d["id"] for d in page.get("/config").json()["dependencies"]}
@@ -109,6 +110,7 @@ def test_the_button_searches_the_photo_of_the_session(served: Served) -> None:
         assert run(page, events["search_regions"], {"path": "/etc/passwd"}, session="regions").status_code != 200
 
 
+@pytest.mark.slow
 def test_a_box_is_chosen_by_its_card_and_judged(served: Served, world: Path, retriever: Retriever) -> None:
     photo, feedback = encode(scene(3, 9), "PNG"), world / "gallery.feedback.jsonl"
     second = retriever.search_regions(photo, top_k=12).matches[1]

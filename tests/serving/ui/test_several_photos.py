@@ -12,8 +12,6 @@ import httpx
 import pytest
 from PIL import Image
 
-from retrieval.catalogue.read import read_catalogue
-from retrieval.indexing.pipeline import index_catalogue
 from retrieval.result import Match, SearchResult
 from retrieval.retriever import Retriever
 from serving.service import Service
@@ -24,7 +22,7 @@ from serving.ui.several_html import previews_html, several_html
 from serving.ui.uploads import Uploads
 from serving.ui.verified_html import AskedPhotos
 
-from ...prints import cover_distance, draw_cover, verified_bundle, write_covers
+from ...prints import draw_cover
 from ...world import draw, encode
 from ..conftest import Served
 from .page_client import run, upload
@@ -108,11 +106,8 @@ def test_a_photo_that_cannot_be_used_is_not_added(retriever: Retriever, uploads:
     assert uploads.added(CLIENT, SESSION) == [second]
 
 
-def test_the_places_of_the_photo_that_agrees_most_are_shown(tmp_path: Path, uploads: Uploads) -> None:
-    covers = read_catalogue(write_covers(tmp_path / "photos", items=range(24), photos=range(1)))
-    bundle = verified_bundle(tmp_path, form=cover_distance())
-    index_catalogue(bundle, covers, tmp_path / "gallery", progress=False)
-    with Retriever.open(bundle.path, tmp_path / "gallery") as retriever:
+def test_the_places_of_the_photo_that_agrees_most_are_shown(covers: Path, uploads: Uploads) -> None:
+    with Retriever.open(covers / "bundle", covers / "gallery") as retriever:
         first, second = photos(uploads, encode(Image.new("RGB", (160, 160), "gray")), encode(draw_cover(3, 5)))
         found, status = search(retriever, uploads, first)
     assert (status, found.takes_more) == (200, True)
@@ -120,6 +115,7 @@ def test_the_places_of_the_photo_that_agrees_most_are_shown(tmp_path: Path, uplo
     assert f'{second}" alt="Your photo 2"' in found.html
 
 
+@pytest.mark.slow
 def test_a_second_session_cannot_add_or_search_the_photos_of_the_first(
     page: httpx.Client, events: dict[str, int]
 ) -> None:
@@ -137,6 +133,7 @@ def test_a_second_session_cannot_add_or_search_the_photos_of_the_first(
     assert "for your 2 photos" in send(page, events["search_part"], first, session="ann").text
 
 
+@pytest.mark.slow
 def test_the_ninth_photo_is_refused_with_a_sentence(page: httpx.Client, events: dict[str, int]) -> None:
     first = start(page, events, "nine")
     for number in range(2, 9):
@@ -151,6 +148,7 @@ def test_the_ninth_photo_is_refused_with_a_sentence(page: httpx.Client, events: 
     assert "for your 7 photos" in send(page, events["search_removed_6"], first, session="nine").text
 
 
+@pytest.mark.slow
 def test_another_first_photo_begins_another_query(page: httpx.Client, events: dict[str, int]) -> None:
     first, added = start(page, events, "again"), upload(page, encode(draw(3, 6)))
     assert "for your 2 photos" in send(page, events["search_added"], added, first, session="again").text
@@ -163,6 +161,7 @@ def test_another_first_photo_begins_another_query(page: httpx.Client, events: di
     assert "for your 2 photos" in send(page, events["search_added"], added, example, session="again").text
 
 
+@pytest.mark.slow
 def test_clearing_the_first_photo_keeps_the_others(page: httpx.Client, events: dict[str, int]) -> None:
     first = start(page, events, "clear")
     second, third = (upload(page, encode(draw(3, number))) for number in (6, 7))

@@ -88,6 +88,11 @@ def test_cars_of_another_form_are_refused(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "cars_annos.mat").write_bytes(b"not a MATLAB file, and rather longer than its head of 128 bytes" * 4)
     with pytest.raises(DataError, match="is not a MATLAB file"):
         read_dataset("cars", tmp_path)
+    savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(300)}, do_compression=True)
+    whole = (tmp_path / "cars_annos.mat").read_bytes()
+    (tmp_path / "cars_annos.mat").write_bytes(whole[:-8] + bytes(8))  # zlib raises an error of its own
+    with pytest.raises(DataError, match="is not a MATLAB file"):
+        read_dataset("cars", tmp_path)
     savemat(tmp_path / "cars_annos.mat", {"other": np.zeros(3)})
     with pytest.raises(DataError, match="annotations have no field relative_im_path"):
         read_dataset("cars", tmp_path)

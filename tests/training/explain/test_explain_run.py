@@ -58,6 +58,7 @@ def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, t
         assert told["notes"] == []
 
 
+@pytest.mark.slow
 def test_the_served_distance_is_that_of_evaluate(copy: Run, tmp_path: Path) -> None:
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
     before = to_dict(explain_run(own, distance="served", progress=False))

@@ -28,6 +28,7 @@ def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathF
     return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
 
 
+@pytest.mark.slow
 def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
     model = run.best_model()
     variants.write_onnx(model, tmp_path / "model.onnx", size=32)

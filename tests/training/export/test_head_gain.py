@@ -35,6 +35,7 @@ def gain_where_photos_differ() -> HeadGain | None:
     return measure_head(*world(nuisance=6.0), PLAIN)
 
 
+@pytest.mark.slow
 def test_a_head_helps_where_photos_differ_more_than_items() -> None:
     gain = gain_where_photos_differ()
     assert gain is not None
@@ -82,7 +83,9 @@ def test_nothing_is_measured_on_single_photos_or_few_groups() -> None:
 
 
 def test_a_measurement_repeats_and_leaves_the_random_numbers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each trains a head for most of a second
+    monkeypatch.setattr(head_gain, "FOLDS", 2)  # each trains a head
+    plan = head_gain.schedule
+    monkeypatch.setattr(head_gain, "schedule", lambda *some, **counts: replace(plan(*some, **counts), epochs=2))
     photos, features = world(nuisance=6.0, items=20, photos=4)
     torch.manual_seed(5)
     expected = torch.rand(1)

@@ -46,6 +46,7 @@ def test_printed_covers_are_verified_and_their_items_set_no_threshold(tiny: Pret
     assert len(bundle.fitted.items) == 30
 
 
+@pytest.mark.slow
 def test_a_catalogue_too_small_to_fit_the_model_to_may_choose_the_verification(
     tiny: Pretrained, tmp_path: Path
 ) -> None:
@@ -54,6 +55,10 @@ def test_a_catalogue_too_small_to_fit_the_model_to_may_choose_the_verification(
     assert "The model is used as it is: 20 items with several photos are too few to fit on" in told
     assert "With verification, " in told
     assert (fitted.model, len(fitted.fitted.items)) == (tiny.model, 20)
+
+
+def test_fewer_items_than_forty_are_not_verified(tiny: Pretrained, tmp_path: Path) -> None:
+    photos = read_catalogue(write_covers(tmp_path / "photos", items=range(40), photos=range(2)))
     unverified, told = fit_to_catalogue(tiny, photos[:-1], verify="auto", target_fpir=0.1)
     assert unverified.verification.verifier is None
     assert "Without verification: only 39 items have several photos." in told

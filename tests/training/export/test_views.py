@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from training.export.export import export
 from training.export.fp16 import to_fp16
 from training.export.onnx_writer import write_onnx
 from training.export.quantization import to_int8
-from training.export.views import choose_views, describe_views, with_views
+from training.export.views import COUNTS, TriedViews, choose_views, describe_views, with_views
 from training.loop.run import Run
 from training.model import EmbeddingModel, ViewedModel
 
@@ -114,6 +115,7 @@ def test_views_are_chosen_where_they_gain_more_than_a_standard_error(run: Run, m
         assert (tried[0].gain, tried[0].standard_error) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_bundle_says_which_views_it_averages(run: Run, tmp_path: Path) -> None:
     bundle = export(run, tmp_path / "mirror", target_fpir=0.2, allow_estimate=True, views=MIRROR)
     evidence = bundle.manifest["evidence"]["views"]
@@ -130,6 +132,7 @@ def test_a_bundle_says_which_views_it_averages(run: Run, tmp_path: Path) -> None
     assert np.abs(vectors - plain).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_the_choice_is_told(run: Run, tmp_path: Path) -> None:
     bundle = export(run, tmp_path / "auto", target_fpir=0.2, allow_estimate=True, views="auto")
     evidence = bundle.manifest["evidence"]["views"]
@@ -138,6 +141,16 @@ def test_the_choice_is_told(run: Run, tmp_path: Path) -> None:
     assert len(lines) == 4
     assert lines[0].startswith("Views tried: photo, TPIR ")
     assert "standard error" in lines[1]
+
+
+def test_views_that_were_tried_are_told() -> None:
+    tried = [TriedViews(views, 0.5 + gain, gain, 0.02) for views, gain in zip(VIEWS, (0.0, 0.1, 0.05), strict=True)]
+    made = {"views": MIRROR, "photos_per_embedding": COUNTS[MIRROR], "ms_per_photo": 1.25}
+    lines = describe_views({**made, "tried": [asdict(each) for each in tried]})
+    assert lines[0] == "Views tried: photo, TPIR 0.500 on validation items"
+    assert lines[1].endswith("(gain +0.100, standard error 0.020)")
+    assert lines[3] == "Views: mirror. The network runs 2 times for each photo, 1.2 ms on this machine."
+    assert describe_views({**made, "views": PHOTO, "tried": []}) == []
 
 
 def test_a_pretrained_model_has_nothing_to_choose_views_on(tmp_path: Path) -> None:

@@ -33,14 +33,17 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return make_bundle(tmp_path_factory.mktemp("old"))
 
 
-@pytest.fixture(scope="module")
-def trained(catalogue: Path, old: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    path = tmp_path_factory.mktemp("compatible") / "run"
-    options = "--size 32 --epochs 8 --items-per-batch 4 --learning-rate 3e-3 --no-freeze-batch-norm --no-flip"
+def train_compatible(catalogue: Path, old: Bundle, path: Path, *, epochs: int) -> Run:
+    options = f"--size 32 --epochs {epochs} --items-per-batch 4 --learning-rate 3e-3 --no-freeze-batch-norm --no-flip"
     words = ["train", str(catalogue), *options.split(), "--crop-area", "0.7", "--compatible-with", str(old.path)]
     done = CliRunner().invoke(group, [*words, "-o", str(path)], catch_exceptions=False)
     assert done.exit_code == 0
     return Run.open(path)
+
+
+@pytest.fixture(scope="module")
+def trained(catalogue: Path, old: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return train_compatible(catalogue, old, tmp_path_factory.mktemp("compatible") / "run", epochs=1)
 
 
 def test_the_influence_loss_by_hand() -> None:
@@ -69,9 +72,11 @@ def test_a_run_keeps_the_centres_of_the_earlier_model(trained: Run, old: Bundle)
     assert torch.equal(trained.load(LAST)[0]["loss.centres"], centres)  # which is not trained
 
 
+@pytest.mark.slow
 def test_queries_of_the_new_model_find_items_among_the_old_vectors(
-    trained: Run, run: Run, old: Bundle, catalogue: Path
+    run: Run, old: Bundle, catalogue: Path, tmp_path: Path
 ) -> None:
+    trained = train_compatible(catalogue, old, tmp_path / "run", epochs=8)
     photos = [photo for photo in read_catalogue(catalogue) if photo.item_id in trained.splits.fit]
     items = np.array([photo.item_id for photo in photos])
     reader = PhotoReader(photos, trained.preprocessing)

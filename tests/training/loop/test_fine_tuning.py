@@ -136,13 +136,9 @@ def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path
     assert again.progress["epoch"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("select", "figure", "sign"),
-    [
-        pytest.param("r@1", "R@1", -1, marks=pytest.mark.slow),
-        pytest.param("map@r", "MAP@R", -1, marks=pytest.mark.slow),
-        ("fnir", "FNIR", 1),
-    ],
+    ("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1), ("fnir", "FNIR", 1)]
 )
 def test_the_chosen_figure_chooses(select: str, figure: str, sign: int, catalogue: Path, tmp_path: Path) -> None:
     run = train(tiny_settings(catalogue, epochs=3, select=select, crop_area=0.2, colour=0.9), tmp_path / "run")

@@ -40,6 +40,7 @@ def test_a_run_leaves_what_it_promises(run: Run) -> None:
     assert run.progress["best"]["metrics"].items() <= lines[run.progress["best"]["epoch"]].items()
 
 
+@pytest.mark.slow
 def test_training_learns(catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, epochs=6)
     run = train(settings, tmp_path / "run")
@@ -47,6 +48,7 @@ def test_training_learns(catalogue: Path, tmp_path: Path) -> None:
     assert lines[-1]["loss"] < 0.6 * lines[1]["loss"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Path, tmp_path: Path, run: Run) -> None:
     again = train(tiny_settings(catalogue), tmp_path / "again")
     assert equal(weights(run, LAST), weights(again, LAST))

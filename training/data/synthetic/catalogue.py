@@ -61,6 +61,7 @@ def make_catalogue(
     """
     _check(items, photos, size)
     directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)  # before the drawing, which takes minutes
     shelf = Shelf(Studio(size, np.random.default_rng((seed, 0))), np.random.default_rng((seed, 1)))
     population = draw_population(items, np.random.default_rng((seed, 2)))
     known = [item for _, item in population.catalogue]
