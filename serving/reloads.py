@@ -14,6 +14,7 @@ from PIL import Image
 
 from retrieval.retriever import Retriever
 from serving.http.limits import Busy
+from serving.ops.memory import release_memory
 
 from .batching import BatchingEmbedder
 from .decision_diff import decision_diff
@@ -125,6 +126,7 @@ class Reloads:
         file = io.BytesIO()
         Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
         retriever.search(file.getvalue(), top_k=1)
+        release_memory()
         return retriever
 
     @contextmanager

@@ -7,8 +7,10 @@ latency. Poisson arrivals are independent of the answers, and latency counts fro
 from __future__ import annotations
 
 import asyncio
+import heapq
 import re
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -40,11 +42,14 @@ class Answer:
 
 
 class Connections:
-    """A pool of keep-alive connections to one port, with little overhead of its own."""
+    """A pool of keep-alive connections to one port, with little overhead of its own.
+
+    Idle connections are used in turn, like those of many clients.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = []
+        self._idle: deque[tuple[asyncio.StreamReader, asyncio.StreamWriter, float]] = deque()
 
     async def open(self, count: int) -> None:
         """Open connections in advance."""
@@ -79,7 +84,7 @@ class Connections:
 
     async def _connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while self._idle:
-            reader, writer, used = self._idle.pop()
+            reader, writer, used = self._idle.popleft()
             if time.perf_counter() - used < IDLE_S and not reader.at_eof() and not writer.is_closing():
                 return reader, writer
             writer.close()
@@ -107,16 +112,25 @@ async def closed_loop(port: int, images: Sequence[bytes], numbers: Iterable[int]
 
 
 async def poisson(
-    port: int, images: Sequence[bytes], *, rate: float, seconds: float, generator: np.random.Generator
+    port: int,
+    images: Sequence[bytes],
+    *,
+    rate: float,
+    seconds: float,
+    generator: np.random.Generator,
+    spin_s: float = SPIN_S,
 ) -> list[Answer]:
-    """Send requests as a Poisson process, independent of the answers."""
+    """Send requests as a Poisson process, independent of the answers.
+
+    Without `spin_s` the load does not take CPU time from a server on the same cores, but it is up to a ms late.
+    """
     due = np.cumsum(generator.exponential(1 / rate, size=round(rate * seconds)))
     connections, asked = Connections(port), []
     await connections.open(8)
     start = time.perf_counter() + 0.01
     for number, moment in enumerate((start + due).tolist()):
         while (left := moment - time.perf_counter()) > 0:
-            await asyncio.sleep(left - SPIN_S if left > SPIN_S else 0)
+            await asyncio.sleep(left - spin_s if left > spin_s else 0)
         photo = number % len(images)
         asked.append(asyncio.create_task(connections.ask(photo, images[photo], due=moment)))
     answers = await asyncio.gather(*asked)
@@ -132,10 +146,13 @@ def latencies_of(answers: Sequence[Answer]) -> list[float]:
     return [answer.seconds for answer in answers]
 
 
-def ideal_queue(answers: Sequence[Answer], services: Sequence[float], generator: np.random.Generator) -> list[float]:
-    """Return the latencies of an ideal queue with one worker and these service times, for the same arrivals."""
-    free, latencies = 0.0, []
+def ideal_queue(
+    answers: Sequence[Answer], services: Sequence[float], generator: np.random.Generator, *, places: int = 1
+) -> list[float]:
+    """Return the latencies of an ideal queue before some places with these service times, for the same arrivals."""
+    free, latencies = [0.0] * places, []
     for answer, service in zip(answers, generator.choice(services, size=len(answers)).tolist(), strict=True):
-        free = max(free, answer.due) + service
-        latencies.append(free - answer.due)
+        done = max(free[0], answer.due) + service
+        heapq.heapreplace(free, done)
+        latencies.append(done - answer.due)
     return latencies

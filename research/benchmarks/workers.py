@@ -1,10 +1,11 @@
-"""Throughput, CPU time and memory of `retrieval serve --workers`, compared with searches in as many processes.
+"""Throughput, latency, CPU time and memory of `retrieval serve --workers`, compared with searches in as many processes.
 
     python -m research.benchmarks.workers BUNDLE GALLERY PHOTO [PHOTO ...]
 
 Searches in N processes without a server and a server with N workers take turns; the other one is stopped meanwhile.
 Both are measured with the photos as they are, and enlarged to 12 megapixels. The load generator runs on the same cores
-as the server, and its CPU time is stated. Figures are medians over rounds.
+as the server, and its CPU time is stated. Figures are medians over rounds. After each of the first rounds, photos
+arrive independently of the answers, at 80 % of the rate of that round.
 """
 
 from __future__ import annotations
@@ -20,17 +21,23 @@ from pathlib import Path
 import numpy as np
 import uvloop
 
-from .load import closed_loop, latencies_of
+from .load import closed_loop, ideal_queue, latencies_of, poisson
 from .peers import INSIDE, OURS, Served, command_of, free_port
 from .photo_sizes import SIZES, enlarged
 from .tables import Recorder, parser_of
 
 WORKERS = (1, 2)
 CLIENTS = 4  # per worker
+Cells = tuple[str, ...]
 LARGE_COUNT, LARGE_SHARE = 4, 0.2  # enlarged photos, and their share of the requests
 COLUMNS = (
     *("photos", "workers", "in processes, photos/s", "server, photos/s", "ratio"),
     *("CPU in processes, ms", "CPU of the server, ms", "ratio of CPU", "CPU of the load, ms"),
+)
+SHARE, OPEN_ROUNDS = 0.8, 3  # arrivals as a share of the capacity, and the rounds with them
+OPEN_COLUMNS = (
+    *("photos", "workers", "arrivals, photos/s", "p50, ms", "p99, ms", "p99 / p50", "p99 / p50 of an ideal queue"),
+    *("not answered 200", "load late, p99, ms"),
 )
 
 
@@ -41,6 +48,24 @@ class Turn:
     rate: float
     cpu: float
     load: float = 0.0
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Latencies of photos that arrived at a rate, in seconds, and what an ideal queue and the load took."""
+
+    rate: float
+    p50: float
+    p99: float
+    ideal_ratio: float  # p99 / p50
+    late: float
+    count: int
+    refused: int
+
+    @property
+    def ratio(self) -> float:
+        """Return p99 / p50."""
+        return self.p99 / self.p50
 
 
 def large(photo: Path, folder: Path) -> Path:
@@ -56,6 +81,7 @@ class Bench:
     def __init__(self, places: Sequence[Path], photos: Sequence[Path], folder: Path, stack: ExitStack) -> None:
         self._places, self._photos, self._folder, self._stack = places, photos, folder, stack
         self._images = [photo.read_bytes() for photo in photos]
+        self._generator = np.random.default_rng(0)
 
     def start(self, kind: str, *, workers: int = 1) -> Served:
         """Start a server, or a process that searches."""
@@ -96,6 +122,22 @@ class Bench:
         seconds = max(answer.done for answer in answers) - min(answer.sent for answer in answers)
         return Turn(count / seconds, cpu / count, load / count)
 
+    def arrive(self, server: Served, capacity: float, seconds: float) -> Arrivals:
+        """Send photos at a share of the capacity, without waiting for answers."""
+        rate = SHARE * capacity
+        with server.awake():
+            coming = poisson(
+                server.port, self._images, rate=rate, seconds=seconds, generator=self._generator, spin_s=0.0
+            )
+            answers = uvloop.run(coming)
+        good = [answer.seconds for answer in answers if answer.status == 200]
+        places = len(os.sched_getaffinity(0))
+        ideal = ideal_queue(answers, [places / capacity], self._generator, places=places)
+        p50, p99 = np.percentile(good, (50, 99)).tolist()
+        late = float(np.percentile([answer.sent - answer.due for answer in answers], 99))
+        refused = len(answers) - len(good)
+        return Arrivals(rate, p50, p99, float(np.divide(*np.percentile(ideal, (99, 50)))), late, len(answers), refused)
+
     def _wait(self, server: Served, workers: int) -> None:
         server.wait_for("/v1/search", self._images[0])
         while len(memory_of(server)) < workers:
@@ -117,30 +159,43 @@ def memory_of(server: Served) -> list[float]:
     return sorted(found, reverse=True)
 
 
-def measure(bench: Bench, rounds: int, count: int) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return rows of speed and of memory, by number of workers."""
-    speeds: list[tuple[str, ...]] = []
-    memories: list[tuple[str, ...]] = []
-    for workers in WORKERS:
-        processes, server = [bench.start(INSIDE) for _ in range(workers)], bench.start(OURS, workers=workers)
-        turns = []
-        for _ in range(rounds):
-            inside = bench.inside(processes, count)
-            turns.append((inside, bench.over_http(server, count * workers, clients=CLIENTS * workers)))
-        ratio, cpu = (
-            float(np.median([getattr(over, name) / getattr(inside, name) for inside, over in turns]))
-            for name in ("rate", "cpu")
-        )
-        inside_rate, over_rate = (np.median([turn[side].rate for turn in turns]) for side in (0, 1))
-        inside_cpu, over_cpu = (1e3 * np.median([turn[side].cpu for turn in turns]) for side in (0, 1))
-        load = 1e3 * np.median([over.load for _, over in turns])
-        rates = (f"{inside_rate:.1f}", f"{over_rate:.1f}", f"{ratio:.2f}")
-        speeds.append((str(workers), *rates, f"{inside_cpu:.1f}", f"{over_cpu:.1f}", f"{cpu:.2f}", f"{load:.2f}"))
-        sizes = memory_of(server)
-        memories.append((str(workers), f"{sizes[0]:.0f}", ", ".join(f"{size:.0f}" for size in sizes[1:]) or "–"))
-        for each in (*processes, server):
-            each.stop()
-    return speeds, memories
+def measure(bench: Bench, workers: int, rounds: int, count: int, seconds: float) -> tuple[Cells, Cells, Cells]:
+    """Return the cells of speed, of arrivals and of memory with a number of workers."""
+    processes, server = [bench.start(INSIDE) for _ in range(workers)], bench.start(OURS, workers=workers)
+    turns, arrivals = [], []
+    for number in range(rounds):
+        inside = bench.inside(processes, count)
+        over = bench.over_http(server, count * workers, clients=CLIENTS * workers)
+        turns.append((inside, over))
+        if number < OPEN_ROUNDS and seconds:
+            arrivals.append(bench.arrive(server, over.rate, seconds))
+    sizes = memory_of(server)
+    for each in (*processes, server):
+        each.stop()
+    memory = f"{sizes[0]:.0f}", ", ".join(f"{size:.0f}" for size in sizes[1:]) or "–"
+    return speed_cells(turns), arrival_cells(arrivals) if arrivals else (), memory
+
+
+def speed_cells(turns: Sequence[tuple[Turn, Turn]]) -> Cells:
+    """Return rates and CPU times in processes and over HTTP, medians over the rounds."""
+    ratio, cpu = (
+        float(np.median([getattr(over, name) / getattr(inside, name) for inside, over in turns]))
+        for name in ("rate", "cpu")
+    )
+    inside_rate, over_rate = (np.median([turn[side].rate for turn in turns]) for side in (0, 1))
+    inside_cpu, over_cpu = (1e3 * np.median([turn[side].cpu for turn in turns]) for side in (0, 1))
+    load = 1e3 * np.median([over.load for _, over in turns])
+    rates = (f"{inside_rate:.1f}", f"{over_rate:.1f}", f"{ratio:.2f}")
+    return (*rates, f"{inside_cpu:.1f}", f"{over_cpu:.1f}", f"{cpu:.2f}", f"{load:.2f}")
+
+
+def arrival_cells(arrivals: Sequence[Arrivals]) -> Cells:
+    """Return latencies of arrivals, medians over the rounds, and how many were not answered 200."""
+    names = ("rate", "p50", "p99", "ratio", "ideal_ratio", "late")
+    rate, p50, p99, ratio, ideal, late = (np.median([getattr(each, name) for each in arrivals]) for name in names)
+    refused, count = (sum(getattr(each, name) for each in arrivals) for name in ("refused", "count"))
+    latencies = (f"{1e3 * p50:.1f}", f"{1e3 * p99:.1f}", f"{ratio:.1f}", f"{ideal:.1f}")
+    return (f"{rate:.1f}", *latencies, f"{refused} of {count:,}", f"{1e3 * late:.1f}")
 
 
 def main() -> None:
@@ -150,6 +205,7 @@ def main() -> None:
     parser.add_argument("photos", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=300, help="Searches of each process and turn.")
+    parser.add_argument("--arrivals", type=float, default=12, help="Seconds of arrivals in each of three rounds.")
     arguments = parser.parse_args()
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # as in `retrieval`, for every process
     places = [arguments.bundle, arguments.gallery]
@@ -157,17 +213,23 @@ def main() -> None:
         folder = Path(name)
         large_photos = [large(photo, folder) for photo in arguments.photos[:LARGE_COUNT]]
         kinds = (("as they are", arguments.photos, 1.0), ("12 megapixels", large_photos, LARGE_SHARE))
-        memory: list[tuple[str, ...]] = []
+        arrivals: list[Cells] = []
+        memory: dict[str, Cells] = {}
         record.table("speed", COLUMNS)
         for kind, photos, share in kinds:
-            with ExitStack() as stack:
-                bench = Bench(places, photos, folder, stack)
-                speeds, memory = measure(bench, arguments.rounds, round(share * arguments.requests))
-                for row in speeds:
-                    record.add(kind, *row)
+            for workers in WORKERS:
+                with ExitStack() as stack:
+                    bench, count = Bench(places, photos, folder, stack), round(share * arguments.requests)
+                    speed, arrival, memory[str(workers)] = measure(
+                        bench, workers, arguments.rounds, count, arguments.arrivals
+                    )
+                record.add(kind, str(workers), *speed)
+                arrivals.append((kind, str(workers), *arrival))
+        if arguments.arrivals:
+            record.table("arrivals", OPEN_COLUMNS, arrivals)
         record.table("memory", ("workers", "first, MiB", "others, MiB"))
-        for row in memory:
-            record.add(*row)
+        for number, cells in memory.items():
+            record.add(number, *cells)
 
 
 if __name__ == "__main__":
