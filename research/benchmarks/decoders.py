@@ -80,18 +80,22 @@ def turbojpeg(data: bytes, preprocessing: Preprocessing) -> Pixels:
 
 
 def opencv(data: bytes, preprocessing: Preprocessing) -> Pixels:
-    """Decode with OpenCV; JPEG at a reduced scale."""
+    """Decode with OpenCV, upright and JPEG at a reduced scale."""
     import cv2
 
-    side = min(Image.open(io.BytesIO(data)).size) if data[:2] == b"\xff\xd8" else 0
-    reduced = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
-    flag = reduced.get(scale_of(side, preprocessing), cv2.IMREAD_COLOR)
-    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    return _resampled(_opencv_pixels(data, preprocessing, cv2.IMREAD_COLOR_RGB), preprocessing)
+
+
+def opencv_area(data: bytes, preprocessing: Preprocessing) -> Pixels:
+    """Decode with OpenCV like `opencv`, and resample with its area filter."""
+    import cv2
+
+    image = _opencv_pixels(data, preprocessing, cv2.IMREAD_COLOR_RGB)
     side = min(image.shape[:2])
     top, left = (image.shape[0] - side) // 2, (image.shape[1] - side) // 2
     square = image[top : top + side, left : left + side]
     size = (preprocessing.size, preprocessing.size)
-    return np.asarray(cv2.cvtColor(cv2.resize(square, size, interpolation=cv2.INTER_AREA), cv2.COLOR_BGR2RGB), np.uint8)
+    return np.asarray(cv2.resize(square, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
 def vips(data: bytes, preprocessing: Preprocessing) -> Pixels:
@@ -106,6 +110,17 @@ def vips(data: bytes, preprocessing: Preprocessing) -> Pixels:
 def scale_of(side: int, preprocessing: Preprocessing) -> int:
     """Return the largest reduction that leaves at least twice the side that the model needs."""
     return next((scale for scale in SCALES if side // scale >= 2 * preprocessing.min_side), 1)
+
+
+def _opencv_pixels(data: bytes, preprocessing: Preprocessing, full: int) -> Pixels:
+    """Return the upright pixels of a file; `full` is the flag for decoding at full size."""
+    import cv2
+
+    side = min(Image.open(io.BytesIO(data)).size) if data[:2] == b"\xff\xd8" else 0
+    reduced = {8: cv2.IMREAD_REDUCED_COLOR_8, 4: cv2.IMREAD_REDUCED_COLOR_4, 2: cv2.IMREAD_REDUCED_COLOR_2}
+    scale = scale_of(side, preprocessing)
+    image: Any = cv2.imdecode(np.frombuffer(data, np.uint8), reduced.get(scale, full))
+    return np.asarray(image if scale == 1 else cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
 
 
 def _resampled(pixels: Pixels, preprocessing: Preprocessing) -> Pixels:
@@ -126,7 +141,8 @@ DECODERS = (
     Decoder("Pillow with draft", "PIL", COMMON, pillow),
     Decoder("simplejpeg", "simplejpeg", ("JPEG",), simplejpeg),
     Decoder("PyTurboJPEG", "turbojpeg", ("JPEG",), turbojpeg),
-    Decoder("OpenCV, reduced reads", "cv2", COMMON, opencv),
+    Decoder("OpenCV", "cv2", COMMON, opencv),
+    Decoder("OpenCV, area filter", "cv2", COMMON, opencv_area),
     Decoder("pyvips", "pyvips", (*COMMON, "HEIF"), vips),
     Decoder("pillow-heif", "pillow_heif", ("HEIF",), pillow_heif),
 )

@@ -4,10 +4,10 @@
 
 Photos of grocery as they are (168 pixels), and enlarged to 2 and 12 megapixels with the noise of a sensor, in four
 formats. The decoders take turns on each photo; figures are medians over rounds of CPU time. Every decoder has to give
-the centred square of the photo at the size of the model. The floor is the fastest one whose pixels differ from those of
-the file, decoded in full and resampled, by at most LARGEST levels of 255 on average. Packages that are not installed
-are named and skipped: simplejpeg, PyTurboJPEG (the variable TURBOJPEG may name its library), pyvips, OpenCV and
-pillow-heif.
+the centred square of the photo at the size of the model. The floor is the fastest one that gives the same pixels as
+ours. The fastest of all may give other pixels, which differ from those of the file, decoded in full and resampled, by
+at most LARGEST levels of 255 on average. Packages that are not installed are named and skipped: simplejpeg, PyTurboJPEG
+(the variable TURBOJPEG may name its library), pyvips, OpenCV and pillow-heif.
 """
 
 from __future__ import annotations
@@ -15,25 +15,39 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from retrieval.errors import ImageRefused
 from retrieval.images import Preprocessing, center_crop_resize, open_image
 
 from .decoders import DECODERS, OURS, Decoder, Pixels
+from .decoders import ours as open_pixels
 from .photo_sizes import SETTINGS, SIZES, encoded, enlarged
 from .tables import NONE, Recorder, parser_of
 
 AS_THEY_ARE = "168 px"
 LARGEST = 2.0  # mean difference of correct pixels, in levels of 255
 TURN_S = 0.05  # shortest turn in seconds: small photos are decoded several times
-COLUMNS = ("photo", "decoder", "CPU per photo, ms", "mean difference, levels")
-FLOOR = ("photo", "megabytes", "ours, ms", "floor, ms", "floor", "ours / floor, median (least to most)")
+EQUAL = 0.05  # mean difference of pixels that count as the same, in levels: versions of a decoder may round differently
+COLUMNS = ("photo", "decoder", "CPU per photo, ms", "mean difference from the file, levels", "from ours")
+FLOOR = (
+    "photo",
+    "megabytes",
+    "ours, ms",
+    "floor",
+    "floor, ms",
+    "ours / floor",
+    "fastest",
+    "fastest, ms",
+    "ours / fastest",
+)
 
 
 @dataclass(frozen=True)
@@ -45,10 +59,11 @@ class Kind:
     files: Sequence[bytes]
     expected: Sequence[Pixels]
 
-    def difference(self, decoder: Decoder, preprocessing: Preprocessing) -> float:
-        """Return the mean difference of a decoder's pixels from the expected ones."""
+    def differences(self, decoder: Decoder, preprocessing: Preprocessing) -> tuple[float, float]:
+        """Return the mean differences of a decoder's pixels from the expected ones and from ours."""
         made = [decoder.pixels(file, preprocessing).astype(np.int16) for file in self.files]
-        return float(np.mean([np.abs(some - right).mean() for some, right in zip(made, self.expected, strict=True)]))
+        ours = [open_pixels(file, preprocessing) for file in self.files]
+        return _mean_difference(made, self.expected), _mean_difference(made, ours)
 
 
 def main() -> None:
@@ -70,7 +85,7 @@ def main() -> None:
                 try:
                     kind = kind_of(photos, size, form, preprocessing)
                 except ImageRefused as error:
-                    floors.append((_name(size, form), NONE, NONE, NONE, f"refused: {error.message}", NONE))
+                    floors.append((_name(size, form), NONE, NONE, f"refused: {error.message}", *[NONE] * 5))
                     continue
                 floors.append(compare(record, kind, there, preprocessing, arguments.rounds))
         record.table("floor", FLOOR, floors)
@@ -93,28 +108,44 @@ def compare(
     record: Recorder, kind: Kind, decoders: Sequence[Decoder], preprocessing: Preprocessing, rounds: int
 ) -> tuple[str, ...]:
     """Record the decoders' times for photos of a kind, and return the row of the floor."""
-    differences: dict[Decoder, float] = {}
+    differences: dict[Decoder, tuple[float, float]] = {}
     for decoder in decoders:
         if kind.form in decoder.formats:
             try:
-                differences[decoder] = kind.difference(decoder, preprocessing)
+                differences[decoder] = kind.differences(decoder, preprocessing)
             except Exception as error:  # every package has its own errors
-                record.add(kind.name, decoder.name, NONE, f"cannot decode it: {type(error).__name__}")
+                record.add(kind.name, decoder.name, NONE, f"cannot decode it: {type(error).__name__}", NONE)
     times: dict[Decoder, list[float]] = {decoder: [] for decoder in differences}
     for number in range(rounds):
         turns = list(times)
         for decoder in turns[number % len(turns) :] + turns[: number % len(turns)]:
             times[decoder].append(seconds(decoder, kind, preprocessing))
-    middle = {decoder: statistics.median(values) for decoder, values in times.items()}
-    for decoder, value in middle.items():
-        record.add(kind.name, decoder.name, f"{1e3 * value:.2f}", f"{differences[decoder]:.2f}")
-    own = next(decoder for decoder in middle if decoder.name == OURS)
-    right = [decoder for decoder in middle if differences[decoder] <= LARGEST and decoder is not own]
-    floor = min(right, key=middle.__getitem__)
-    ratios = sorted(a / b for a, b in zip(times[own], times[floor], strict=True))
+    for decoder, values in times.items():
+        record.add(kind.name, decoder.name, _ms(values), *(f"{value:.2f}" for value in differences[decoder]))
+    own = next(decoder for decoder in times if decoder.name == OURS)
+    others = [decoder for decoder in times if decoder is not own]
+    same = [decoder for decoder in others if differences[decoder][1] <= EQUAL]
+    right = [decoder for decoder in others if differences[decoder][0] <= LARGEST]
     size = f"{sum(map(len, kind.files)) / len(kind.files) / 1e6:.3g}"
+    return kind.name, size, _ms(times[own]), *_beside(own, same, times), *_beside(own, right, times)
+
+
+def _beside(own: Decoder, others: Sequence[Decoder], times: Mapping[Decoder, list[float]]) -> tuple[str, str, str]:
+    """Return name and time of the fastest of other decoders, and the ratio of our time to it."""
+    if not others:
+        return NONE, NONE, NONE
+    fastest = min(others, key=lambda decoder: statistics.median(times[decoder]))
+    ratios = sorted(a / b for a, b in zip(times[own], times[fastest], strict=True))
     ratio = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-    return kind.name, size, f"{1e3 * middle[own]:.2f}", f"{1e3 * middle[floor]:.2f}", floor.name, ratio
+    return fastest.name, _ms(times[fastest]), ratio
+
+
+def _ms(seconds: Sequence[float]) -> str:
+    return f"{1e3 * statistics.median(seconds):.2f}"
+
+
+def _mean_difference(made: Sequence[NDArray[Any]], right: Sequence[Pixels]) -> float:
+    return float(np.mean([np.abs(one - other).mean() for one, other in zip(made, right, strict=True)]))
 
 
 def seconds(decoder: Decoder, kind: Kind, preprocessing: Preprocessing) -> float:

@@ -8,7 +8,9 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import httpcore
@@ -18,6 +20,7 @@ from retrieval.errors import ImageUnreadable
 ALLOWED = "RETRIEVAL_ALLOW_HOSTS"
 KEPT_S = 5.0  # seconds for which an idle connection stays open
 CONNECTIONS, IDLE = 100, 20
+LOOKUPS = 32  # hosts that are looked up at the same time
 UNICAST = ipaddress.IPv6Network("2000::/3")
 NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 OF_AZURE = ipaddress.IPv4Address("168.63.129.16")  # serves the secrets of a virtual machine, though its range is public
@@ -59,7 +62,7 @@ class PublicBackend(httpcore.NetworkBackend):
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
         """Open a connection to the address that was checked, so that a second answer of the name server is not used."""
-        address = _address_of(host, port)
+        address = _address_of(host, port, seconds_left(timeout))
         return TimedStream(
             self._backend.connect_tcp(address, port, seconds_left(timeout), local_address, socket_options)
         )
@@ -99,13 +102,24 @@ def is_allowed(host: str) -> bool:
     return bool(host) and host in os.environ.get(ALLOWED, "").split(",")
 
 
-def _address_of(host: str, port: int) -> str:
+def _address_of(host: str, port: int, timeout: float) -> str:
     """Return the IP address to connect to; raise ImageUnreadable if the host has a private one."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    lookup = _lookups().submit(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    try:
+        found = lookup.result(timeout)
+    except TimeoutError as error:
+        lookup.cancel()
+        raise httpcore.ConnectTimeout(f"the name server does not find {host} in time") from error
     addresses = [str(entry[4][0]) for entry in found]
     if not is_allowed(host) and not all(map(is_public, addresses)):
         raise ImageUnreadable(f"{host} has a private address", remedy=f"Name the host in {ALLOWED} if you trust it")
     return addresses[0]
+
+
+@cache
+def _lookups() -> ThreadPoolExecutor:
+    """Return the threads that look up hosts: the system's lookup has no time limit, so others wait for it."""
+    return ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup")
 
 
 def is_public(address: str) -> bool:

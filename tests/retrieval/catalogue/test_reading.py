@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
+from retrieval.catalogue import reading
 from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.reading import READERS, ReadBatch, contents, read_ahead
@@ -69,6 +73,23 @@ def test_no_more_is_read_than_the_batches_that_wait() -> None:
     assert next(results) == 2
     assert len(read) <= 8  # three batches are in progress, and a fourth one is taken for the first result
     assert sum(results) == 98
+
+
+def test_no_photo_is_read_ahead_while_many_bytes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(reading, "READERS", 1)
+    monkeypatch.setattr(reading, "HELD", 2)
+    begun = threading.Event()
+    photos = slow(6, lambda name: (begun.wait(PATIENCE_S), read.append(name)))
+    first, second, third = read_ahead(photos, size=2)
+    begun.set()
+    for waiting in (*first._reads, *second._reads, *third._reads):
+        assert isinstance(waiting, Future)
+        waiting.result(PATIENCE_S)
+    assert read == ["0", "1"]
+    assert [list(batch.contents()) for batch in (first, second, third)] == [[b"0", b"1"], [b"2", b"3"], [b"4", b"5"]]
+    assert read == ["0", "1", "2", "3", "4", "5"]
+    assert first._held.size == 0
 
 
 def test_indexing_reads_ahead(world: Path, tmp_path: Path) -> None:

@@ -254,6 +254,20 @@ def test_a_name_with_one_private_address_is_not_asked(monkeypatch: pytest.Monkey
         photo("http://example.org/a.jpg").read()
 
 
+def test_the_time_of_a_photo_includes_the_lookup_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+
+    def find(*_: object, **__: object) -> list[object]:
+        answered.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    monkeypatch.setattr(web, "TOTAL_S", 0.1)
+    with pytest.raises(ImageUnreadable, match="takes longer than"):
+        photo("https://example.org/a.jpg").read()
+    answered.set()
+
+
 def test_a_redirect_is_followed_only_to_where_a_photo_may_be(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(connections.ALLOWED, "127.0.0.1")
     name, data = next(iter(FILES.items()))
