@@ -46,7 +46,7 @@ shards           searching and adding to a gallery in shards
 large_gallery    a gallery of ten million photos on disk
 sync             a table of 100,000 photos compared with its gallery, and changes of it
 decoding         photos to pixels, compared with other `decoders`; `photo_sizes`
-indexing         `retrieval index` compared with a bare loop
+indexing         `retrieval index` compared with a bare loop, in threads and `processes`
 bulk_search      `retrieval search` with many photos compared with indexing them
 endpoint         latency and throughput over HTTP; `load`, `stress`, `peers`, `litserve_peer`
 start            start of a server with 100,000 photos, to its first answer and its page

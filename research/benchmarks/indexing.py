@@ -5,7 +5,8 @@
 The bare loop decodes, resizes and embeds batches on the same cores with as many threads, and discards the results. Both
 take turns, with photos as they are (168 pixels) and with photos of 12 megapixels. The threshold of the gallery is set
 after its photos have been written; this is timed apart. Scaling is the throughput of `retrieval index` with as many
-threads as cores, divided by that with one thread. With `--ray`, the overhead of Ray per photo is measured, too.
+threads as cores, divided by that with one thread. The bare loop is also measured in processes. With `--ray`, the
+overhead of Ray per photo is measured, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from retrieval.indexing import pipeline
 from retrieval.indexing.pipeline import LOCAL, RAY, index_catalogue
 
 from .photo_sizes import SIZES, encoded, enlarged
+from .processes import COLUMNS, process_rows
 from .tables import NONE, Recorder, parser_of
 
 BATCH = 16
@@ -82,6 +84,8 @@ def main() -> None:
                 record.add(*row)
             scaling += scaling_rows(kind, turns, arguments.threads)
         record.table("scaling", SCALING, scaling)
+        workers, rounds = arguments.threads, arguments.rounds
+        record.table("processes", COLUMNS, process_rows(bundle, kinds, workers=workers, batch=BATCH, rounds=rounds))
         record.table("ray", ("what", "ms per photo"), ray_rows(bundle, photos[: arguments.ray], folder))
 
 
