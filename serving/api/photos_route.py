@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from retrieval.arguments import MOST_QUERY_PHOTOS
 from serving.service import Service
@@ -13,7 +13,7 @@ from serving.service import Service
 from .openapi import IMAGE, LIMITED, body_of, errors
 from .query_parameters import SearchQuery
 from .request_body import decoded, images_of, is_json, parsed
-from .result_json import answer_of
+from .result_json import AnswerResponse, answer_of
 from .schemas import Answer, PhotosRequest
 
 
@@ -38,4 +38,4 @@ def add_photos_route(router: APIRouter, service: Service) -> None:
         result = await service.search_photos(
             images, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
         )
-        return JSONResponse(answer_of(result, request_id, asked.fields))
+        return AnswerResponse(answer_of(result, request_id, asked.fields))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
 from retrieval.errors import InvalidParameter
 from retrieval.regions.boxes import parse_bbox
@@ -16,7 +16,7 @@ from .openapi import IMAGE, LIMITED, body_of, errors
 from .query_parameters import RegionsQuery
 from .region_schemas import RegionsAnswer, RegionsRequest
 from .request_body import decoded, image_of, is_json, parsed
-from .result_json import regions_answer_of
+from .result_json import AnswerResponse, regions_answer_of
 
 
 def add_regions_route(router: APIRouter, service: Service) -> None:
@@ -44,4 +44,4 @@ def add_regions_route(router: APIRouter, service: Service) -> None:
         result = await service.search_regions(
             image, chosen, top_k=asked.top_k, where=asked.where, request_id=request_id
         )
-        return JSONResponse(regions_answer_of(result, request_id, asked.fields))
+        return AnswerResponse(regions_answer_of(result, request_id, asked.fields))

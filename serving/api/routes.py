@@ -31,7 +31,7 @@ from .query_parameters import PhotoQuery, SearchQuery, SearchRoute
 from .regions_route import add_regions_route
 from .report_page import report_page
 from .request_body import broken_rule, decoded, image_of, images_of, is_json, parsed
-from .result_json import answer_of
+from .result_json import AnswerResponse, answer_of
 from .schemas import (
     Alive,
     Answer,
@@ -117,7 +117,7 @@ def search_routes(service: Service) -> APIRouter:
                 if problem_document.status_code not in (400, 413, 415):
                     raise
                 answers.append(problem_document.content)
-        return JSONResponse({"answers": answers, "request_id": request.state.request_id})
+        return AnswerResponse({"answers": answers, "request_id": request.state.request_id})
 
     add_photos_route(router, service)
     add_regions_route(router, service)
@@ -147,7 +147,7 @@ def add_photo_route(router: APIRouter, service: Service) -> None:
         result = await service.search(
             image, bbox=part, top_k=asked.top_k, where=asked.where, explain=asked.explain, request_id=request_id
         )
-        return JSONResponse(answer_of(result, request_id, asked.fields))
+        return AnswerResponse(answer_of(result, request_id, asked.fields))
 
 
 def feedback_routes(service: Service) -> APIRouter:

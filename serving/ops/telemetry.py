@@ -78,6 +78,7 @@ class Telemetry:
         self.reloads = Counter("retrieval_reloads", "Reloads by outcome.", ["outcome"], **made)
 
         self._by_route: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
+        self._by_stage: dict[str, Histogram] = {}
 
     def watch(self, service: Service) -> None:
         """Register gauges that are read from a service at each scrape."""
@@ -94,17 +95,20 @@ class Telemetry:
 
     def answer(self, result: SearchResult) -> None:
         """Record a search result: stage times, decision, certainty and nearest distance."""
-        for stage, milliseconds in result.timings_ms.items():
-            self._stages.labels(stage).observe(milliseconds / 1e3)
-        self._decisions.labels(result.decision, result.reason).inc()
+        self._decided(result)
         self._certainty.observe(result.certainty)
         if result.nearest_distance is not None:
             self._nearest.observe(result.nearest_distance)
 
     def regions(self, result: RegionsResult) -> None:
         """Record a search by regions: stage times and decision."""
+        self._decided(result)
+
+    def _decided(self, result: SearchResult | RegionsResult) -> None:
         for stage, milliseconds in result.timings_ms.items():
-            self._stages.labels(stage).observe(milliseconds / 1e3)
+            if stage not in self._by_stage:
+                self._by_stage[stage] = self._stages.labels(stage)
+            self._by_stage[stage].observe(milliseconds / 1e3)
         self._decisions.labels(result.decision, result.reason).inc()
 
     def text(self) -> bytes:
