@@ -196,7 +196,7 @@ class Snapshot(Stored):
         """
         around, sparsest = densities
         found = self._candidates(queries.vectors, fetch, only)
-        limits = distance_form.transform(np.clip(2 - 2 * found.others, 0, 4), queries.densities, sparsest)
+        limits = distance_form.transform(np.minimum(np.maximum(2 - 2 * found.others, 0), 4), queries.densities, sparsest)
         limits = np.where(found.others > -np.inf, limits, np.inf)
         there = found.positions >= 0
         if skip is not None:
