@@ -21,7 +21,7 @@ from .distance import DistanceForm, Floats
 from .filters import Value
 from .segments import OpenSegment
 from .snapshot import Snapshot
-from .stored import Filter, Rows, Stored
+from .stored import Filter, Rows, Stored, by_part
 from .verified import base_form
 
 
@@ -123,20 +123,12 @@ class ShardedSnapshot(Stored):
 
     def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
         """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""
-        for shard, rows, inside in self._by_shard(positions):
+        for shard, rows, inside in by_part(self.shards, self._starts, self.rows[positions]):
             places = np.flatnonzero(inside)
             for segment, segment_rows, chosen in shard.by_segment(rows):
                 mask = np.zeros(len(positions), dtype=bool)
                 mask[places[chosen]] = True
                 yield segment, segment_rows, mask
-
-    def _by_shard(self, positions: Rows) -> Iterator[tuple[Snapshot, Rows, NDArray[np.bool_]]]:
-        """Yield each shard that contains some of the positions, its own positions, and the mask of these positions."""
-        rows = self.rows[positions]
-        of = np.searchsorted(self._starts, rows, side="right") - 1
-        for number in set(of.tolist()):
-            inside = of == number
-            yield self.shards[number], rows[inside] - self._starts[number], inside
 
     def nearest(
         self,

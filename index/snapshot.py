@@ -24,7 +24,7 @@ from .contenders import contenders
 from .distance import DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .segments import OpenSegment
-from .stored import Filter, Rows, Stored
+from .stored import Filter, Rows, Stored, by_part
 from .sweep import MANY, sweep
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
@@ -117,11 +117,8 @@ class Snapshot(Stored):
         return super().vectors(positions)
 
     def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
-        """Yield each segment that contains some of the positions, its rows, and the mask of these positions."""
-        of = np.searchsorted(self._starts, positions, side="right") - 1
-        for number in set(of.tolist()):
-            inside = of == number
-            yield self.segments[number], positions[inside] - self._starts[number], inside
+        """Return each segment that contains some of the positions, its rows, and the mask of these positions."""
+        return by_part(self.segments, self._starts, positions)
 
     def photos_at(self, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of the photos at some positions."""
@@ -196,7 +193,9 @@ class Snapshot(Stored):
         """
         around, sparsest = densities
         found = self._candidates(queries.vectors, fetch, only)
-        limits = distance_form.transform(np.minimum(np.maximum(2 - 2 * found.others, 0), 4), queries.densities, sparsest)
+        limits = distance_form.transform(
+            np.minimum(np.maximum(2 - 2 * found.others, 0), 4), queries.densities, sparsest
+        )
         limits = np.where(found.others > -np.inf, limits, np.inf)
         there = found.positions >= 0
         if skip is not None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from .verified import base_form
 FILTERS = 32  # filters kept in the cache
 
 Rows = NDArray[np.int64]
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,19 @@ class Filter:
     tail: Any
     sql: tuple[str, list[Value]]  # the filter as an SQL condition with its parameters
     confirmed: set[int] = field(default_factory=set)  # positions whose checksummed metadata has been tested, too
+
+
+def by_part(
+    parts: Sequence[Part], starts: Sequence[int], positions: Rows
+) -> Iterator[tuple[Part, Rows, NDArray[np.bool_]]]:
+    """Yield each part that contains some of the positions, the rows there, and the mask of these positions.
+
+    `starts` holds the first position of each part, and the end.
+    """
+    of = np.searchsorted(starts, positions, side="right") - 1
+    for number in set(of.tolist()):
+        inside = of == number
+        yield parts[number], positions[inside] - starts[number], inside
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -58,7 +59,7 @@ def rows(kind: str, paths: dict[int, Path]) -> list[tuple[str, ...]]:
     galleries = {shards: Gallery.open(path) for shards, path in paths.items()}
     for shards, gallery in galleries.items():
         gallery.rebuild(kind=kind, shards=shards, probe=Probe(THRESHOLD))
-    ways = {}
+    ways: dict[tuple[int, str], Callable[[np.ndarray], object]] = {}
     with ThreadPoolExecutor(max(SHARDS)) as pool:
         for shards, gallery in galleries.items():
             ways[shards, "in turn"] = partial(gallery.search, k=K, within=THRESHOLD)
@@ -70,7 +71,7 @@ def rows(kind: str, paths: dict[int, Path]) -> list[tuple[str, ...]]:
         seconds = [[timed(partial(way, query[None])) for way in ways.values()] for query in queries]
     medians = dict(zip(ways, 1e3 * np.median(seconds, axis=0), strict=True))
     adding = np.median([[added(gallery) for gallery in galleries.values()] for _ in range(ROUNDS)], axis=0)
-    found = []
+    found: list[tuple[str, ...]] = []
     for (shards, gallery), each in zip(galleries.items(), adding.tolist(), strict=True):
         threads = f"{medians[shards, 'in threads']:.3f}" if shards > 1 else NONE
         found.append((kind, str(shards), f"{medians[shards, 'in turn']:.3f}", threads, f"{each:.3f}"))
