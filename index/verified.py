@@ -86,6 +86,32 @@ class Verifier(Protocol):
         """Return distances (m,) lowered by inliers (m,); without inliers a distance stays as it is."""
 
 
+class WrappedVerifier:
+    """A verifier that hands everything on to another one: a base for those that change some of it."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
+        self.key, self.features_key = verifier.key, verifier.features_key
+        self.items, self.photos, self.voted = verifier.items, verifier.photos, verifier.voted
+        self.voting = verifier.voting
+
+    def points(self, features: bytes) -> Points:
+        """Return the key points of a photo (k,)."""
+        return self._verifier.points(features)
+
+    def asked(self, features: bytes) -> Points:
+        """Return the words that each key point of a query votes with (k, a)."""
+        return self._verifier.asked(features)
+
+    def inliers(self, query: bytes, photos: Sequence[bytes]) -> NDArray[np.int64]:
+        """Return the number of inliers between a query and each of the photos (m,)."""
+        return self._verifier.inliers(query, photos)
+
+    def fused(self, distances: Floats, inliers: NDArray[np.int64]) -> Floats:
+        """Return distances (m,) lowered by inliers (m,)."""
+        return self._verifier.fused(distances, inliers)
+
+
 @dataclass(frozen=True)
 class VerifiedDistance:
     """A distance form whose distances are lowered by a verifier (a `DistanceForm`).

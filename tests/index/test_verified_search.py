@@ -185,8 +185,11 @@ class Raising(FakeVerifier):
 
 def test_inliers_never_raise_a_distance(tmp_path: Path) -> None:
     with verified_gallery(tmp_path / "g") as gallery:
-        plain = searched(gallery, PLAIN, 5, 20, 40)
-        assert searched(gallery, VerifiedDistance(PLAIN, Raising()), 5, 20, 40) == plain
+        plain, form = searched(gallery, PLAIN, 5, 20, 40), VerifiedDistance(PLAIN, Raising())
+        assert searched(gallery, form, 5, 20, 40) == plain
+        positions, distances = np.array([3, 5]), np.array([0.5, 0.6])
+        fused = gallery.verified_search(form).fused(positions, distances, positions[1:], np.array([[4]]))
+        assert fused.tolist() == [0.5, 0.6]
 
 
 def test_only_the_shortlist_is_compared(tmp_path: Path) -> None:
