@@ -94,8 +94,8 @@ def options(**changes: Any) -> TuneOptions:
 
 def test_the_best_trial_is_found_and_becomes_a_config_of_train(catalogue: Path, tmp_path: Path, cheap: None) -> None:
     base = tiny_settings(catalogue)
-    outcome = tune(base, tmp_path / "study", search=RATES, options=options(trials=16))
-    assert len(outcome.trials) == 16
+    outcome = tune(base, tmp_path / "study", search=RATES, options=options(trials=10))
+    assert len(outcome.trials) == 10
     assert outcome.default is not None
     assert settings_of(outcome.default, outcome.plan) == base
     assert outcome.best is not None
