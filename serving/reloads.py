@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,14 +9,13 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from PIL import Image
-
 from retrieval.retriever import Retriever
 from serving.http.limits import Busy
 from serving.ops.memory import release_memory
 
 from .batching import BatchingEmbedder
 from .decision_diff import decision_diff
+from .warm_up import warm_up
 
 if TYPE_CHECKING:
     from .service import Service
@@ -123,9 +121,7 @@ class Reloads:
         most = self._service.settings.batch or (GPU_BATCH if gpu else 0)
         if most > 1:
             retriever.embedder = BatchingEmbedder(retriever.embedder, most=most)  # type: ignore[assignment]
-        file = io.BytesIO()
-        Image.new("RGB", (64, 64), "gray").save(file, "JPEG")
-        retriever.search(file.getvalue(), top_k=1)
+        warm_up(retriever)
         release_memory()
         return retriever
 
