@@ -25,6 +25,7 @@ coverage         how often a certified threshold of a gallery keeps its FPIR, in
 promise          how often a certified threshold keeps its FPIR on new items of simulated catalogues
 decisions        agreement of decisions between programs, batch sizes and thread counts
 recipes          heads on a pretrained backbone, and how their checkpoint is selected; `recipe_selection`
+fine_tuning      the last blocks of a pretrained backbone compared with a head on its features
 trainers         the same training with pytorch-metric-learning and OML
 head_trainers    the same for heads on a pretrained backbone, with their time; `head_trainer_tables`
 impostors        what limits TPIR: unknown items that are taken for others, and the spread of distances
