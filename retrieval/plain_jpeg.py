@@ -19,7 +19,8 @@ def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
 
     Decoding is needed for other kinds of JPEG, for damaged files, for a side of more than `longest` pixels, for other
     colours than gray and YCbCr, for text among the pixels, and for EXIF data or a colour transformation (Adobe) that
-    may change how the pixels are shown. Data after the end of the image is left out.
+    may change how the pixels are shown. Data after the end of the image is left out. Only text is found in the data of
+    the pixels: other data that somebody hides there stays.
     """
     kept, at = [data[:2], JFIF], 2
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):
