@@ -19,7 +19,7 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.retriever import Retriever
 
-from .indexing import BATCH, index, measured
+from .indexing import BATCH, Spent, index, measured
 from .tables import Recorder, parser_of
 
 
@@ -45,9 +45,9 @@ def main() -> None:
             for turn in range(arguments.rounds):
                 answers = Path(place) / f"{turn}.jsonl"
 
-                def search(path: Path = answers) -> float:
+                def search(path: Path = answers) -> Spent:
                     write_answers(retriever, photos, threads, path)
-                    return 0.0
+                    return Spent(0.0, 0.0)
 
                 indexed.append(measured(count, lambda: index(bundle, photos, Path(place), threads, name="again"))[:2])
                 searched.append(measured(count, search)[:2])
