@@ -1,6 +1,6 @@
 """Candidates that may be the nearest photo of one of the nearest items, by bounds of their distances.
 
-Only these are compared exactly, which gives the same answers as comparing all.
+Only these need exact distances: the answers are the same as with exact distances of all candidates.
 Shapes: n queries, m candidates of each.
 """
 
@@ -15,7 +15,7 @@ from .distance import Floats
 
 
 def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) -> NDArray[np.bool_]:
-    """Return which candidates (n, m) may be the nearest photo of one of the k nearest items of their query.
+    """Return a mask (n, m) of candidates that may be the nearest photo of one of the k nearest items of their query.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
     for start, stop in pairwise(starts):
         if stop - start > k:
             some = nearest[start:stop]
-            np.minimum(some, np.partition(some, k - 1)[k - 1], out=some)  # the k-th item is at most as far
+            np.minimum(some, np.partition(some, k - 1)[k - 1], out=some)  # the k-th item is at most this far
     reach = np.empty(queries * width)
     reach[order] = np.repeat(nearest, np.diff(firsts, append=len(order)))
     return np.asarray((least <= reach.reshape(queries, width)) & (least < np.inf))

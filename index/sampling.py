@@ -1,4 +1,4 @@
-"""Samples of photos, evenly spaced or every item once before any item twice, and whether photos are still there."""
+"""Samples of photos, evenly spaced or with every item once before any item twice, and a test of live photos."""
 
 from __future__ import annotations
 

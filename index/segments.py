@@ -121,7 +121,7 @@ class OpenSegment:
         return rows[size * row : size * row + size]
 
     def texts_of(self, rows: NDArray[np.integer], *, again: bool = True) -> list[str]:
-        """Return the JSON of some rows, checked `again` if they were; raise GalleryCorrupt if a checksum is wrong."""
+        """Return the JSON of some rows, with `again` checked each time; raise GalleryCorrupt if a checksum is wrong."""
         found, texts = [], self._texts
         if not again and self.checked[rows].all():
             places = zip(self.starts[rows].tolist(), self.starts[rows + 1].tolist(), strict=True)

@@ -76,7 +76,7 @@ class ShardedSnapshot(Stored):
 
     @property
     def kind(self) -> str:
-        """The kind of the indexes in use; where they differ, as in galleries of earlier releases, that of the first."""
+        """The kind of the indexes in use; if they differ, as in galleries of earlier releases, that of the first."""
         return next((shard.kind for shard in self.shards if shard.photos), FLAT)
 
     @property

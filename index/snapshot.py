@@ -33,7 +33,7 @@ MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very man
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
-FEW = 64  # candidates of a query up to which all are compared, because bounds of their distances would take longer
+FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
@@ -187,7 +187,7 @@ class Snapshot(Stored):
         only: Filter | None,
         skip: Rows | None,
     ) -> Iterator[tuple[Rows, Floats, float]]:
-        """Yield for each query candidates, their distances, and a lower bound for the distance of any other photo.
+        """Yield for each query its candidates, their distances, and a lower bound for the distance of any other photo.
 
         The candidates include the nearest photo of each of the k nearest items that were found.
         """

@@ -87,7 +87,7 @@ class Verifier(Protocol):
 
 
 class WrappedVerifier:
-    """A verifier that hands everything on to another one: a base for those that change some of it."""
+    """Base of verifiers that wrap another one and change some of its methods."""
 
     def __init__(self, verifier: Verifier) -> None:
         self._verifier = verifier

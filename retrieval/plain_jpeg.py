@@ -9,7 +9,7 @@ FRAME, TABLES, SCAN = 0xC0, frozenset((0xC4, 0xDB, 0xDD)), 0xDA  # baseline; Huf
 LEFT_OUT = frozenset((0xE0, 0xE2, 0xED, 0xFE))  # JFIF, colour profile, Photoshop, comment
 GRAY, COLOUR, RGB = 1, 3, (82, 71, 66)  # numbers of components, and those of a file with red, green and blue
 PRINTABLE = bytes(ord("t") if 32 <= value < 127 or value in b"\t\n\r" else 0 for value in range(256))
-TEXT = 24 * b"t"  # so much text, translated by PRINTABLE, is hardly ever in the data of an image
+TEXT = 24 * b"t"  # text of this length, translated by PRINTABLE, is hardly ever in the data of an image
 MARKER = re.compile(rb"\xff[^\0\xd0-\xd7]")  # in the data of a scan, except restarts
 END = b"\xff\xd9"
 
@@ -20,7 +20,7 @@ def without_metadata(data: bytes, *, longest: int = 65535) -> bytes | None:
     Decoding is needed for other kinds of JPEG, for damaged files, for a side of more than `longest` pixels, for other
     colours than gray and YCbCr, for text among the pixels, and for EXIF data or a colour transformation (Adobe) that
     may change how the pixels are shown. Data after the end of the image is left out. Only text is found in the data of
-    the pixels: other data that somebody hides there stays.
+    the pixels; other data that is hidden there stays.
     """
     kept, at = [data[:2], JFIF], 2
     while data[at : at + 1] == b"\xff" and at + 4 <= len(data):

@@ -38,8 +38,8 @@ class ReloadOutcome:
 class Reloads:
     """Reloads of a service, one at a time.
 
-    For a reload of another worker, this one prepares, and switches when it is told to. If the other worker ends before,
-    this one switches if the reload was decided, as all workers do then, and else keeps what it serves.
+    For a reload of another worker, this one prepares, and switches when it is told to. If the other worker ends before
+    that, this one switches only if the reload was decided, and so do all others.
     """
 
     def __init__(self, service: Service, reopen: Callable[[], Retriever]) -> None:
@@ -94,7 +94,7 @@ class Reloads:
         return prepared is not None
 
     def settle(self) -> None:
-        """Wait for the end of a reload; then switch if it was decided and did not switch this worker, else keep."""
+        """Wait for the end of a reload; then switch to the prepared retriever if it was decided, else close it."""
         with self._service.peers.starting():
             self._end()
 
@@ -107,7 +107,7 @@ class Reloads:
         if reload_id == self._service.peers.decided():
             self._service.serve(after)
             return
-        log.warning("a reload was given up; the bundle %s keeps serving", self._service.retriever.bundle.bundle_id)
+        log.warning("a reload was given up; the bundle %s stays in use", self._service.retriever.bundle.bundle_id)
         after.close()
 
     def _take_prepared(self) -> tuple[str, Retriever] | None:

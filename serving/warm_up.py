@@ -23,7 +23,7 @@ def warm_up(retriever: Retriever) -> None:
 
 
 def warm_up_in_background(retriever: Retriever) -> None:
-    """Search with a gray photo on a thread. An error is left to the service, which warms up again when it starts."""
+    """Search with a gray photo in a thread; errors are left to the service, which warms up again when it starts."""
 
     def search() -> None:
         with suppress(RetrievalError, OSError):

@@ -223,7 +223,7 @@ with RetrievalClient(address) as client:
     with answering(serve, bundle, tmp_path / "gallery", tmp_path) as address:
         assert does([client / "python", "-c", ask, address, photo], tmp_path) == "item-03\n"
 
-    install("ray", into="serve")  # the engine runs the embedder of `serve`: alone it has nothing to do
+    install("ray", into="serve")  # the engine runs the embedder of `serve`, so it needs that extra
     assert not any(has(serve, module, tmp_path) for module in ("torch", "transformers", "pymilvus"))
     command = list(map(str, [retrieval, "index", bundle, photos, "-o", "by-ray", "--engine", "ray"]))
     for _ in range(5):  # Ray itself gives up after 30 s of starting, which a busy machine may take

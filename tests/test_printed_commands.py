@@ -155,7 +155,7 @@ def texts() -> list[tuple[str, str]]:
 
 
 def sources(holding: str) -> list[tuple[str, ast.Module]]:
-    """Return the name and the syntax tree of each module with a match of a pattern, strings in pieces joined."""
+    """Return the name and the syntax tree of each module that matches a pattern, with adjacent strings joined."""
     pattern = re.compile(holding)
     pieces = re.compile(r'"\s+f?"')
     return [(name, ast.parse(text)) for name, text in texts() if pattern.search(pieces.sub("", text))]

@@ -1,7 +1,7 @@
 """Index kinds, chosen by gallery size and memory limit.
 
 flat    exact, float32 in memory           up to 100,000 photos
-fp16    exact scan of float16              up to 200,000: half the memory, twice the speed
+fp16    exact scan of float16              up to 200,000: half the memory
 ivf     lists of float16, some searched    above 200,000
 hnsw    a graph over float32               manual choice: fast, twice the memory, slow to build
 ivfpq   lists of short codes, re-scored    when memory is short: a tenth of it

@@ -80,7 +80,7 @@ def turbojpeg(data: bytes, preprocessing: Preprocessing) -> Pixels:
 
 
 def opencv(data: bytes, preprocessing: Preprocessing) -> Pixels:
-    """Decode with OpenCV, upright and JPEG at a reduced scale."""
+    """Decode upright with OpenCV, and JPEG at a reduced scale."""
     import cv2
 
     return _resampled(_opencv_pixels(data, preprocessing, cv2.IMREAD_COLOR_RGB), preprocessing)

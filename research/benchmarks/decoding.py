@@ -131,7 +131,7 @@ def compare(
 
 
 def _beside(own: Decoder, others: Sequence[Decoder], times: Mapping[Decoder, list[float]]) -> tuple[str, str, str]:
-    """Return name and time of the fastest of other decoders, and the ratio of our time to it."""
+    """Return the name and the time of the fastest of other decoders, and the ratio of our time to its time."""
     if not others:
         return NONE, NONE, NONE
     fastest = min(others, key=lambda decoder: statistics.median(times[decoder]))

@@ -2,9 +2,10 @@
 
     python -m research.benchmarks.fine_tuning --output runs/fine_tuning
 
-Each cell is a `train` of EfficientNet-Lite0 on birds or cars. On a fold of the training partition, a model is trained
-on one half of the items and measured on the other, without selection of a checkpoint. On *untrained items*, it is
-trained on four fifths of the training partition, the rest selects the epoch, and calibration and test items measure.
+Each cell is one training of EfficientNet-Lite0 on birds or cars. On a fold of the training partition, a model is
+trained on one half of the items and measured on the other, without selection of a checkpoint. On *untrained items*, it
+is trained on four fifths of the training partition, the rest selects the epoch, and it is measured on calibration and
+test items.
 A finished cell is not repeated; a call computes at most --most missing cells, and records all that are there.
 """
 

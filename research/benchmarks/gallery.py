@@ -337,8 +337,8 @@ def main() -> None:
     parser = gallery_parser(__doc__, output="runs/gallery", photos=1_000_000)
     parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
     parser.add_argument("--grow", action="store_true")
-    parser.add_argument("--sizes", action="store_true", help="Measure only the kinds that smaller galleries may have.")
-    parser.add_argument("--first-use", action="store_true", help="Measure only what the checks of a first use cost.")
+    parser.add_argument("--sizes", action="store_true", help="Measure 100,000, 200,000 and 500,000 photos.")
+    parser.add_argument("--first-use", action="store_true", help="Measure only the checks of a first use.")
     arguments = parse(parser, STEPS)
     if arguments.first_use:
         first_rows = measure_first_use(arguments.output, arguments.photos, DIM, arguments.kinds)

@@ -5,7 +5,7 @@
 Photos are simulated as in `research.benchmarks.gallery`, and written in blocks. Every measurement is a fresh process.
 Memory is without file-backed pages, and its peak must stay below --most. Queries are other photos of items from the
 whole gallery; one pass over other queries precedes them. Nothing clears the page cache. Filling and indexing take long:
-their figures are kept in --output, and `--searches-only` measures the searches of the gallery that is there again.
+their figures are kept in --output, and `--searches-only` measures only searches, in the gallery of an earlier run.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
 def main() -> None:
     parser = gallery_parser(__doc__, output="runs/large", photos=10_000_000)
     parser.add_argument("--kind", default="disk")
-    parser.add_argument("--searches-only", action="store_true", help="Keep the gallery of an earlier run.")
+    parser.add_argument("--searches-only", action="store_true", help="Search the gallery of an earlier run.")
     parser.add_argument("--most", type=float, default=6.0, help="Largest peak of the memory in GiB.")
     arguments = parse(parser, LARGE_STEPS)
     check_disk(arguments.output, arguments.photos)

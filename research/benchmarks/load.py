@@ -122,7 +122,7 @@ async def poisson(
 ) -> list[Answer]:
     """Send requests as a Poisson process, independent of the answers.
 
-    Without `spin_s` the load does not take CPU time from a server on the same cores, but it is up to a ms late.
+    With `spin_s=0`, waiting takes no CPU time from a server on the same cores, but requests may be a millisecond late.
     """
     due = np.cumsum(generator.exponential(1 / rate, size=round(rate * seconds)))
     connections, asked = Connections(port), []
@@ -149,7 +149,7 @@ def latencies_of(answers: Sequence[Answer]) -> list[float]:
 def ideal_queue(
     answers: Sequence[Answer], services: Sequence[float], generator: np.random.Generator, *, places: int = 1
 ) -> list[float]:
-    """Return the latencies of an ideal queue before some places with these service times, for the same arrivals."""
+    """Return the latencies of an ideal queue with `places` servers and these service times, for the same arrivals."""
     free, latencies = [0.0] * places, []
     for answer, service in zip(answers, generator.choice(services, size=len(answers)).tolist(), strict=True):
         done = max(free[0], answer.due) + service

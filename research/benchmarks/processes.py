@@ -23,7 +23,7 @@ _EMBEDDERS: list[Embedder] = []  # the one of this process
 def process_rows(
     bundle: Bundle, kinds: Mapping[str, Sequence[Photo]], *, workers: int, batch: int, rounds: int
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the rates of as many threads and processes, which take turns and have opened the model before."""
+    """Yield the rates of threads and of as many processes; they take turns, and all have opened the model before."""
     with _started(ThreadPoolExecutor(workers), bundle) as threads, _started(_processes(workers), bundle) as processes:
         for kind, photos in kinds.items():
             paths = [[photo.path for photo in photos[i : i + batch]] for i in range(0, len(photos), batch)]

@@ -93,7 +93,7 @@ def in_threads(pool: ThreadPoolExecutor, gallery: Gallery, vectors: np.ndarray) 
 
 
 def added(gallery: Gallery) -> float:
-    """Return the seconds that adding photos took, and remove them again."""
+    """Add photos, remove them again, and return the seconds that adding took."""
     vectors, items = next(embeddings(ADDED, gallery.dim, seed=3))
     ids = [f"new-{i}" for i in range(ADDED)]
     seconds = timed(lambda: gallery.add(ids, [f"new-item-{i}" for i in items.tolist()], vectors))

@@ -109,7 +109,7 @@ def _address_of(host: str, port: int, timeout: float) -> str:
         found = lookup.result(timeout)
     except TimeoutError as error:
         lookup.cancel()
-        raise httpcore.ConnectTimeout(f"the name server does not find {host} in time") from error
+        raise httpcore.ConnectTimeout(f"the lookup of {host} takes too long") from error
     addresses = [str(entry[4][0]) for entry in found]
     if not is_allowed(host) and not all(map(is_public, addresses)):
         raise ImageUnreadable(f"{host} has a private address", remedy=f"Name the host in {ALLOWED} if you trust it")
@@ -118,7 +118,7 @@ def _address_of(host: str, port: int, timeout: float) -> str:
 
 @cache
 def _lookups() -> ThreadPoolExecutor:
-    """Return the threads that look up hosts: the system's lookup has no time limit, so others wait for it."""
+    """Return the threads that look up hosts; callers wait for them with a time limit, which the lookup itself lacks."""
     return ThreadPoolExecutor(LOOKUPS, thread_name_prefix="lookup")
 
 

@@ -14,14 +14,14 @@ from .photos import Photo
 from .remote import RemotePhoto
 
 READERS = 32  # photos that are read at the same time
-HELD = 2**28  # bytes of photos that were read ahead and have not been used, above which no further photo is read ahead
+HELD = 2**28  # bytes of photos that wait to be used, above which no further photo is read ahead
 
 Content = bytes | ImageRefused  # an encoded photo, or the reason why there is none
 
 
 @dataclass
 class _Held:
-    """The bytes that were read ahead and have not been used."""
+    """Number of bytes that were read ahead and wait to be used."""
 
     size: int = 0
     _lock: Lock = field(default_factory=Lock)
@@ -63,7 +63,7 @@ def read_ahead(photos: Sequence[Photo], *, size: int) -> Iterator[ReadBatch]:
     """Yield batches of `size` photos. The reading of a batch begins when it is taken, so take it before it is needed.
 
     Up to READERS photos are read at the same time, so that a slow disk or network delays little. Photos that cannot be
-    read ahead, and those that would be while HELD bytes wait to be used, are read by `contents`.
+    read ahead are read by `contents`, and so are further photos while HELD bytes wait to be used.
     """
     pool = ThreadPoolExecutor(READERS, thread_name_prefix="read")
     held = _Held()

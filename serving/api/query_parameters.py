@@ -36,7 +36,7 @@ Boxes = Annotated[
 class CommonQuery(BaseModel):
     """Query parameters of every search route."""
 
-    repeated: ClassVar[tuple[str, ...]] = ("fields",)  # with several values; of any other parameter the last one counts
+    repeated: ClassVar[tuple[str, ...]] = ("fields",)  # may have several values; of others the last one counts
 
     top_k: TopK = 10
     where: Where = None

@@ -7,9 +7,9 @@ import sys
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system; glibc keeps what reading a model took.
+    """Return freed memory to the operating system, such as the memory that reading a model took, which glibc keeps.
 
-    Other C libraries return it by themselves, or cannot be asked.
+    Do nothing with other C libraries: they return it by themselves, or cannot be asked.
     """
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)

@@ -116,7 +116,7 @@ class Peers:
         """Let all other workers open the bundle and the gallery, then switch to them, within `reloading`.
 
         Once all have opened them, the reload is decided. A worker that is not told to switch or to keep what it serves
-        finds out at the end of `reloading`, also if this process ends before.
+        finds out at the end of `reloading`, even if this process ends before.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Peers:
         return file.read_text() if self.folder is not None and file.exists() else ""
 
     def settle(self) -> None:
-        """Let the other workers end a reload whose worker ended before it told them to switch, within `starting`."""
+        """Let the other workers finish a reload whose worker ended before telling them to switch, within `starting`."""
         self._ask(SETTLE, {})
 
     @contextmanager

@@ -28,7 +28,7 @@ PHOTOS, ITEMS = 240, 12
     seed=st.integers(0, 2**32 - 1), queries=st.integers(1, 4), width=st.integers(1, 30), k=st.sampled_from((1, 3, 40))
 )
 def test_the_nearest_photos_of_the_nearest_items_are_kept(seed: int, queries: int, width: int, k: int) -> None:
-    """Wherever the distances lie between their bounds, also at a bound and at the same distance."""
+    """Try distances between their bounds and at a bound, and equal distances."""
     generator = np.random.default_rng(seed)
     items = generator.integers(0, 6, (queries, width)).astype(np.int32)
     distances = generator.integers(0, 8, (queries, width)) / 4.0

@@ -34,7 +34,7 @@ from ..world import draw, encode, make_bundle
 from .conftest import ENCRYPTION, Served, start, stop
 from .corpus import Case, corpus, picture, png_chunks, png_of, saved
 
-pytestmark = pytest.mark.slow  # a server of its own
+pytestmark = pytest.mark.slow  # these tests start a server of their own
 
 FUZZ = int(os.environ.get("RETRIEVAL_FUZZ", "300"))
 EXAMPLES = 15  # that schemathesis draws of an operation, beside its own

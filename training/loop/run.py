@@ -96,7 +96,7 @@ class Run:
         except OSError as error:
             traces.remove()
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
-        except Exception:  # whatever `prepare` raises: half a run would be in the way of the next one
+        except Exception:  # whatever `prepare` raises: an incomplete run would block the next one
             traces.remove()
             raise
         return run

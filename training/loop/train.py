@@ -89,7 +89,7 @@ def train(
         return trainer.run_epochs()
     except ProcessEnded:  # as if this process had been killed: the run can be resumed
         raise
-    except Exception:  # of the model, the data or the device: a run without an epoch is removed, and the error raised
+    except Exception:  # of the model, the data or the device: a run without an epoch is removed
         if process_group.is_main and not (resume or unguarded or Run(path).has(LAST)):
             traces.remove()
         raise

@@ -175,7 +175,7 @@ def test_no_worker_starts_during_a_reload(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 class Killed(BaseException):
-    """End of the worker that was asked to reload."""
+    """Raised where the worker that was asked to reload is killed."""
 
 
 @pytest.mark.parametrize("killed_at", ["the decision", "the second switch"])
@@ -209,7 +209,7 @@ def test_all_workers_switch_or_none_if_the_asking_one_is_killed(
     assert set(shop.bundles()) == found
 
 
-def test_a_worker_that_is_not_told_to_switch_learns_it_at_the_end(world: Path, tmp_path: Path) -> None:
+def test_a_prepared_worker_settles_when_the_reload_ends(world: Path, tmp_path: Path) -> None:
     opened = [Retriever.open(world / "bundle", world / "gallery") for _ in range(3)]
     bundle_id = opened[0].bundle.bundle_id
     asking = Peers(tmp_path, 1, 2)

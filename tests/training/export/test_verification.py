@@ -57,7 +57,7 @@ def test_a_catalogue_too_small_to_fit_the_model_to_may_choose_the_verification(
     assert (fitted.model, len(fitted.fitted.items)) == (tiny.model, 20)
 
 
-def test_fewer_items_than_forty_are_not_verified(tiny: Pretrained, tmp_path: Path) -> None:
+def test_a_catalogue_of_fewer_than_forty_items_is_not_verified(tiny: Pretrained, tmp_path: Path) -> None:
     photos = read_catalogue(write_covers(tmp_path / "photos", items=range(40), photos=range(2)))
     unverified, told = fit_to_catalogue(tiny, photos[:-1], verify="auto", target_fpir=0.1)
     assert unverified.verification.verifier is None

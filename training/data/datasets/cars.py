@@ -89,7 +89,7 @@ def _load(path: Path) -> dict[str, Any]:
         raise MissingDependency.of_extra("scipy, which reads Cars-196's .mat files,", "train") from error
     try:
         values: dict[str, Any] = loadmat(path, squeeze_me=True)
-    except Exception as error:  # of damaged files scipy raises zlib.error, IndexError, TypeError, UnboundLocalError, …
+    except Exception as error:  # for damaged files scipy raises zlib.error, IndexError, TypeError, UnboundLocalError, …
         raise DataError(f"{path} is not a MATLAB file: {error}", remedy="Download it from the official page") from error
     return values
 
