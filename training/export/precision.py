@@ -31,7 +31,7 @@ LOSS = -0.02  # TPIR that a faster form may lose
 LEAST_SPEEDUP = 1.1  # timings of the same form differ by a few percent
 RESAMPLES = 2000
 HERE = (CPU, "openvino")  # providers that run on the CPU
-KEPT, SLOWER, TOO_FEW, TOO_FAR = "kept", "hardly faster than fp32", "may find fewer items", "too far from fp32"
+KEPT, SLOWER, TOO_FEW, TOO_FAR = "kept", "not faster than fp32", "may find fewer items", "too far from fp32"
 
 
 @dataclass(frozen=True)
