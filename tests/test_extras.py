@@ -25,7 +25,7 @@ PINS = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().
 LOCAL = {"index", "retrieval", "serving", "training"}
 ALWAYS = {"PIL", "click", "numpy", "pyarrow", "threadpoolctl", "tqdm"}
 OF_OTHERS = {"mlflow", "timm", "wandb"}  # loggers and backbones, whose own check says what to install
-NEEDED_IN_TURN = {"anyio", "huggingface_hub", "pydantic", "sqlalchemy", "starlette"}
+NEEDED_IN_TURN = {"anyio", "huggingface_hub", "pydantic", "pydantic_core", "sqlalchemy", "starlette"}
 
 # what each command needs, and the words that make it go as far as that
 VERBS = {
