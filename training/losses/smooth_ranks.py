@@ -18,6 +18,7 @@ SATURATED = 40.0  # sigmoid(-40) = 4e-18; beyond it, subnormal numbers take a hu
 
 def positives_of(labels: Tensor, *, count_query: bool) -> tuple[Tensor, Tensor]:
     """Return the columns of each query's positives (n, m), and a mask (n, m) that excludes padding."""
+    labels = labels.int() if labels.dtype == torch.bool else labels  # searchsorted takes no truth values
     in_order, by_class = labels.sort(stable=True)
     starts = torch.searchsorted(in_order, labels)
     others = torch.searchsorted(in_order, labels, right=True) - starts

@@ -199,6 +199,13 @@ def test_a_perfect_batch_has_recall_one_by_the_exact_rank() -> None:
     assert RecallAtK(ks=(2,), rank_temperature=0.01, count_query=False)(vectors, labels).item() < 1e-9
 
 
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int32])
+def test_labels_may_have_any_type(dtype: torch.dtype) -> None:
+    embeddings, labels = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 0, 1, 1, 0, 0])
+    for loss in (SmoothAP(), RecallAtK()):
+        assert loss(embeddings, labels.to(dtype)) == loss(embeddings, labels) > 0
+
+
 @pytest.mark.parametrize("arguments", [{"ks": ()}, {"ks": (0,)}, {"ks": (1.5,)}, {"rank_temperature": 0.0}])
 def test_recall_at_k_refuses_broken_rules(arguments: dict[str, object]) -> None:
     with pytest.raises(InvalidParameter):
