@@ -132,6 +132,7 @@ def test_a_failure_after_the_first_epoch_can_be_resumed(
     assert equal(weights(run, BEST), weights(resumed, BEST))
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

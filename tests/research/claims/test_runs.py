@@ -114,6 +114,7 @@ def test_margins_lie_in_the_range_of_the_loss() -> None:
     assert {negative for _, negative in others} == {round(quantiles["negative"][n], 3) for n in (90, 99)}
 
 
+@pytest.mark.slow
 def test_a_stopped_benchmark_continues_and_trains_nothing_twice(
     small: LabelledSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -441,6 +441,7 @@ def test_messages_hold_no_secrets(server: Server, tmp_path: Path, monkeypatch: p
         assert "TOKEN" not in str(caught.value), url
 
 
+@pytest.mark.slow
 def test_azure_without_credentials_refuses_a_photo(tmp_path: Path) -> None:
     """The process goes on: in a process of its own, because pyarrow would end it."""
     code = (

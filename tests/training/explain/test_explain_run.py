@@ -120,6 +120,7 @@ def test_the_map_holds_every_photo_of_the_scene(explained: ExplainedRun, page: P
     assert [ids[photo] for photo in data["photo"]] == [data["items"][item] for item in data["item"]]
 
 
+@pytest.mark.slow
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
     hostile = changed_run(run, tmp_path, rename=lambda item: NASTY.format(item, item))
     explained = explain_run(hostile, split="mixed", progress=False)

@@ -92,6 +92,7 @@ def options(**changes: Any) -> TuneOptions:
     return TuneOptions(**{"trials": 6, "folds": 2, **changes})
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_found_and_becomes_a_config_of_train(catalogue: Path, tmp_path: Path, cheap: None) -> None:
     base = tiny_settings(catalogue)
     outcome = tune(base, tmp_path / "study", search=RATES, options=options(trials=10))
