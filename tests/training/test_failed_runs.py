@@ -23,6 +23,8 @@ from ..world import draw
 from .conftest import tiny_settings
 from .loop.test_trainer import equal, weights
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copied(catalogue: Path, tmp_path: Path) -> Path:
@@ -120,7 +122,6 @@ def test_what_was_in_the_directory_before_stays(
     assert [path.name for path in (tmp_path / "run").rglob("*")] == ["notes", "mine.txt"]
 
 
-@pytest.mark.slow
 def test_a_failure_after_the_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,7 +133,6 @@ def test_a_failure_after_the_first_epoch_can_be_resumed(
     assert equal(weights(run, BEST), weights(resumed, BEST))
 
 
-@pytest.mark.slow
 def test_a_run_that_was_killed_before_its_first_epoch_can_be_resumed(
     catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

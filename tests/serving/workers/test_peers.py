@@ -35,6 +35,8 @@ from serving.workers.peers import SWITCH, Peers
 
 from ...world import draw, encode, make_bundle
 
+pytestmark = pytest.mark.slow
+
 MINE = encode(draw(3, 5))
 
 

@@ -21,6 +21,8 @@ from training.loop.run import Run
 
 from .explain_world import Page, changed_run
 
+pytestmark = pytest.mark.slow
+
 NASTY = "</script><script>alert('{}')</script>\"'&<b>{}"
 
 
@@ -40,7 +42,6 @@ def page(explained: ExplainedRun) -> Page:
     return Page(explain_page(explained))
 
 
-@pytest.mark.slow
 def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, tmp_path: Path) -> None:
     assert explained.threshold_from == "calibration items"
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
@@ -58,7 +59,6 @@ def test_the_figures_are_those_of_evaluate(copy: Run, explained: ExplainedRun, t
         assert told["notes"] == []
 
 
-@pytest.mark.slow
 def test_the_served_distance_is_that_of_evaluate(copy: Run, tmp_path: Path) -> None:
     own = Run(shutil.copytree(copy.path, tmp_path / "run"))
     before = to_dict(explain_run(own, distance="served", progress=False))
@@ -120,7 +120,6 @@ def test_the_map_holds_every_photo_of_the_scene(explained: ExplainedRun, page: P
     assert [ids[photo] for photo in data["photo"]] == [data["items"][item] for item in data["item"]]
 
 
-@pytest.mark.slow
 def test_names_of_a_catalogue_stay_text(run: Run, tmp_path: Path) -> None:
     hostile = changed_run(run, tmp_path, rename=lambda item: NASTY.format(item, item))
     explained = explain_run(hostile, split="mixed", progress=False)
@@ -208,7 +207,6 @@ def test_pictures_are_what_the_model_sees(explained: ExplainedRun) -> None:
         assert image.size == (3 * TILE, 2 * TILE)
 
 
-@pytest.mark.slow
 def test_the_size_of_a_page_is_bounded(copy: Run, page: Page) -> None:
     largest = Page(explain_page(explain_run(copy, split="mixed", worst=50, progress=False)))
     pictures = largest.all("img")

@@ -26,7 +26,7 @@ from training.loop.trainer import Trainer
 
 from ..conftest import tiny_settings
 
-pytestmark = pytest.mark.usefixtures("empty_pictures")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("empty_pictures")]
 
 
 def parts(run: Run, name: str = LAST) -> dict[str, torch.Tensor]:
@@ -60,7 +60,6 @@ KIT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", KIT)
 def test_interrupted_anywhere_it_ends_the_same(
     name: str, catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -125,7 +124,6 @@ def test_the_projector_is_dropped_at_the_end(catalogue: Path, tmp_path: Path) ->
     assert not any("projector" in name for name in parts(run, BEST))
 
 
-@pytest.mark.slow
 def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, epochs=9, patience=2, learning_rate=1e-9, head_learning_rate=1e-9,
                              select="r@1", freeze_batch_norm=True)  # fmt: skip
@@ -136,7 +134,6 @@ def test_patience_ends_a_run_that_gets_no_better(catalogue: Path, tmp_path: Path
     assert again.progress["epoch"] == 3
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("select", "figure", "sign"), [("r@1", "R@1", -1), ("map@r", "MAP@R", -1), ("fnir", "FNIR", 1)]
 )
@@ -161,7 +158,6 @@ def test_without_validation_items_the_last_checkpoint_is_kept(catalogue: Path, t
     assert torch.equal(parts(run)["model.head.weight"], parts(run, BEST)["head.weight"])
 
 
-@pytest.mark.slow
 def test_a_head_on_features_is_a_whole_model_in_the_end(catalogue: Path, tmp_path: Path) -> None:
     run = train(tiny_settings(catalogue, precompute=1, epochs=4, pooling="gem"), tmp_path / "run")
     assert same(backbone(parts(run)), backbone(untrained(run), ""))
@@ -189,7 +185,6 @@ def test_views_of_features_differ_and_the_first_is_the_plain_one(catalogue: Path
     assert all(any(np.array_equal(row, views[v, i]) for v in range(3)) for i, row in enumerate(first))
 
 
-@pytest.mark.slow
 def test_a_compiled_model_takes_the_same_steps(
     catalogue: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
