@@ -61,7 +61,7 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca --loss.anchor_weight 0.3 --precision fp32 \
 	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
 	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
-bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA and most of a day
+bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python -m research.benchmarks.step
 	$(BIN)/python -m research.benchmarks.trainer_step
 	$(BIN)/python -m research.benchmarks.losses
@@ -80,17 +80,22 @@ bench: $(VENV)/.installed  ## every measured figure; needs RETRIEVAL_TEST_DATA a
 	$(BIN)/python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
 	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
 	$(BIN)/python -m research.benchmarks.trainers --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
+	$(BIN)/python -m research.benchmarks.precision_auto runs/grocery-benchmark/Smooth-AP-0
+	$(BIN)/python -m research.benchmarks.fine_tuning --output runs/fine_tuning
 	$(BIN)/python -m research.benchmarks.decisions runs/grocery-benchmark/Smooth-AP-0 bundles/bench
 	$(BIN)/python -m research.benchmarks.decoding
 	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
+	$(BIN)/python -m research.benchmarks.bulk_search bundles/bench --photos 1000
 	$(BIN)/python -m research.benchmarks.start bundles/bench $(DATA)/data/grocery/images/Banana/b_Banana_001.jpg
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf
+	$(BIN)/python -m research.benchmarks.shards --output runs/shards --photos 200000
 	$(BIN)/python -m research.benchmarks.large_gallery --output runs/large
 	$(BIN)/python -m research.benchmarks.demo --output runs/demo
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
+	$(BIN)/python -m research.benchmarks.workers bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
 bench-gpu: $(VENV)/.installed  ## the measured times on a GPU; refuses to run without one
 	$(BIN)/python -m research.benchmarks.gpu
