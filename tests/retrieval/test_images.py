@@ -336,6 +336,17 @@ def test_thumbnails_are_small_jpegs_without_metadata() -> None:
     assert b"secret" not in jpeg
 
 
+@pytest.mark.parametrize(
+    ("size", "small"),
+    [((500, 375), (250, 188)), ((4000, 2250), (250, 141)), ((300, 30), (256, 26)), ((257, 100), (256, 100))],
+)
+def test_thumbnails_show_the_whole_photo(size: tuple[int, int], small: tuple[int, int]) -> None:
+    shown = Image.open(io.BytesIO(thumbnail(gradient(*size))))
+    assert shown.size == small
+    expected = gradient(*size).resize(small, Image.Resampling.BILINEAR)
+    assert np.abs(np.asarray(shown, dtype=float) - np.asarray(expected, dtype=float)).mean() < 3
+
+
 def test_a_bbox_beyond_the_image_is_refused() -> None:
     assert crop(gradient(), (0, 0, 50, 40)).size == (50, 40)
     with pytest.raises(ImageUnsupported, match="beyond"):
