@@ -44,6 +44,7 @@ from .schemas import (
     SearchRequest,
     Verdicted,
 )
+from .search_app import SearchApp
 from .sync_route import sync_routes
 
 log = logging.getLogger("retrieval.serving")
@@ -58,7 +59,7 @@ def create_api(service: Service) -> FastAPI:
         yield
         await to_thread.run_sync(service.stop)
 
-    app = FastAPI(
+    app = SearchApp(
         title="Retrieval",
         summary="Which catalogue item is this, if any?",
         version="1",
@@ -68,7 +69,9 @@ def create_api(service: Service) -> FastAPI:
         redoc_url=None,
     )
     _handle_errors(app)
-    app.include_router(search_routes(service))
+    searches = search_routes(service)
+    app.include_router(searches)
+    app.answer_directly(searches.routes)
     app.include_router(feedback_routes(service))
     app.include_router(item_routes(service))
     app.include_router(photo_routes(service))

@@ -143,8 +143,9 @@ class Guard:
                 403, "this server accepts requests from its own machine only", "Use the host 127.0.0.1 or localhost."
             )
         origin = headers.get("origin")
-        here = [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]  # a proxy may terminate TLS
-        if origin is not None and request.method not in READING and origin not in here:
+        if origin is None or request.method in READING:
+            return None
+        if origin not in [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]:  # a proxy may end TLS
             return problem(
                 403,
                 "the request came from a page of another origin",

@@ -32,7 +32,8 @@ def run_worker(plan: ServePlan, peers: tuple[Path, int, int], channel: socket.so
 
     folder, number, _ = peers
     # counts are in files by worker number, so a worker continues the counts of the one that it replaces
-    values.ValueClass = values.MultiProcessValue(lambda: f"worker{number}")  # type: ignore[no-untyped-call]
+    name = f"worker{number}"  # made once: every count asks for it
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
     try:
         hold_folder(folder)
         serve_passed(plan, Peers(*peers), channel)
