@@ -6,8 +6,6 @@ Shapes: n queries, m candidates of each.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,11 +28,19 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
     ordered = keys.ravel()[order]
     firsts = np.flatnonzero(np.diff(ordered, prepend=-1))  # one for each item of each query
     nearest = np.minimum.reduceat(most.ravel()[order], firsts)
-    starts = np.searchsorted(ordered[firsts], np.arange(queries + 1, dtype=np.int64) << 32).tolist()
-    for start, stop in pairwise(starts):
-        if stop - start > k:
-            some = nearest[start:stop]
-            np.minimum(some, np.partition(some, k - 1)[k - 1], out=some)  # the k-th item is at most this far
+    numbers = ordered[firsts] >> 32  # the query of each
+    starts = np.searchsorted(numbers, np.arange(queries + 1))
+    kth = starts[:-1] + k - 1
+    several = kth < starts[1:] - 1  # queries with more than k items
+    if several.any():
+        farthest = np.full(queries, np.inf)
+        farthest[several] = nearest[np.lexsort((nearest, numbers))[kth[several]]]
+        np.minimum(nearest, farthest[numbers], out=nearest)  # the k-th item is at most this far
     reach = np.empty(queries * width)
     reach[order] = np.repeat(nearest, np.diff(firsts, append=len(order)))
     return np.asarray((least <= reach.reshape(queries, width)) & (least < np.inf))
+
+
+def first_places(items: list[int]) -> list[int]:
+    """Return the place of the first of each item, ascending."""
+    return sorted(dict(zip(reversed(items), range(len(items) - 1, -1, -1), strict=True)).values())

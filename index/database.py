@@ -100,6 +100,7 @@ class Database:
 
     def _connect(self, path: Path, *, read_only: bool) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
+        self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last one, and its mark
         with self._explained(path):
             self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")
 
@@ -176,10 +177,25 @@ class Database:
 
     def state(self) -> tuple[int, int]:
         """Return the version (changes so far) and the layout (file rewrites so far)."""
+        mark = self._mark()
+        if mark is not None and mark == self._state[0]:
+            return self._state[1]
         rows = self._query("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")
         if len(rows) != 2:
             raise GalleryCorrupt(f"the database {self._path} lacks its version", remedy=RESTORE)
-        return self._whole("version", rows[1][0]), self._whole("layout", rows[0][0])
+        state = self._whole("version", rows[1][0]), self._whole("layout", rows[0][0])
+        self._state = mark, state
+        return state
+
+    def _mark(self) -> tuple[int, int] | None:
+        """Return what differs after each commit of any connection; None if it is not known."""
+        if self._connection.in_transaction:  # the change may be rolled back
+            return None
+        try:
+            ((commits_of_others,),) = self._connection.execute("PRAGMA data_version").fetchall()
+        except sqlite3.Error:
+            return None
+        return commits_of_others, self._connection.total_changes
 
     def _whole(self, key: str, value: object) -> int:
         if not str(value).isdecimal():

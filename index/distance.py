@@ -5,8 +5,7 @@ Shapes: n rows, d = embedding size.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,8 +50,7 @@ class PlainDistance:
 PLAIN = PlainDistance()
 
 
-@dataclass(frozen=True)
-class Queries:
+class Queries(NamedTuple):
     """Queries that are searched together."""
 
     vectors: NDArray[np.float32]  # (n, d) of length one

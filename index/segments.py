@@ -77,7 +77,9 @@ class OpenSegment:
         """Return the vectors (r, d) of some rows, checking them at their first use."""
         if not self.checked[rows].all():
             self.check(np.arange(len(self.checked))[rows])
-        return np.asarray(self.vectors[rows])
+        if isinstance(rows, slice):
+            return np.asarray(self.vectors[rows])
+        return self.vectors.take(rows, axis=0, mode="wrap")  # faster than [rows]
 
     def check(self, rows: NDArray[np.integer]) -> None:
         """Raise GalleryCorrupt if one of the rows fails its check.
@@ -120,19 +122,15 @@ class OpenSegment:
         rows, size = self._rows
         return rows[size * row : size * row + size]
 
-    def texts_of(self, rows: NDArray[np.integer], *, again: bool = True) -> list[str]:
+    def texts_of(self, rows: NDArray[np.integer], *, again: bool = True) -> list[memoryview]:
         """Return the JSON of some rows, with `again` checked each time; raise GalleryCorrupt if a checksum is wrong."""
-        found, texts = [], self._texts
-        if not again and self.checked[rows].all():
-            places = zip(self.starts[rows].tolist(), self.starts[rows + 1].tolist(), strict=True)
-            return [str(texts[start:stop], "utf-8") for start, stop in places]
-        lines = (a.tolist() for a in (rows, self.starts[rows], self.starts[rows + 1], self.checksums[rows]))
-        for row, start, stop, checksum in zip(*lines, strict=True):
-            text = texts[start:stop]
-            if zlib.crc32(text, zlib.crc32(self._vector(row))) != checksum:
-                raise self._damaged(row)
-            found.append(str(text, "utf-8"))
-        return found
+        starts, stops = self.starts[rows].tolist(), self.starts[rows + 1].tolist()
+        texts = [self._texts[start:stop] for start, stop in zip(starts, stops, strict=True)]
+        if again or not self.checked[rows].all():
+            for row, text, checksum in zip(rows.tolist(), texts, self.checksums[rows].tolist(), strict=True):
+                if zlib.crc32(text, zlib.crc32(self._vector(row))) != checksum:
+                    raise self._damaged(row)
+        return texts
 
     def read_features(self, row: int) -> bytes:
         """Return the features of a row; raise GalleryError if there are none, GalleryCorrupt if they are damaged."""
@@ -145,12 +143,12 @@ class OpenSegment:
 
     def photos(self, rows: NDArray[np.integer]) -> list[tuple[str, str, dict[str, Any]]]:
         """Return photo_id, item_id and metadata of some rows."""
-        decoded = (DECODER.raw_decode(text)[0] for text in self.texts_of(rows, again=False))
-        return [(photo_id, item_id, metadata) for photo_id, item_id, metadata in decoded]
+        text = b",".join(self.texts_of(rows, again=False)).decode()
+        return list(map(tuple, DECODER.raw_decode(f"[{text}]")[0]))
 
     def part(self, rows: NDArray[np.int64]) -> Part:
         """Return some rows as a part for another segment."""
-        texts = [text.encode() for text in self.texts_of(rows)]
+        texts = [bytes(text) for text in self.texts_of(rows)]
         features = None if self.features is None else [self.features.read(row) for row in rows.tolist()]
         return Part(np.asarray(self.vectors[rows]), self.seqs[rows], self.items[rows], texts, features)
 

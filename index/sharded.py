@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,9 +62,9 @@ class ShardedSnapshot(Stored):
         )
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _starts(self) -> Rows:
         """The first row of each shard, and the end."""
-        return [0, *accumulate(len(shard.seqs) for shard in self.shards)]
+        return np.cumsum([0, *(len(shard.seqs) for shard in self.shards)])
 
     @cached_property
     def _places(self) -> list[Rows]:

@@ -7,12 +7,11 @@ Shapes: n photos, live or removed; d = embedding size.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE, FLAT, FP16, IVFPQ
 
-from .contenders import contenders
+from .contenders import contenders, first_places
 from .distance import DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .segments import OpenSegment
@@ -48,14 +47,13 @@ class Base:
     name: str  # file name, "" for an index in memory
 
 
-@dataclass(frozen=True)
-class Proposed:
+class Proposed(NamedTuple):
     """The candidates of n queries, up to m of each."""
 
     positions: Rows  # (n, m) padded with -1
     cosines: NDArray[np.float32]  # (n, m)
     slack: float  # maximum error of these cosines, inf if it is not known
-    others: Floats  # (n,) upper bound for the cosine of any other photo, -inf if there is none
+    others: list[float]  # (n,) upper bound for the cosine of any other photo, -inf if there is none
 
     def bounds(self) -> tuple[Floats, Floats]:
         """Return bounds of the squared distances (n, m)."""
@@ -85,13 +83,13 @@ class Snapshot(Stored):
         return self.base.candidates.kind if self.base is not None and self.base.name else FLAT
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def _starts(self) -> Rows:
         """Return the first position of each segment, and the end."""
-        return [0, *accumulate(len(segment.seqs) for segment in self.segments)]
+        return np.cumsum([0, *(len(segment.seqs) for segment in self.segments)])
 
     def segment_at(self, position: int) -> int:
         """Return the number of the first segment with photos from a position on."""
-        return bisect_right(self._starts, position) - 1
+        return int(self._starts.searchsorted(position, side="right")) - 1
 
     def by_position(self, values: Sequence[Floats], start: int = 0) -> Floats:
         """Return a value per photo from a position on, given those of each segment from `segment_at(start)` on."""
@@ -170,8 +168,10 @@ class Snapshot(Stored):
                 asked = queries if len(chosen) == len(vectors) else queries.at(chosen)
                 skipped = None if skip is None else skip[chosen]
                 candidates = self._compared(asked, fetch, k, distance_form, densities, only, skipped)
-                for query, (positions, distances, limit) in zip(chosen, candidates, strict=True):
-                    answers[query], sure = self._by_item(positions, distances, k, limit, further)
+                for query, (items, positions, distances, limit) in zip(chosen, candidates, strict=True):
+                    places = first_places(items)[:k]
+                    sure = bisect_left(places, bisect_left(distances, limit))
+                    answers[query] = [(positions[place], distances[place]) for place in places[: sure + further]]
                     if sure < k and limit < np.inf and not (sure and within is not None and limit > within):
                         waiting.append(query)
             fetch *= 4
@@ -186,58 +186,49 @@ class Snapshot(Stored):
         densities: tuple[Floats, float],
         only: Filter | None,
         skip: Rows | None,
-    ) -> Iterator[tuple[Rows, Floats, float]]:
-        """Yield for each query its candidates, their distances, and a lower bound for the distance of any other photo.
+    ) -> Iterator[tuple[list[int], list[int], list[float], float]]:
+        """Yield for each query its candidates, nearest first, and a lower bound for the distance of any other photo.
 
-        The candidates include the nearest photo of each of the k nearest items that were found.
+        The candidates are items, positions and distances. They include the nearest photo of each of the k nearest
+        items that were found.
         """
         around, sparsest = densities
         found = self._candidates(queries.vectors, fetch, only)
-        limits = distance_form.transform(
-            np.minimum(np.maximum(2 - 2 * found.others, 0), 4), queries.densities, sparsest
-        )
-        limits = np.where(found.others > -np.inf, limits, np.inf)
+        nearest_others = np.array([min(max(2 - 2 * cosine, 0.0), 4.0) for cosine in found.others])
+        limits = distance_form.transform(nearest_others, queries.densities, sparsest).tolist()
+        limits = [limit if cosine > -np.inf else np.inf for limit, cosine in zip(limits, found.others, strict=True)]
         there = found.positions >= 0
         if skip is not None:
             there &= found.positions != skip[:, None]
-        if there.shape[1] > FEW and found.slack < np.inf:
+        if there.size > FEW and found.slack < np.inf:
             of_photos = around[found.positions]
             of_queries = np.broadcast_to(queries.densities[:, None], of_photos.shape)
             bounds = [distance_form.transform(squared, of_queries, of_photos) for squared in found.bounds()]
             least, most = (np.where(there, bound, np.inf) for bound in bounds)
             there = contenders(self.items[found.positions], least, most, k)
-        counts = there.sum(axis=1)
-        together = max(1, PAIRS * len(counts) // max(1, int(counts.sum())))
-        for start in range(0, len(counts), together):
-            some = slice(start, start + together)
-            positions, stops = found.positions[some][there[some]], counts[some].cumsum().tolist()
-            exact = queries.exact[some] if len(stops) == 1 else np.repeat(queries.exact[some], counts[some], axis=0)
-            own = np.repeat(queries.densities[some], counts[some])
-            distances = distance_form.transform(squared_from(exact, self.vectors(positions)), own, around[positions])
-            for first, stop, limit in zip([0, *stops[:-1]], stops, limits[some].tolist(), strict=True):
-                yield positions[first:stop], distances[first:stop], limit
-
-    def _by_item(
-        self, positions: Rows, distances: Floats, k: int, limit: float, further: int
-    ) -> tuple[list[tuple[int, float]], int]:
-        """Return the nearest photo of each of the nearest items, and how many of these are nearer than the limit.
-
-        There are up to k items, and up to `further` of them beyond the limit.
-        """
-        order = np.lexsort((positions, distances))  # insertion order breaks ties
-        seen: set[int] = set()
-        best: list[tuple[int, float]] = []
-        sure = 0
+        numbers, positions = there.nonzero()[0], found.positions[there]
+        squared = self._squared(queries.exact, numbers, positions)
+        distances = distance_form.transform(squared, queries.densities[numbers], around[positions])
+        one = len(there) == 1
+        order = np.lexsort((positions, distances) if one else (positions, distances, numbers))  # insertion breaks ties
         positions = positions[order]
-        ascending = zip(self.items[positions].tolist(), positions.tolist(), distances[order].tolist(), strict=True)
-        for item, position, distance in ascending:
-            if len(best) == k or (distance >= limit and len(best) == sure + further):
-                break
-            if item not in seen:
-                seen.add(item)
-                best.append((position, distance))
-                sure += distance < limit
-        return best, sure
+        items, places, near = self.items[positions].tolist(), positions.tolist(), distances[order].tolist()
+        if one:
+            yield items, places, near, limits[0]
+            return
+        stops = numbers.searchsorted(np.arange(1, len(there) + 1)).tolist()
+        for start, stop, limit in zip([0, *stops[:-1]], stops, limits, strict=True):
+            yield items[start:stop], places[start:stop], near[start:stop], limit
+
+    def _squared(self, exact: Floats, numbers: Rows, positions: Rows) -> Floats:
+        """Return the squared distance of each pair of a query, whose number is given, and a photo."""
+        if len(exact) == 1 and len(positions) <= PAIRS:
+            return squared_from(exact, self.vectors(positions))
+        squared = np.empty(len(positions))
+        for start in range(0, len(positions), PAIRS):
+            some = slice(start, start + PAIRS)
+            squared[some] = squared_from(exact[numbers[some]], self.vectors(positions[some]))
+        return squared
 
     def _candidates(self, vectors: NDArray[np.float32], fetch: int, only: Filter | None) -> Proposed:
         """Return the candidates of unit vectors (n, d)."""
@@ -247,28 +238,35 @@ class Snapshot(Stored):
         if scanned is not None:
             self._check(scanned)
             found, near, others = sweep(vectors, fetch, self.vectors, scanned)
-            return Proposed(found, near, self.tail.slack, others + 2 * self.tail.slack)
-        others, slack = np.full(len(vectors), -np.inf), 0.0
-        parts = [(np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32))]
-        for candidates, selection, to_position in (
-            (self.base.candidates if self.base else None, only.base if only else None, self.base_positions),
-            (self.tail if self._tail_lives else None, only.tail if only else None, None),
-        ):
-            if candidates is None:
-                continue
-            rows, cosines = candidates.search(vectors, fetch, selection)
-            unknown = rows < 0
-            positions = rows + self.tail_start if to_position is None else to_position[rows].astype(np.int64)
-            if rows.shape[1] == fetch < len(candidates):
-                last = cosines[:, -1].astype(np.float64) + 2 * candidates.slack
-                others = np.where(unknown[:, -1], others, np.maximum(others, last))
-            positions[unknown | ~self.live[positions]] = -1
-            parts.append((positions, cosines))
-            slack = max(slack, candidates.slack if candidates.kind != IVFPQ else np.inf)
-        positions, cosines = parts[-1]
-        if len(parts) > 2:
-            positions, cosines = (np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
-        return Proposed(positions, cosines, slack, others)
+            return Proposed(found, near, self.tail.slack, (others + 2 * self.tail.slack).tolist())
+        parts: list[Proposed] = []
+        if self.base is not None:
+            rows, cosines = self.base.candidates.search(vectors, fetch, only.base if only else None)
+            positions = self.base_positions[rows].astype(np.int64)
+            parts.append(self._proposed(self.base.candidates, fetch, rows, positions, cosines))
+        if self._tail_lives:
+            rows, cosines = self.tail.search(vectors, fetch, only.tail if only else None)
+            parts.append(self._proposed(self.tail, fetch, rows, rows + self.tail_start, cosines))
+        if len(parts) == 1:
+            return parts[0]
+        empty = np.zeros((len(vectors), 0), np.int64), np.zeros((len(vectors), 0), np.float32)
+        return Proposed(
+            np.concatenate([empty[0], *(part.positions for part in parts)], axis=1),
+            np.concatenate([empty[1], *(part.cosines for part in parts)], axis=1),
+            max([0.0, *(part.slack for part in parts)]),
+            [max(others) for others in zip([-np.inf] * len(vectors), *(part.others for part in parts), strict=True)],
+        )
+
+    def _proposed(
+        self, candidates: Candidates, fetch: int, rows: Rows, positions: Rows, cosines: NDArray[np.float32]
+    ) -> Proposed:
+        """Return the candidates that an index found, without removed photos."""
+        others, most = [-np.inf] * len(rows), 2 * candidates.slack
+        if rows.shape[1] == fetch < len(candidates):
+            last = zip(rows[:, -1].tolist(), cosines[:, -1].tolist(), strict=True)
+            others = [-np.inf if row < 0 else cosine + most for row, cosine in last]
+        positions[(rows < 0) | ~self.live[positions]] = -1
+        return Proposed(positions, cosines, candidates.slack if candidates.kind != IVFPQ else np.inf, others)
 
     @cached_property
     def _tail_lives(self) -> bool:

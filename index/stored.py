@@ -36,15 +36,18 @@ class Filter:
     confirmed: set[int] = field(default_factory=set)  # positions whose checksummed metadata has been tested, too
 
 
-def by_part(
-    parts: Sequence[Part], starts: Sequence[int], positions: Rows
-) -> Iterator[tuple[Part, Rows, NDArray[np.bool_]]]:
+def by_part(parts: Sequence[Part], starts: Rows, positions: Rows) -> Iterator[tuple[Part, Rows, NDArray[np.bool_]]]:
     """Yield each part that contains some of the positions, the rows there, and the mask of these positions.
 
     `starts` holds the first position of each part, and the end.
     """
-    of = np.searchsorted(starts, positions, side="right") - 1
-    for number in set(of.tolist()):
+    of = starts.searchsorted(positions, side="right") - 1
+    numbers = set(of.tolist())
+    if len(numbers) == 1:
+        (number,) = numbers
+        yield parts[number], positions - starts[number], np.ones(len(positions), dtype=bool)
+        return
+    for number in numbers:
         inside = of == number
         yield parts[number], positions[inside] - starts[number], inside
 
@@ -112,6 +115,8 @@ class Stored(ABC):
         """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
         gathered = np.empty((len(positions), self.dim), dtype=np.float32)
         for segment, rows, inside in self.by_segment(positions):
+            if len(rows) == len(positions):
+                return segment.read(rows)
             gathered[inside] = segment.read(rows)
         return gathered
 
@@ -126,6 +131,8 @@ class Stored(ABC):
         """Return photo_id, item_id and metadata of the photos at some positions."""
         found: dict[int, tuple[str, str, dict[str, Any]]] = {}
         for segment, rows, inside in self.by_segment(positions):
+            if len(rows) == len(positions):
+                return segment.photos(rows)
             found |= zip(positions[inside].tolist(), segment.photos(rows), strict=True)
         return [found[position] for position in positions.tolist()]
 

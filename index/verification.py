@@ -64,7 +64,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
             known = {seq: facts for seq, *facts in lines}
             for row, seq in enumerate(seqs, start):
                 try:
-                    text = opened.texts_of(np.array([row]))[0].encode()
+                    text = bytes(opened.texts_of(np.array([row]))[0])
                 except GalleryCorrupt as error:
                     wrong.append(error.message)
                     continue

@@ -32,6 +32,7 @@ FP16_SLACK = 2.0**-11  # bound of |q · (v - fp16(v))| for unit vectors
 GPU_FROM, GPU_MOST = 20_000, 2048  # minimum photos for a GPU to pay off; maximum candidates per GPU search
 REBUILD = f"Build it again: {command('gallery', 'rebuild', 'GALLERY')}"
 PQ_SAMPLE = 256  # vectors that estimate the error of PQ cosines
+TOGETHER, NUMBERS = 16, 2**16  # queries, and their numbers, per search: faiss compares larger batches by BLAS
 
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
@@ -43,6 +44,7 @@ class Candidates:
     def __init__(self, index: Any, kind: str, *, slack: float, probes: int = 0) -> None:
         self._faiss = _faiss()
         self._index = index
+        self._count = int(index.ntotal)
         self.kind = kind
         self.slack = slack  # maximum error of a cosine
         self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
@@ -128,7 +130,7 @@ class Candidates:
         return Candidates(self._index, self.kind, slack=self.slack, probes=probes)
 
     def __len__(self) -> int:
-        return int(self._index.ntotal)
+        return self._count
 
     @property
     def dim(self) -> int:
@@ -163,9 +165,11 @@ class Candidates:
         parameters = self._parameters(k, selection)
         if self.kind in EXACT:  # one pass over the photos for all queries
             cosines, rows = self._index.search(vectors, k, params=parameters)
-        else:  # one query at a time: a batch rounds the centre distances differently and may select other lists
-            found = [self._index.search(vectors[i : i + 1], k, params=parameters) for i in range(len(vectors))]
-            cosines, rows = (np.concatenate(part) if len(found) > 1 else part[0] for part in zip(*found, strict=True))
+        else:  # few queries at a time: BLAS rounds the centre distances differently and may select other lists
+            step = max(1, min(TOGETHER, NUMBERS // vectors.shape[1]))
+            starts = range(0, len(vectors), step)
+            found = [self._index.search(vectors[i : i + step], k, params=parameters) for i in starts]
+            cosines, rows = found[0] if len(found) == 1 else (np.concatenate(part) for part in zip(*found, strict=True))
         return rows, cosines
 
     def _parameters(self, k: int, selection: Any) -> Any:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.ann.recall import Probe
-from index.contenders import contenders
+from index.contenders import contenders, first_places
 from index.distance import PLAIN, DistanceForm
 from index.gallery import Gallery
 from index.snapshot import Snapshot
@@ -44,6 +44,11 @@ def test_the_nearest_photos_of_the_nearest_items_are_kept(seed: int, queries: in
             if not missing[row, place]:
                 best.setdefault(int(items[row, place]), place)
         assert chosen[row, list(best.values())[:k]].all()
+
+
+@given(st.lists(st.integers(0, 5)))
+def test_the_first_place_of_each_item(items: list[int]) -> None:
+    assert first_places(items) == [place for place, item in enumerate(items) if item not in items[:place]]
 
 
 def test_other_candidates_are_left_out() -> None:

@@ -185,3 +185,30 @@ def test_the_user_is_named_where_the_system_knows_one(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(getpass, "getuser", fail)
         assert system_user() == "unknown"
+
+
+def test_the_state_is_read_again_only_after_a_commit(database: Database, other: Database) -> None:
+    statements: list[str] = []
+    database._connection.set_trace_callback(statements.append)
+    assert [database.state(), database.state()] == [(0, 0), (0, 0)]
+    assert len([statement for statement in statements if "facts" in statement]) == 1
+    with other.transaction():
+        other.increase("version")
+        assert database.state() == (0, 0)
+    assert database.state() == (1, 0)
+    with database.transaction():
+        database.increase("layout")
+        assert database.state() == (1, 1)
+    assert [database.state(), other.state()] == [(1, 1), (1, 1)]
+
+
+def test_a_state_that_is_rolled_back_is_forgotten(database: Database) -> None:
+    def fail() -> None:
+        with database.transaction():
+            database.increase("version")
+            assert database.state() == (1, 0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert database.state() == (0, 0)

@@ -97,6 +97,11 @@ def test_vectors_and_photos_of_positions(tmp_path: Path) -> None:
         ]
         blocks = list(now.blocks(np.arange(COUNT)))
         np.testing.assert_array_equal(np.concatenate(blocks), VECTORS)
+        for within_one in ([61, 60, 119], [129, 120], []):
+            np.testing.assert_array_equal(read(gallery, within_one), VECTORS[within_one].reshape(-1, DIM))
+            assert [name for name, _, _ in now.photos_at(np.array(within_one, np.int64))] == [
+                f"p{i}" for i in within_one
+            ]
 
 
 @pytest.mark.parametrize("count", [16, 17, 34, 35])

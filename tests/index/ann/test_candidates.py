@@ -119,6 +119,16 @@ def test_an_index_of_each_kind(
     assert capfd.readouterr().err == ""  # faiss warns of small galleries: nobody can do anything about it
 
 
+@pytest.mark.parametrize(("kind", "dim"), [("ivf", 1024), ("ivf", 8192), ("ivfpq", 128), ("hnsw", 128), ("disk", 128)])
+def test_a_batch_finds_what_each_query_finds_alone(kind: str, dim: int) -> None:
+    """Faiss compares a large batch by BLAS, which may select other lists because it rounds differently."""
+    vectors, queries = unit(600, 6, dim), unit(150, 7, dim)
+    index = Candidates.build(kind, lambda: iter([vectors]), 600, dim, threads=1).with_probes(3)
+    alone = [index.search(query[None], 30) for query in queries]
+    for found, each in zip(index.search(queries, 30), zip(*alone, strict=True), strict=True):
+        np.testing.assert_array_equal(found, np.concatenate(each))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_selection_restricts_a_search(kind: str) -> None:
     index, allowed = built(kind), np.arange(600) % 7 == 3
