@@ -147,12 +147,22 @@ def latencies_of(answers: Sequence[Answer]) -> list[float]:
 
 
 def ideal_queue(
-    answers: Sequence[Answer], services: Sequence[float], generator: np.random.Generator, *, places: int = 1
+    answers: Sequence[Answer],
+    services: Sequence[float],
+    generator: np.random.Generator,
+    *,
+    places: int = 1,
+    queues: int = 1,
 ) -> list[float]:
-    """Return the latencies of an ideal queue with `places` servers and these service times, for the same arrivals."""
-    free, latencies = [0.0] * places, []
-    for answer, service in zip(answers, generator.choice(services, size=len(answers)).tolist(), strict=True):
-        done = max(free[0], answer.due) + service
-        heapq.heapreplace(free, done)
+    """Return the latencies of ideal queues with `places` servers each and these service times, for the same arrivals.
+
+    With several queues, each arrival joins one at random, as requests of kept connections do.
+    """
+    free, latencies = [[0.0] * places for _ in range(queues)], []
+    chosen = generator.integers(queues, size=len(answers)).tolist() if queues > 1 else [0] * len(answers)
+    times = generator.choice(services, size=len(answers)).tolist()
+    for answer, service, queue in zip(answers, times, chosen, strict=True):
+        done = max(free[queue][0], answer.due) + service
+        heapq.heapreplace(free[queue], done)
         latencies.append(done - answer.due)
     return latencies

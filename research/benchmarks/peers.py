@@ -158,19 +158,28 @@ def free_port() -> int:
 
 
 def search_inside(images: Sequence[bytes], places: Sequence[str]) -> None:
-    """For each line of stdin, search that number of photos and print the seconds of each."""
+    """For each line of stdin, search a number of photos and print the seconds of each.
+
+    The number may be followed by that of threads, 1 by default, that search each of them.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
     from retrieval.retriever import Retriever
 
     retriever = Retriever.open(*places)
     retriever.search(images[0])
+
+    def seconds_of(number: int) -> float:
+        started = time.perf_counter()
+        retriever.search(images[number % len(images)])
+        return time.perf_counter() - started
+
     print("ready", flush=True)
     for line in sys.stdin:
-        seconds = []
-        for number in range(int(line)):
-            started = time.perf_counter()
-            retriever.search(images[number % len(images)])
-            seconds.append(time.perf_counter() - started)
-        print(json.dumps(seconds), flush=True)
+        count, threads = (*map(int, line.split()), 1)[:2]
+        with ThreadPoolExecutor(threads) as pool:
+            search = map if threads == 1 else pool.map
+            print(json.dumps(list(search(seconds_of, range(count)))), flush=True)
 
 
 def serve_plainly(port: int, places: Sequence[str]) -> None:

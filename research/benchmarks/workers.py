@@ -3,9 +3,11 @@
     python -m research.benchmarks.workers BUNDLE GALLERY PHOTO [PHOTO ...]
 
 Searches in N processes without a server and a server with N workers take turns; the other one is stopped meanwhile.
+Each process searches with as many threads as a worker has.
 Both are measured with the photos as they are, and enlarged to 12 megapixels. The load generator runs on the same cores
 as the server, and its CPU time is stated. Figures are medians over rounds. After each of the first rounds, photos
-arrive independently of the answers, at 80 % of the rate of that round.
+arrive independently of the answers, at 80 % of the rate of that round. The rate is measured again afterwards: if it
+has fallen below that of the arrivals, the machine was overloaded.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ COLUMNS = (
 )
 SHARE, OPEN_ROUNDS = 0.8, 3  # arrivals as a share of the capacity, and the rounds with them
 OPEN_COLUMNS = (
-    *("photos", "workers", "arrivals, photos/s", "p50, ms", "p99, ms", "p99 / p50", "p99 / p50 of an ideal queue"),
-    *("not answered 200", "load late, p99, ms"),
+    *("photos", "workers", "arrivals, photos/s", "share of the rate afterwards", "p50, ms", "p99, ms"),
+    *("p99 / p50", "p99 / p50 of an ideal queue", "p99 / p50 of one per worker", "not answered 200"),
+    *("load late, p99, ms", "load late, most, ms"),
 )
 
 
@@ -52,13 +55,16 @@ class Turn:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Latencies of photos that arrived at a rate, in seconds, and what an ideal queue and the load took."""
+    """Latencies of photos that arrived at a rate, in seconds, and what ideal queues and the load took."""
 
     rate: float
+    share: float  # of the rate that the server reached afterwards
     p50: float
     p99: float
-    ideal_ratio: float  # p99 / p50
-    late: float
+    ideal_ratio: float  # p99 / p50 of one queue
+    split_ratio: float  # and of a queue for each worker
+    late: float  # p99
+    latest: float
     count: int
     refused: int
 
@@ -98,12 +104,13 @@ class Bench:
         return served
 
     def inside(self, processes: Sequence[Served], count: int) -> Turn:
-        """Search `count` photos in each process at the same time."""
+        """Search `count` photos in each process at the same time, with as many threads as a worker has."""
+        threads = max(1, len(os.sched_getaffinity(0)) // len(processes))
         before, started = sum(each.cpu() for each in processes), time.perf_counter()
         with ExitStack() as awake:
             for each in processes:
                 awake.enter_context(each.awake())
-                print(count, file=each.process.stdin, flush=True)
+                print(count, threads, file=each.process.stdin, flush=True)
             for each in processes:
                 each.line()
             seconds = time.perf_counter() - started
@@ -122,8 +129,8 @@ class Bench:
         seconds = max(answer.done for answer in answers) - min(answer.sent for answer in answers)
         return Turn(count / seconds, cpu / count, load / count)
 
-    def arrive(self, server: Served, capacity: float, seconds: float) -> Arrivals:
-        """Send photos at a share of the capacity, without waiting for answers."""
+    def arrive(self, server: Served, capacity: float, seconds: float, *, workers: int, count: int) -> Arrivals:
+        """Send photos at a share of the capacity, without waiting for answers; then measure the capacity again."""
         rate = SHARE * capacity
         with server.awake():
             coming = poisson(
@@ -132,17 +139,37 @@ class Bench:
             answers = uvloop.run(coming)
         good = [answer.seconds for answer in answers if answer.status == 200]
         places = len(os.sched_getaffinity(0))
-        ideal = ideal_queue(answers, [places / capacity], self._generator, places=places)
+        one, split = (
+            ideal_queue(answers, [places / capacity], self._generator, places=max(1, places // queues), queues=queues)
+            for queues in (1, workers)
+        )
+        after = self.over_http(server, count * workers, clients=CLIENTS * workers).rate
         p50, p99 = np.percentile(good, (50, 99)).tolist()
-        late = float(np.percentile([answer.sent - answer.due for answer in answers], 99))
-        refused = len(answers) - len(good)
-        return Arrivals(rate, p50, p99, float(np.divide(*np.percentile(ideal, (99, 50)))), late, len(answers), refused)
+        late, latest = np.percentile([answer.sent - answer.due for answer in answers], (99, 100)).tolist()
+        return Arrivals(
+            rate,
+            share=rate / after,
+            p50=p50,
+            p99=p99,
+            ideal_ratio=tail_ratio(one),
+            split_ratio=tail_ratio(split),
+            late=late,
+            latest=latest,
+            count=len(answers),
+            refused=len(answers) - len(good),
+        )
 
     def _wait(self, server: Served, workers: int) -> None:
         server.wait_for("/v1/search", self._images[0])
         while len(memory_of(server)) < workers:
             time.sleep(0.1)
         self.over_http(server, 20 * workers, clients=CLIENTS * workers)
+
+
+def tail_ratio(latencies: Sequence[float]) -> float:
+    """Return p99 / p50."""
+    p50, p99 = np.percentile(latencies, (50, 99))
+    return float(p99 / p50)
 
 
 def memory_of(server: Served) -> list[float]:
@@ -168,7 +195,7 @@ def measure(bench: Bench, workers: int, rounds: int, count: int, seconds: float)
         over = bench.over_http(server, count * workers, clients=CLIENTS * workers)
         turns.append((inside, over))
         if number < OPEN_ROUNDS and seconds:
-            arrivals.append(bench.arrive(server, over.rate, seconds))
+            arrivals.append(bench.arrive(server, over.rate, seconds, workers=workers, count=count))
     sizes = memory_of(server)
     for each in (*processes, server):
         each.stop()
@@ -191,11 +218,12 @@ def speed_cells(turns: Sequence[tuple[Turn, Turn]]) -> Cells:
 
 def arrival_cells(arrivals: Sequence[Arrivals]) -> Cells:
     """Return latencies of arrivals, medians over the rounds, and how many were not answered 200."""
-    names = ("rate", "p50", "p99", "ratio", "ideal_ratio", "late")
-    rate, p50, p99, ratio, ideal, late = (np.median([getattr(each, name) for each in arrivals]) for name in names)
+    names = ("rate", "p50", "p99", "ratio", "ideal_ratio", "split_ratio", "late", "latest")
+    rate, p50, p99, *ratios, late, latest = (np.median([getattr(each, name) for each in arrivals]) for name in names)
+    shares = ", ".join(f"{each.share:.2f}" for each in arrivals)
     refused, count = (sum(getattr(each, name) for each in arrivals) for name in ("refused", "count"))
-    latencies = (f"{1e3 * p50:.1f}", f"{1e3 * p99:.1f}", f"{ratio:.1f}", f"{ideal:.1f}")
-    return (f"{rate:.1f}", *latencies, f"{refused} of {count:,}", f"{1e3 * late:.1f}")
+    latencies = (f"{1e3 * p50:.1f}", f"{1e3 * p99:.1f}", *(f"{ratio:.1f}" for ratio in ratios))
+    return (f"{rate:.1f}", shares, *latencies, f"{refused} of {count:,}", f"{1e3 * late:.1f}", f"{1e3 * latest:.1f}")
 
 
 def main() -> None:
