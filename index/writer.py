@@ -15,6 +15,7 @@ from .features import FeatureFormat
 from .filters import check_columns
 from .leftovers import remove_unused
 from .lock import take_lock
+from .memory import release_memory
 from .reader import INDEXES, SEGMENTS, Reader
 from .rebuild import INDEX_ENDINGS
 from .segments import ENDINGS
@@ -46,6 +47,8 @@ class Writer(Reader):
                 self._snapshot = self._with_index_in_file(known, shard)
             changed = self._snapshot is not known
             del known
+        if changed:
+            release_memory()
         try:
             yield
         except BaseException:

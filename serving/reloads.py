@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
+from index.memory import release_memory
 from retrieval.retriever import Retriever
 from serving.http.limits import Busy
-from serving.ops.memory import release_memory
 
 from .batching import BatchingEmbedder
 from .decision_diff import decision_diff

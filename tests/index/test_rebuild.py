@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from index import rebuild
+from index import rebuild, upkeep, writer
 from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
 from index.arrays import load_array
@@ -177,3 +178,20 @@ def test_additions_and_rebuilds_do_not_load_an_index(tmp_path: Path, monkeypatch
     with Gallery.open(tmp_path / "g") as gallery:
         assert len(gallery) == 620
         assert gallery.verify() == []
+
+
+def test_the_memory_of_the_old_index_is_returned_before_a_new_one_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    build = upkeep.build_index
+    monkeypatch.setattr(
+        upkeep, "build_index", lambda *given, **more: (events.append("build"), build(*given, **more))[1]
+    )
+    with filled(tmp_path / "g") as gallery:
+        gallery.rebuild(kind="fp16")
+        gallery.search(unit(1), 1)
+        old = weakref.ref(gallery.snapshot().base.candidates)
+        monkeypatch.setattr(writer, "release_memory", lambda: events.append("kept" if old() else "released"))
+        gallery.rebuild(kind="fp16")
+    assert events == ["build", "released", "build"]

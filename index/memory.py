@@ -1,4 +1,4 @@
-"""Memory that was only needed to open a bundle and a gallery."""
+"""Memory that was needed for a while only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system, such as the memory that reading a model took, which glibc keeps.
+    """Return freed memory to the operating system, such as that of an index or a model, which glibc keeps.
 
     Do nothing with other C libraries: they return it by themselves, or cannot be asked.
     """
