@@ -26,7 +26,9 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
     keys = items.astype(np.int64) + (np.arange(queries, dtype=np.int64) << 32)[:, None]
     order = np.argsort(keys, axis=None)
     ordered = keys.ravel()[order]
-    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))  # one for each item of each query
+    changes = np.ones(len(ordered), dtype=bool)
+    changes[1:] = ordered[1:] != ordered[:-1]
+    firsts = np.flatnonzero(changes)  # one for each item of each query
     nearest = np.minimum.reduceat(most.ravel()[order], firsts)
     numbers = ordered[firsts] >> 32  # the query of each
     starts = np.searchsorted(numbers, np.arange(queries + 1))
