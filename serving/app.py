@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from retrieval.memory import no_collection
 from retrieval.retriever import Retriever
 from serving.api.routes import create_api
 from serving.http.guard import Guard
@@ -45,9 +46,10 @@ def create_app(
             from serving.workers.page_proxy import page_proxy
 
             return page_proxy(peers.socket(0))
-        from serving.ui.page import load_page
+        with no_collection():
+            from serving.ui.page import load_page
 
-        return load_page(service, examples, rates=rates)
+            return load_page(service, examples, rates=rates)
 
     dispatcher = Dispatcher(service, create_api(service), load_page if page else None)
     limited = BodyLimit(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from retrieval.listening import bind, port_of
+from retrieval.memory import no_collection
 
 from .config import ServeSettings
 from .warm_up import warm_up_in_background
@@ -70,14 +71,15 @@ class ServePlan:
 def serve_here(plan: ServePlan, host: str, port: int) -> None:
     """Serve in this process until it is signalled to stop."""
     os.environ.pop(METRICS_FOLDER, None)  # counts of other programs do not belong to this server
-    retriever = plan.open()
-    warm_up_in_background(retriever)  # while the web framework is imported
-    from serving.http.server import run
+    with no_collection():
+        retriever = plan.open()
+        warm_up_in_background(retriever)  # while the web framework is imported
+        from serving.http.server import run
 
-    from .app import create_app
+        from .app import create_app
 
+        app = create_app(retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open)
     plan.announce(retriever)
-    app = create_app(retriever, settings=plan.settings, page=plan.page, examples=plan.examples, reopen=plan.open)
     listeners = bind(host, port)
     plan.announce_address(host, listeners)
     log_to_stderr()

@@ -81,6 +81,9 @@ class Candidates:
         if not index.is_trained:
             each = PQ_TRAINING if kind == IVFPQ else TRAINING
             index.train(_sample(blocks, count, each * max(256, lists_of(count)), seed))
+        if kind == FLAT:  # memory for all vectors at once: growing copies them several times
+            index.codes.resize(count * index.code_size)
+            index.codes.resize(0)
         if kind in (FLAT, HNSW):
             for block in blocks():
                 index.add(np.ascontiguousarray(block))
