@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Disable the cyclic garbage collector while many objects are created that will be kept, such as imported modules."""
+    """Disable the cyclic garbage collector while many objects are created that stay, such as imported modules."""
     was = gc.isenabled()
     gc.disable()
     try:
