@@ -44,5 +44,5 @@ def contenders(items: NDArray[np.int32], least: Floats, most: Floats, k: int) ->
 
 
 def first_places(items: list[int]) -> list[int]:
-    """Return the place of the first of each item, ascending."""
+    """Return the first place of each item, in ascending order."""
     return sorted(dict(zip(reversed(items), range(len(items) - 1, -1, -1), strict=True)).values())

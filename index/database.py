@@ -100,7 +100,7 @@ class Database:
 
     def _connect(self, path: Path, *, read_only: bool) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30)
-        self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last one, and its mark
+        self._state: tuple[tuple[int, int] | None, tuple[int, int]] = None, (0, 0)  # the last mark and its state
         with self._explained(path):
             self._connection.execute("PRAGMA query_only = ON" if read_only else "PRAGMA synchronous = FULL")
 
@@ -188,7 +188,7 @@ class Database:
         return state
 
     def _mark(self) -> tuple[int, int] | None:
-        """Return what differs after each commit of any connection; None if it is not known."""
+        """Return a value that differs after each commit of any connection, or None if it is not known."""
         if self._connection.in_transaction:  # the change may be rolled back
             return None
         try:

@@ -1,4 +1,4 @@
-"""Memory that was needed for a while only."""
+"""Memory that has been freed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def release_memory() -> None:
-    """Return freed memory to the operating system, such as that of an index or a model, which glibc keeps.
+    """Return freed memory, such as that of an index or a model, to the operating system; glibc keeps it otherwise.
 
     Do nothing with other C libraries: they return it by themselves, or cannot be asked.
     """

@@ -189,8 +189,8 @@ class Snapshot(Stored):
     ) -> Iterator[tuple[list[int], list[int], list[float], float]]:
         """Yield for each query its candidates, nearest first, and a lower bound for the distance of any other photo.
 
-        The candidates are items, positions and distances. They include the nearest photo of each of the k nearest
-        items that were found.
+        The candidates are lists of items, positions and distances. They include the nearest photo of each of the k
+        nearest items that were found.
         """
         around, sparsest = densities
         found = self._candidates(queries.vectors, fetch, only)
@@ -221,7 +221,7 @@ class Snapshot(Stored):
             yield items[start:stop], places[start:stop], near[start:stop], limit
 
     def _squared(self, exact: Floats, numbers: Rows, positions: Rows) -> Floats:
-        """Return the squared distance of each pair of a query, whose number is given, and a photo."""
+        """Return the squared distances (p,) of pairs: the number of a query, and the position of a photo."""
         if len(exact) == 1 and len(positions) <= PAIRS:
             return squared_from(exact, self.vectors(positions))
         squared = np.empty(len(positions))

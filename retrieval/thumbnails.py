@@ -9,7 +9,7 @@ from PIL import Image
 from .plain_jpeg import without_metadata
 
 THUMBNAIL_SIDE, THUMBNAIL_BYTES, QUALITIES = 256, 48_000, (85, 60, 30)  # of JPEG: the next one if a thumbnail is larger
-LEAST = 0.9  # least side of a thumbnail, as a share of THUMBNAIL_SIDE
+LEAST = 0.9  # least longest side of an averaged thumbnail, as a share of THUMBNAIL_SIDE
 
 
 def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
@@ -34,8 +34,8 @@ def thumbnail(image: Image.Image, data: bytes = b"") -> bytes:
 def _smaller(image: Image.Image) -> Image.Image:
     """Return the image with a longest side of THUMBNAIL_SIDE or a little less, or the image itself if it is small.
 
-    Averaging blocks of whole pixels is several times as fast as resampling, so it is used where the result is at least
-    LEAST of the side.
+    Averaging blocks of whole pixels is up to several times as fast as resampling, so it is used where the longest side
+    is then at least LEAST of THUMBNAIL_SIDE.
     """
     longest = max(image.size)
     if longest <= THUMBNAIL_SIDE:

@@ -91,8 +91,8 @@ def timed(work: Callable[[], Any]) -> float:
 def in_turns(ways: Sequence[Callable[[np.ndarray], Any]], queries: Sequence[np.ndarray]) -> np.ndarray:
     """Return the seconds (ways, rounds x queries) of searches.
 
-    Each way answers all queries before the next one does, so that no search finds what it reads in a cache because
-    another way has just read it. The first round of each way is not counted.
+    Each way answers all queries before the next one does, so that no way profits from what another one has just read
+    into the caches. The first round of each way is not counted.
     """
     seconds = np.zeros((len(ways), 1 + ROUNDS, len(queries)))
     for turn in range(1 + ROUNDS):
@@ -102,7 +102,7 @@ def in_turns(ways: Sequence[Callable[[np.ndarray], Any]], queries: Sequence[np.n
 
 
 def bare_search(candidates: Candidates) -> Callable[[np.ndarray], Any]:
-    """Return the search of a Faiss index itself, on one thread, with as many lists searched as ours."""
+    """Return the search of the Faiss index itself, on one thread, which searches as many lists as ours."""
     index, parameters = candidates._index, candidates._parameters(K, None)
 
     def search(queries: np.ndarray) -> Any:
@@ -113,7 +113,7 @@ def bare_search(candidates: Candidates) -> Callable[[np.ndarray], Any]:
 
 
 def unit_queries(dim: int, count: int) -> np.ndarray:
-    """Return other photos (count, dim) of items in every gallery of this benchmark."""
+    """Return other photos (count, dim) of items that are in every gallery of this benchmark."""
     vectors = next(embeddings(10_000, dim))[0][:: 10_000 // count][:count]
     moved = vectors + 0.3 * np.random.default_rng(2).normal(size=vectors.shape) / dim**0.5
     return np.asarray(moved / np.linalg.norm(moved, axis=1, keepdims=True), np.float32)

@@ -156,7 +156,7 @@ def ideal_queue(
 ) -> list[float]:
     """Return the latencies of ideal queues with `places` servers each and these service times, for the same arrivals.
 
-    With several queues, each arrival joins one at random, as requests of kept connections do.
+    With several queues, each arrival joins one at random, not the shortest: a connection stays with its worker.
     """
     free, latencies = [[0.0] * places for _ in range(queues)], []
     chosen = generator.integers(queues, size=len(answers)).tolist() if queues > 1 else [0] * len(answers)

@@ -158,9 +158,9 @@ def free_port() -> int:
 
 
 def search_inside(images: Sequence[bytes], places: Sequence[str]) -> None:
-    """For each line of stdin, search a number of photos and print the seconds of each.
+    """For each line of stdin, search a number of photos and print the seconds of each search.
 
-    The number may be followed by that of threads, 1 by default, that search each of them.
+    A line is the number of photos, and optionally the number of threads (1 by default) that share them.
     """
     from concurrent.futures import ThreadPoolExecutor
 

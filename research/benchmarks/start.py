@@ -2,9 +2,9 @@
 
     python -m research.benchmarks.start BUNDLE PHOTO [--photos 100000]
 
-The server and a process that opens the same gallery and searches take turns, on one core and on all. A first start,
-which is not counted, compiles the modules and brings the files into the file cache. The process is the least that a
-server can take. Figures are medians over the starts.
+The server and a process that opens the same gallery and searches take turns, on one core and on all. The time of the
+process is a lower bound. A first start, which is not counted, compiles the modules and brings the files into the file
+cache. Figures are medians over the starts.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@
     python -m research.benchmarks.workers BUNDLE GALLERY PHOTO [PHOTO ...]
 
 Searches in N processes without a server and a server with N workers take turns; the other one is stopped meanwhile.
-Each process searches with as many threads as a worker has.
-Both are measured with the photos as they are, and enlarged to 12 megapixels. The load generator runs on the same cores
-as the server, and its CPU time is stated. Figures are medians over rounds. After each of the first rounds, photos
-arrive independently of the answers, at 80 % of the rate of that round. The rate is measured again afterwards: if it
-has fallen below that of the arrivals, the machine was overloaded.
+Each process searches with as many threads as a worker has. Both are measured with the photos as they are, and enlarged
+to 12 megapixels. The load generator runs on the same cores as the server, and its CPU time is stated. Figures are
+medians over rounds. After each of the first rounds, photos arrive independently of the answers, at 80 % of the rate of
+that round. The rate is measured again afterwards: if it has fallen below that of the arrivals, the machine was
+overloaded.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Arrivals:
     """Latencies of photos that arrived at a rate, in seconds, and what ideal queues and the load took."""
 
     rate: float
-    share: float  # of the rate that the server reached afterwards
+    share: float  # of the server's rate afterwards
     p50: float
     p99: float
-    ideal_ratio: float  # p99 / p50 of one queue
-    split_ratio: float  # and of a queue for each worker
-    late: float  # p99
-    latest: float
+    ideal_ratio: float  # p99 / p50 of one ideal queue
+    split_ratio: float  # p99 / p50 of one queue per worker
+    late: float  # lateness of the load, p99
+    latest: float  # the greatest lateness
     count: int
     refused: int
 

@@ -1,8 +1,8 @@
 """FastAPI application whose search routes are answered without FastAPI's routing.
 
-Between an application and a route, FastAPI has layers for telemetry, limits, dependencies and files, and it compares a
-path with each route. They have no effect on the search routes, but take a quarter of the CPU time that the endpoint
-adds to a search.
+Between the application and a route, FastAPI has layers for telemetry, limits, dependencies and files, and it compares
+the path with that of each route. None of this affects the search routes, but it takes a quarter of the CPU time that
+the endpoint adds to a search.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SearchApp(FastAPI):
     _direct: dict[str, ASGIApp] = {}  # noqa: RUF012 (replaced, never changed)
 
     def answer_directly(self, routes: Iterable[BaseRoute]) -> None:
-        """Answer POST requests to the search routes among these, with the exception handlers added before."""
+        """Answer POST requests to the search routes among these, with the exception handlers that were added before."""
         self._direct = {route.path: self._app_of(route) for route in routes if isinstance(route, SearchRoute)}
 
     def _app_of(self, route: SearchRoute) -> ASGIApp:

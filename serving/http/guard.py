@@ -145,7 +145,8 @@ class Guard:
         origin = headers.get("origin")
         if origin is None or request.method in READING:
             return None
-        if origin not in [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]:  # a proxy may end TLS
+        # a proxy may terminate TLS
+        if origin not in [f"{scheme}://{headers.get('host')}" for scheme in ("http", "https")]:
             return problem(
                 403,
                 "the request came from a page of another origin",
