@@ -12,6 +12,7 @@ from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from retrieval.bundle.bundle import REPORT
 from retrieval.bundle.served_point import threshold_status
@@ -281,6 +282,10 @@ def _handle_errors(app: FastAPI) -> None:
         problem_document = problem(error.status_code, str(error.detail))
         problem_document.headers.update(error.headers or {})
         return problem_document
+
+    @app.exception_handler(ClientDisconnect)
+    async def left(_: Request, __: ClientDisconnect) -> Response:
+        return problem(400, "the body is incomplete")  # for the log and the metrics
 
     @app.exception_handler(Exception)
     async def unexpected(_: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import shutil
 from collections.abc import Iterator
@@ -126,3 +127,23 @@ def test_an_answer_holds_the_fields_that_were_asked_for(client: TestClient) -> N
         assert told(*batch["answers"], *client.post("/v1/search/batch", json=body).json()["answers"]) == [expected] * 4
     assert client.post("/v1/search?fields=" + "a" * 201, content=STRANGER).status_code == 422
     assert client.post("/v1/search", json={"image": encoded, "fields": ["a"] * 65}).status_code == 422
+
+
+@pytest.mark.parametrize("path", ["/v1/search", "/v1/search/batch", "/v1/feedback"])
+def test_a_client_that_leaves_is_no_error_of_the_server(
+    client: TestClient, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    sent: list[Any] = []
+    arriving = iter([{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}])
+
+    async def receive() -> Any:
+        return next(arriving)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"localhost"), (b"content-length", b"9"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": headers}
+    asyncio.run(client.app({**scope, "state": {}, "server": ("localhost", 80)}, receive, send))
+    assert sent[0]["status"] == 400
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
