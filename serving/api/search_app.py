@@ -1,8 +1,7 @@
 """FastAPI application whose search routes are answered without FastAPI's routing.
 
 Between the application and a route, FastAPI has layers for telemetry, limits, dependencies and files, and it compares
-the path with that of each route. None of this affects the search routes, but it takes a quarter of the CPU time that
-the endpoint adds to a search.
+the path with that of each route. None of this affects the search routes, but it takes CPU time in every search.
 """
 
 from __future__ import annotations
