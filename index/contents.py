@@ -16,8 +16,6 @@ class Contents(Database):
 
     def kept(self, name: str) -> bytes | None:
         """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
-        if not self._has_contents():
-            return None
         rows = self._query("SELECT content, checksum FROM kept WHERE name = ?", (name,))
         if not rows:
             return None
@@ -28,9 +26,6 @@ class Contents(Database):
 
     def keep(self, contents: Mapping[str, bytes | None]) -> None:
         """Keep each content under its name; None removes it."""
-        self._connection.execute(
-            "CREATE TABLE IF NOT EXISTS kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL)"
-        )
         for name, content in contents.items():
             if content is None:
                 self._connection.execute("DELETE FROM kept WHERE name = ?", (name,))
@@ -41,8 +36,4 @@ class Contents(Database):
 
     def kept_names(self) -> list[str]:
         """Return the names of all contents."""
-        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")] if self._has_contents() else []
-
-    def _has_contents(self) -> bool:
-        """Return whether the table exists; galleries of earlier releases lack it."""
-        return bool(self._query("SELECT 1 FROM sqlite_master WHERE name = 'kept'"))
+        return [row[0] for row in self._query("SELECT name FROM kept ORDER BY name")]

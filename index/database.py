@@ -18,10 +18,9 @@ from typing import Any
 from index.ann.kinds import AUTO
 
 from .errors import GalleryCorrupt, GalleryError
-from .shards import SHARDS
 from .shell import command
 
-FORMAT, WITH_FEATURES, WITH_SHARDS = 2, 3, 4  # releases without features or shards refuse galleries that have them
+FORMAT = 5  # of what a gallery writes; every change of it is a new number
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
@@ -45,6 +44,7 @@ CREATE TABLE columns (name TEXT PRIMARY KEY, kind TEXT NOT NULL);
 CREATE TABLE changes (
     version INTEGER PRIMARY KEY, time TEXT NOT NULL, author TEXT NOT NULL, action TEXT NOT NULL, photos INTEGER NOT NULL
 );
+CREATE TABLE kept (name TEXT PRIMARY KEY, content BLOB NOT NULL, checksum INTEGER NOT NULL);
 """
 
 
@@ -72,10 +72,10 @@ class Database:
         self._connect(path, read_only=read_only)
         try:
             stored_format = self.fact("format")
-            if stored_format not in map(str, (FORMAT, WITH_FEATURES, WITH_SHARDS)):
+            if stored_format != str(FORMAT):
                 raise GalleryError(
-                    f"{path.parent} has format {stored_format}, this program reads {FORMAT} to {WITH_SHARDS}",
-                    remedy="Index the photos again",
+                    f"{path.parent} has format {stored_format}, this program reads format {FORMAT}",
+                    remedy="Index the photos into a new gallery",
                 )
         except BaseException:
             self.close()
@@ -85,11 +85,7 @@ class Database:
     def create(cls, path: Path, facts: Mapping[str, object]) -> None:
         """Create an empty database."""
         start = {"format": FORMAT, "version": 0, "layout": 0, "photos": 0, "items": 0, "next_seq": 0, "kind": AUTO}
-        start["live_seqs"] = 0
-        if facts.get(FEATURES_KEY):
-            start["format"] = WITH_FEATURES
-        if SHARDS in facts:
-            start["format"] = WITH_SHARDS
+        start |= {"live_seqs": 0, FEATURES_KEY: ""}
         with cls._explained(path), closing(sqlite3.connect(path)) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -169,7 +165,7 @@ class Database:
 
     def features_key(self) -> str:
         """Return the key that identifies how features are computed, "" in a gallery without features."""
-        return self.fact(FEATURES_KEY) if self.number("format") != FORMAT else ""
+        return self.fact(FEATURES_KEY)
 
     def number(self, key: str) -> int:
         """Return a fact that is a whole number."""

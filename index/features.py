@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from .database import RESTORE
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
-from .shell import command
 
 FEATURES = ".features"
 MOST_PHOTOS = 200_000  # photos of a gallery with features, about 40 KB each: 8 GB
@@ -130,13 +129,10 @@ def check_features(
     return features
 
 
-def check_size(photos: int, features_key: str, shards: int = 1) -> None:
-    """Raise GalleryError if a gallery with features would have too many photos for its number of shards."""
-    if features_key and photos > MOST_PHOTOS * shards:
-        each = " per shard" if shards > 1 else ""
+def check_size(photos: int, features_key: str) -> None:
+    """Raise GalleryError if a gallery with features would have too many photos."""
+    if features_key and photos > MOST_PHOTOS:
         raise GalleryError(
-            f"a gallery with features holds at most {MOST_PHOTOS:,} photos{each}, about 40 KB each; it would hold "
-            f"{photos:,}",
-            remedy="Use a bundle without verification, or divide the gallery into more shards: "
-            f"`{command('gallery', 'rebuild', 'GALLERY', '--shards', 'N')}`",
+            f"a gallery with features holds at most {MOST_PHOTOS:,} photos, about 40 KB each; it would hold {photos:,}",
+            remedy="Use a bundle without verification, or divide the photos among several galleries",
         )

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .contents import Contents
-from .database import FEATURES_KEY, FORMAT, RESTORE, WITH_FEATURES, WITH_SHARDS
+from .database import RESTORE
 from .errors import GalleryCorrupt
-from .shards import SHARDS, shard_in
 
 CHECKSUM = "checksum"  # key in the settings of an index
 
@@ -26,11 +25,6 @@ class Segment:
     first: int  # seq of the first row; the others follow in ascending order
     sha256: str
 
-    @property
-    def shard(self) -> int:
-        """The number of the shard that it belongs to."""
-        return shard_in(self.name)
-
 
 @dataclass(frozen=True)
 class IndexFile:
@@ -41,32 +35,12 @@ class IndexFile:
     settings: Mapping[str, Any]
     sha256: str
 
-    @property
-    def shard(self) -> int:
-        """The number of the shard that it belongs to."""
-        return shard_in(self.name)
-
 
 class Files(Contents):
     """A connection to a gallery database that lists the files in use."""
 
-    def shards(self) -> int:
-        """Return the number of shards, 1 in a gallery that is not divided."""
-        return self.number(SHARDS) if self.number("format") == WITH_SHARDS else 1
-
-    def set_shards(self, shards: int) -> None:
-        """Set the number of shards, and with it the format."""
-        key = self.features_key()
-        if shards > 1:
-            self.set_fact("format", WITH_SHARDS)
-            self.set_fact(SHARDS, shards)
-            self.set_fact(FEATURES_KEY, key)
-        else:
-            self.set_fact("format", WITH_FEATURES if key else FORMAT)
-            self._connection.execute("DELETE FROM facts WHERE key = ?", (SHARDS,))
-
     def segments(self) -> list[Segment]:
-        """Return the vector files in use, in insertion order of their photos within each shard."""
+        """Return the vector files in use, in insertion order of their photos."""
         return [
             Segment(*row) for row in self._query("SELECT id, name, rows, first, sha256 FROM segments ORDER BY first")
         ]
@@ -81,32 +55,25 @@ class Files(Contents):
         """Remove vector files from those in use."""
         self._connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in numbers])
 
-    def indexes(self) -> list[IndexFile]:
-        """Return the candidate indexes in use, at most one per shard."""
-        return [self._index(*row) for row in self._query("SELECT name, kind, settings, sha256 FROM indexes")]
+    def index(self) -> IndexFile | None:
+        """Return the candidate index in use, None if there is none."""
+        for name, kind, text, digest in self._query("SELECT name, kind, settings, sha256 FROM indexes"):
+            settings = self._json(text)
+            if settings.pop(CHECKSUM, None) != _checksum(settings):
+                raise GalleryCorrupt(
+                    f"the settings of the index {name} have changed since they were written", remedy=RESTORE
+                )
+            return IndexFile(name, kind, settings, digest)
+        return None
 
-    def _index(self, name: str, kind: str, text: str, digest: str) -> IndexFile:
-        settings = self._json(text)
-        written = settings.pop(CHECKSUM, None)  # absent in earlier releases
-        if written not in (None, _checksum(settings)):
-            raise GalleryCorrupt(
-                f"the settings of the index {name} have changed since they were written", remedy=RESTORE
-            )
-        return IndexFile(name, kind, settings, digest)
-
-    def set_index(self, index: IndexFile | None, *, shard: int = 0) -> None:
-        """Set the candidate index of a shard, or remove it with None."""
-        old = [(file.name,) for file in self.indexes() if file.shard == shard]
-        self._connection.executemany("DELETE FROM indexes WHERE name = ?", old)
+    def set_index(self, index: IndexFile | None) -> None:
+        """Set the candidate index, or remove it with None."""
+        self._connection.execute("DELETE FROM indexes")
         if index is not None:
             settings = json.dumps({**index.settings, CHECKSUM: _checksum(index.settings)})
             self._connection.execute(
                 "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
             )
-
-    def drop_indexes(self) -> None:
-        """Remove the candidate indexes of all shards."""
-        self._connection.execute("DELETE FROM indexes")
 
 
 def _checksum(settings: Mapping[str, Any]) -> int:

@@ -25,8 +25,7 @@ from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto
 from .reader import DATABASE, SEGMENTS
 from .rebuild import Rebuilt
-from .segments import Part, encode_row, sync_folder, write_errors
-from .shards import SHARDS, check_shards
+from .segments import Part, encode_row, sync_folder, write_errors, write_segment
 from .store import Entry, Store
 from .updates import changed_facts
 from .upkeep import Upkeep
@@ -46,7 +45,6 @@ class Gallery(Upkeep):
         embedding_id: str,
         columns: Mapping[str, str] | None = None,
         features_key: str = "",
-        shards: int = 1,
         actor: str | None = None,
     ) -> Gallery:
         """Create an empty gallery for vectors (n, dim) of one embedder; raise GalleryError if the path is taken.
@@ -57,8 +55,6 @@ class Gallery(Upkeep):
             Metadata keys that filters may use, with their kinds: text, number or boolean.
         features_key:
             Identifies how local features are computed. With it, the gallery keeps the features of its photos.
-        shards:
-            Number of shards that the photos are divided into by their item (`index.shards`).
         actor:
             Name recorded in the change log, as in `open`.
         """
@@ -76,11 +72,7 @@ class Gallery(Upkeep):
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            facts = {"dim": dim, "embedding_id": embedding_id, "created": created}
-            if check_shards(shards) > 1:
-                facts |= {SHARDS: shards}
-            if features_key or shards > 1:
-                facts |= {FEATURES_KEY: features_key}
+            facts = {"dim": dim, "embedding_id": embedding_id, "created": created, FEATURES_KEY: features_key}
             Store.create(path / PARTIAL_DATABASE, facts)
             (path / PARTIAL_DATABASE).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
@@ -161,15 +153,18 @@ class Gallery(Upkeep):
             if upsert is False:
                 refuse_present(set(present))
             photos = self._store.number("photos") + count - len(present)
-            check_size(photos, self.features_key, self._store.shards())
+            check_size(photos, self.features_key)
             with write_errors(self.path), self._change():
                 self._store.remove_photos(sorted(present))
                 first, numbers = self._store.add_photos(entries)
                 texts = [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries]
                 seqs = np.arange(first, first + count, dtype=np.int64)
                 part = Part(new.vectors, seqs, np.array(numbers, dtype=np.int32), texts, new.features)
-                for segment in self._written(part, new.item_ids):
-                    self._store.add_segment(*segment)
+                with_features = part.features is not None
+                name, digest = write_segment(
+                    self.path / SEGMENTS, [part], rows=count, dim=self.dim, features=with_features
+                )
+                self._store.add_segment(name, count, first, digest)
                 pictures = zip(new.photo_ids, new.thumbnails, strict=True)
                 self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
                 action = f"add, {len(present)} of them replaced" if present else "add"

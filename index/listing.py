@@ -21,12 +21,6 @@ class Listing:
         with self._guard:
             return self._store.facts()
 
-    @property
-    def shards(self) -> int:
-        """Return the number of shards, 1 in a gallery that is not divided."""
-        with self._guard:
-            return self._store.shards()
-
     def columns(self) -> dict[str, str]:
         """Return the metadata keys that filters may use, and their kinds."""
         with self._guard:

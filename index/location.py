@@ -8,8 +8,6 @@ from .errors import GalleryError
 from .gallery import Gallery
 from .protocol import GalleryProtocol
 from .reader import DATABASE
-from .shards import check_shards
-from .shell import command
 
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 
@@ -37,31 +35,12 @@ def exists(place: str | Path) -> bool:
     return (Path(place) / DATABASE).exists()
 
 
-def check_division(place: str | Path, shards: int | None) -> None:
-    """Raise an error if a gallery at a place cannot have this number of shards; None accepts any."""
-    if shards is None:
-        return
-    check_shards(shards)
-    if is_address(place):
-        raise GalleryError(f"Milvus divides {place} into shards itself", remedy="Leave out the number of shards")
-    if not exists(place):
-        return
-    with Gallery.open(place, read_only=True) as gallery:
-        now = gallery.shards
-    if now != shards:
-        again = command("gallery", "rebuild", place, "--shards", shards)
-        raise GalleryError(f"{place} has {now} shards, not {shards}", remedy=f"Divide it again: `{again}`")
-
-
-def open_or_create(
-    place: str | Path, *, dim: int, embedding_id: str, features_key: str = "", shards: int | None = None
-) -> GalleryProtocol:
+def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_key: str = "") -> GalleryProtocol:
     """Open a gallery, or create it if there is none, with features if there is a `features_key`.
 
-    A new local gallery is divided into `shards`, by default one; `check_division` checks the number. Raise GalleryError
+    Raise GalleryError
     if the place is on a Milvus cluster, which keeps no features, and there is a `features_key`.
     """
-    check_division(place, shards)
     if is_address(place):
         if features_key:
             from .milvus.reader import LOCAL
@@ -77,4 +56,4 @@ def open_or_create(
         return MilvusGallery.create(address, dim=dim, embedding_id=embedding_id)
     if (Path(place) / DATABASE).exists():
         return Gallery.open(place)
-    return Gallery.create(place, dim=dim, embedding_id=embedding_id, features_key=features_key, shards=shards or 1)
+    return Gallery.create(place, dim=dim, embedding_id=embedding_id, features_key=features_key)

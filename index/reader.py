@@ -15,8 +15,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from index.ann.recall import joined_settings
-
 from .checks import check_actor, check_vectors
 from .database import RESTORE, system_user
 from .densities import Densities
@@ -26,8 +24,7 @@ from .filters import parse_where, to_sql
 from .listing import Listing
 from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto, neighbours_of
-from .sharded import Version, shards_of
-from .snapshot import Within
+from .snapshot import Snapshot, Within
 from .store import Store
 from .stored import Filter
 from .verification import check_files, check_on_own_connection, check_rows
@@ -52,7 +49,7 @@ class Reader(Listing):
         self._guard = threading.RLock()
         self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
-        self._snapshot: Version | None = None
+        self._snapshot: Snapshot | None = None
         self._densities = Densities(path / DENSITIES)
         self._words = VisualWords(path / WORDS)
         self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
@@ -105,8 +102,9 @@ class Reader(Listing):
         """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
         now = self._current()
         with self._guard:
-            settings = joined_settings([file.settings for file in self._store.indexes()])
-        return {"kind": now.kind, **settings, "shards": len(shards_of(now)), "scanned_photos": now.scanned_photos}
+            index = self._store.index()
+        settings = {} if index is None else index.settings
+        return {"kind": now.kind, **settings, "scanned_photos": now.scanned_photos}
 
     def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
         """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
@@ -121,7 +119,7 @@ class Reader(Listing):
         """
         return self._walk(self._current(), count, features=features)
 
-    def _walk(self, now: Version, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
+    def _walk(self, now: Snapshot, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
         live = np.flatnonzero(now.live)
         for start in range(0, len(live), count):
             positions = live[start : start + count]
@@ -192,7 +190,7 @@ class Reader(Listing):
             raise
         return now.version, answers
 
-    def snapshot(self) -> Version:
+    def snapshot(self) -> Snapshot:
         """Return the newest version as a searchable snapshot."""
         return self._current()
 
@@ -204,7 +202,7 @@ class Reader(Listing):
         """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
         return self._verified(self._current(), distance_form)
 
-    def _verified(self, now: Version, distance_form: VerifiedDistance) -> VerifiedSearch:
+    def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
         verifier, known = distance_form.verifier, self._searched
         if verifier.features_key != self.features_key:
             keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
@@ -263,7 +261,7 @@ class Reader(Listing):
             )
         only.confirmed.update(new)
 
-    def _filtered(self, where: str) -> tuple[Version, Filter]:
+    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
         """Return a snapshot and the filter over its photos, both of the same version."""
         for _ in range(ATTEMPTS):
             now = self._current()
@@ -278,7 +276,7 @@ class Reader(Listing):
             return now, now.filter(where, passing, sql)
         raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
 
-    def _current(self) -> Version:
+    def _current(self) -> Snapshot:
         """Return the newest version, reading it if it is not cached."""
         with self._guard:
             while True:
@@ -287,7 +285,7 @@ class Reader(Listing):
                 if last is not None and state == (last.version, last.layout):
                     return last
                 if last is not None:
-                    last = self._snapshot = without_replaced(last, self._store.indexes())
+                    last = self._snapshot = without_replaced(last, self._store.index())
                     self._searched = None
                 try:
                     self._snapshot = self._read(last)
@@ -295,6 +293,6 @@ class Reader(Listing):
                     if self._store.state() == state:  # otherwise a rebuild removed a file during the read
                         raise
 
-    def _read(self, last: Version | None, *, searchable: bool = True) -> Version:
+    def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
         folders = self.path / SEGMENTS, self.path / INDEXES
         return read_snapshot(self._store, *folders, dim=self.dim, last=last, searchable=searchable)

@@ -21,9 +21,7 @@ from .densities import Densities
 from .errors import GalleryError
 from .files import IndexFile, Segment
 from .segments import Part, new_file, sha256, sync_folder, write_segment
-from .sharded import Version
 from .snapshot import Snapshot
-from .stored import Rows
 
 FANOUT = 16  # segments of one size that are combined into one
 SMALLEST = 16  # rows of the smallest size
@@ -50,7 +48,6 @@ class Rebuilt:
     choice: Choice
     recall: Recall | None  # for approximate index kinds
     dropped: int  # vectors of removed photos
-    shards: int = 1
 
 
 def segments_to_combine(segments: Sequence[Segment]) -> list[Segment]:
@@ -75,8 +72,8 @@ def segments_to_rewrite(snapshot: Snapshot, *, purge: bool) -> set[int]:
     return set()
 
 
-def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, shard: str = "") -> Rewritten:
-    """Write the live photos of some adjacent segments as one segment; `shard` is the folder of their shard."""
+def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path) -> Rewritten:
+    """Write the live photos of some adjacent segments as one segment."""
     ends = np.cumsum([0, *(len(segment.seqs) for segment in snapshot.segments)])
     segments = [
         (segment, snapshot.live[ends[i] : ends[i + 1]])
@@ -99,36 +96,8 @@ def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path, *, shard: str = 
                 yield segment.part(places[start : start + block])
 
     first = next(int(segment.seqs[live][0]) for segment, live in segments if live.any())
-    name, digest = write_segment(folder, parts(), rows=rows, dim=snapshot.dim, features=features, shard=shard)
+    name, digest = write_segment(folder, parts(), rows=rows, dim=snapshot.dim, features=features)
     return Rewritten(replaced, (name, rows, first, digest), dropped)
-
-
-def write_positions(version: Version, positions: Rows, folder: Path, *, shard: str) -> Segment | None:
-    """Write the photos at some positions, ascending, as a segment of a shard; return None if there are none."""
-    if not len(positions):
-        return None
-    features = any(segment.features is not None for segment in version.segments)
-    block = FEATURES_BLOCK if features else BLOCK
-    parts = (gather(version, positions[start : start + block]) for start in range(0, len(positions), block))
-    rows, first = len(positions), int(version.seqs[positions[0]])
-    name, digest = write_segment(folder, parts, rows=rows, dim=version.dim, features=features, shard=shard)
-    return Segment(0, name, rows, first, digest)
-
-
-def gather(version: Version, positions: Rows) -> Part:
-    """Return the photos at some positions as a part of a segment."""
-    vectors = np.empty((len(positions), version.dim), dtype=np.float32)
-    texts, features = [b""] * len(positions), [b""] * len(positions)
-    has_features = False
-    for segment, rows, inside in version.by_segment(positions):
-        part = segment.part(rows)
-        vectors[inside] = part.vectors
-        for number, place in enumerate(np.flatnonzero(inside).tolist()):
-            texts[place] = part.texts[number]
-            if part.features is not None:
-                features[place], has_features = part.features[number], True
-    seqs, items = version.seqs[positions], version.items[positions]
-    return Part(vectors, seqs, items, texts, features if has_features else None)
 
 
 def build_index(
@@ -140,12 +109,10 @@ def build_index(
     probe: Probe,
     min_recall: float,
     threads: int,
-    shard: str = "",
 ) -> tuple[IndexFile | None, Recall | None]:
     """Build and write an index over all live photos; return None for a kind that exists only in memory.
 
-    `shard` is the folder of their shard. Raise GalleryError if the recall of the items within the
-    threshold is below `min_recall`.
+    Raise GalleryError if the recall of the items within the threshold is below `min_recall`.
     """
     positions = np.flatnonzero(snapshot.live)
     if choice.kind == FLAT or not len(positions):
@@ -163,7 +130,7 @@ def build_index(
                 f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",
                 remedy="Choose --kind fp16 or flat, or accept it with --min-recall",
             )
-    name = new_file(folder, shard)
+    name = new_file(folder)
     paths = [folder / f"{name}{ending}" for ending in (FAISS, SEQS)]
     partial_paths = [path.with_name(path.name + PARTIAL) for path in paths]
     candidates.write(partial_paths[0])
@@ -174,5 +141,5 @@ def build_index(
     digest = sha256(*partial_paths)
     for partial_path, path in zip(partial_paths, paths, strict=True):
         partial_path.replace(path)
-    sync_folder(folder / shard)
+    sync_folder(folder)
     return IndexFile(name, choice.kind, settings_of(candidates, recall, probe), digest), recall

@@ -7,7 +7,7 @@ them. Unreferenced files are leftovers of an interrupted write.
 
 NAME.rows: the texts (JSON lists of photo_id, item_id and metadata), padded to eight bytes; seq (n, int64), start of
 each text (n + 1, int64), number of the item (n, int32), CRC-32 of vector and text (n, uint32); n (uint32), CRC-32 of
-the four arrays (uint32; 0 in files of earlier releases, where it is not checked).
+the four arrays (uint32).
 
 Data is checked once, before its first use: the arrays when a segment is opened; vector and text of a row by its
 checksum; a whole segment without features by its sha256 when much of it is read.
@@ -178,13 +178,10 @@ def segment_paths(folder: Path, name: str, *, features: bool) -> list[Path]:
 
 
 def write_segment(
-    folder: Path, parts: Iterable[Part], *, rows: int, dim: int, features: bool = False, shard: str = ""
+    folder: Path, parts: Iterable[Part], *, rows: int, dim: int, features: bool = False
 ) -> tuple[str, str]:
-    """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256.
-
-    `shard` is the folder of its shard.
-    """
-    name = new_file(folder, shard)
+    """Write parts with `rows` rows in total as a new segment, synced to disk; return its name and sha256."""
+    name = new_file(folder)
     partial_paths = [path.with_name(path.name + PARTIAL) for path in segment_paths(folder, name, features=features)]
     seqs, items, checksums, lengths = (np.zeros(rows, kind) for kind in (np.int64, np.int32, np.uint32, np.int64))
     with ExitStack() as stack:
@@ -219,16 +216,16 @@ def write_segment(
     digest = sha256(*partial_paths)
     for path in partial_paths:
         path.replace(path.with_suffix(""))
-    sync_folder(folder / shard)
+    sync_folder(folder)
     return name, digest
 
 
-def new_file(folder: Path, shard: str) -> str:
-    """Return a new name in the folder of a shard, creating the folder if needed."""
-    if not (folder / shard).exists():
-        (folder / shard).mkdir(parents=True)
-        sync_folder((folder / shard).parent)
-    return f"{shard}{uuid.uuid4().hex}"
+def new_file(folder: Path) -> str:
+    """Return a new name in a folder, creating the folder if needed."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        sync_folder(folder.parent)
+    return uuid.uuid4().hex
 
 
 def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = False) -> OpenSegment:
@@ -266,7 +263,7 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     whole = first >= 0 and len(raw) % 8 == 0
     if whole:
         count, checksum = raw[end:].view(np.uint32).tolist()
-        whole = count == rows and checksum in (0, zlib.crc32(raw[first:end].data))
+        whole = count == rows and checksum == zlib.crc32(raw[first:end].data)
     if whole:
         for name, size in sizes.items():
             kind = {"checksums": np.uint32, "items": np.int32}.get(name, np.int64)

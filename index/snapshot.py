@@ -7,9 +7,10 @@ Shapes: n photos, live or removed; d = embedding size.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -20,11 +21,13 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import APPROXIMATE, FLAT, FP16, IVFPQ
 
 from .contenders import contenders, first_places
-from .distance import DistanceForm, Floats, Queries, squared_from
+from .densities import Densities
+from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .filters import Value
 from .segments import OpenSegment
-from .stored import Filter, Rows, Stored, by_part
+from .stored import Filter, Rows
 from .sweep import MANY, sweep
+from .verified import base_form
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items
 FURTHER = 6  # items beyond the distance of interest that a search returns at most
@@ -33,6 +36,7 @@ SCANNED = 20_000  # a filter that passes up to this many photos is searched exha
 BLOCK = 4096  # photos per read
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
+FILTERS = 32  # filters kept in the cache
 FETCHED = 2**18  # candidates fetched at a time, for all queries together
 
 Within = float | Callable[[bytes | None], float] | None  # a distance, or a function of the kept operating point
@@ -62,15 +66,26 @@ class Proposed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Snapshot(Stored):
-    """The photos of one version, or of one of its shards."""
+class Snapshot:
+    """The photos of one version by position, in insertion order: n of them, live or removed."""
 
+    version: int
+    layout: int
+    photos: int  # number of live photos
+    item_count: int
+    point: bytes | None  # the operating point that is kept with this version
+    dim: int
+    segments: Sequence[OpenSegment]
+    seqs: Rows  # (n,) ascending
+    items: NDArray[np.int32]  # (n,) item number of each photo
+    live: NDArray[np.bool_]  # (n,)
     base: Base | None
-    base_positions: NDArray[
-        np.integer
-    ]  # (b,) positions of the photos of the base, -1 for a photo that no longer exists
+    base_positions: NDArray[np.integer]  # (b,) positions of the photos of the base, -1 for one that no longer exists
     tail: Candidates
     tail_start: int  # first position after the base
+    _densities: dict[str, tuple[Floats, float]] = field(default_factory=dict, init=False)
+    _filters: dict[str, Filter] = field(default_factory=dict, init=False)
+    _guard: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     @property
     def scanned_photos(self) -> int:
@@ -108,21 +123,17 @@ class Snapshot(Stored):
         tail = None if few is not None else self.tail.selection(mask[self.tail_start :])
         return self._keep_filter(key, Filter(mask, few, base, tail, sql))
 
-    def vectors(self, positions: Rows) -> NDArray[np.float32]:
-        """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
-        if len(self.segments) == 1:
-            return self.segments[0].read(positions)
-        return super().vectors(positions)
-
     def by_segment(self, positions: Rows) -> Iterator[tuple[OpenSegment, Rows, NDArray[np.bool_]]]:
-        """Return each segment that contains some of the positions, its rows, and the mask of these positions."""
-        return by_part(self.segments, self._starts, positions)
-
-    def photos_at(self, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return photo_id, item_id and metadata of the photos at some positions."""
-        if len(self.segments) == 1:
-            return self.segments[0].photos(positions)
-        return super().photos_at(positions)
+        """Yield each segment that contains some of the positions, the rows there, and the mask of these positions."""
+        of = self._starts.searchsorted(positions, side="right") - 1
+        numbers = set(of.tolist())
+        if len(numbers) == 1:
+            (number,) = numbers
+            yield self.segments[number], positions - self._starts[number], np.ones(len(positions), dtype=bool)
+            return
+        for number in numbers:
+            inside = of == number
+            yield self.segments[number], positions[inside] - self._starts[number], inside
 
     def blocks(self, positions: Rows) -> Iterator[NDArray[np.float32]]:
         """Yield the vectors at some positions, one block at a time."""
@@ -272,3 +283,65 @@ class Snapshot(Stored):
     def _tail_lives(self) -> bool:
         """Return whether the tail contains a live photo."""
         return bool(self.live[self.tail_start :].any())
+
+    @cached_property
+    def fingerprint(self) -> tuple[int, int]:
+        """The number of live photos and the sum of their seqs, which identify them."""
+        return self.photos, int(self.seqs[self.live].sum())
+
+    def densities(self, distance_form: DistanceForm, known: Densities) -> tuple[Floats, float]:
+        """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
+        with self._guard:
+            distance_form = base_form(distance_form)
+            if distance_form.key not in self._densities:
+                if distance_form is PLAIN:
+                    values = np.zeros(len(self.seqs))
+                else:
+                    values = self.by_position([known.of(distance_form, self.segments)])
+                self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
+            return self._densities[distance_form.key]
+
+    def known_filter(self, key: str) -> Filter | None:
+        """Return the cached filter for a key, or None."""
+        with self._guard:
+            return self._filters.get(key)
+
+    def _keep_filter(self, key: str, new_filter: Filter) -> Filter:
+        with self._guard:
+            self._filters[key] = new_filter
+            while len(self._filters) > FILTERS:
+                del self._filters[next(iter(self._filters))]
+        return new_filter
+
+    def vectors(self, positions: Rows) -> NDArray[np.float32]:
+        """Return the vectors (p, d) at some positions; raise GalleryCorrupt if one fails its checksum."""
+        if len(self.segments) == 1:
+            return self.segments[0].read(positions)
+        gathered = np.empty((len(positions), self.dim), dtype=np.float32)
+        for segment, rows, inside in self.by_segment(positions):
+            if len(rows) == len(positions):
+                return segment.read(rows)
+            gathered[inside] = segment.read(rows)
+        return gathered
+
+    def features(self, positions: Rows) -> list[bytes]:
+        """Return the local features at some positions; raise GalleryCorrupt if some fail their checksum."""
+        gathered: dict[int, bytes] = {}
+        for segment, rows, inside in self.by_segment(positions):
+            gathered |= dict(zip(positions[inside].tolist(), map(segment.read_features, rows.tolist()), strict=True))
+        return [gathered[position] for position in positions.tolist()]
+
+    def photos_at(self, positions: Rows) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of the photos at some positions."""
+        if len(self.segments) == 1:
+            return self.segments[0].photos(positions)
+        found: dict[int, tuple[str, str, dict[str, Any]]] = {}
+        for segment, rows, inside in self.by_segment(positions):
+            if len(rows) == len(positions):
+                return segment.photos(rows)
+            found |= zip(positions[inside].tolist(), segment.photos(rows), strict=True)
+        return [found[position] for position in positions.tolist()]
+
+    def photo(self, position: int) -> tuple[str, str, dict[str, Any]]:
+        """Return photo_id, item_id and metadata of the photo at a position."""
+        return self.photos_at(np.array([position]))[0]

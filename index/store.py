@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from .errors import GalleryError
 from .files import Files
 from .filters import Value, column_sql
-from .shards import shard_of
 
 CHECKS = {
     "photos have metadata that is not JSON": "SELECT count(*) FROM photos WHERE NOT json_valid(metadata)",
@@ -109,12 +108,6 @@ class Store(Files):
             (first, last),
         )
 
-    def lines_of(self, seqs: Sequence[int]) -> Iterator[tuple[int, str, str, str]]:
-        """Yield seq, photo_id, item_id and metadata of the live photos with these seqs."""
-        yield from self._each(
-            "SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE seq IN", seqs
-        )
-
     def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
         """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
         rows = self._facts_of("photo_id = ?", photo_id)
@@ -159,18 +152,6 @@ class Store(Files):
         rows = self._query("SELECT seq FROM removed ORDER BY seq")
         return np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
 
-    def live_seqs(self) -> int | None:
-        """Return the sum of the seqs of all live photos, or None in a gallery of an earlier release.
-
-        It links the removed photos to the segments: damage to either changes the sum.
-        """
-        known = self.facts().get("live_seqs")
-        return None if known is None else self.number("live_seqs")
-
-    def sum_live(self) -> None:
-        """Store the sum of the seqs of all live photos if an earlier release did not."""
-        self._connection.execute("INSERT OR IGNORE INTO facts SELECT 'live_seqs', coalesce(sum(seq), 0) FROM photos")
-
     def forget_removed(self, seqs: Iterable[int]) -> None:
         """Delete the records of removed photos whose vectors have been dropped."""
         self._connection.executemany("DELETE FROM removed WHERE seq = ?", [(seq,) for seq in seqs])
@@ -210,11 +191,6 @@ class Store(Files):
     def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
         """Return the numbers of the items that are in the gallery."""
         return dict(self._each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
-
-    def shards_of_items(self, shards: int) -> dict[int, int]:
-        """Return the shard of each item by item number, for a number of shards."""
-        rows = self._query("SELECT number, item_id FROM items")
-        return {number: shard_of(item_id, shards) for number, item_id in rows}
 
     def contents_since(self, seq: int, key: str) -> Iterator[tuple[str, str | None]]:
         """Yield item id and value of a metadata key for the photos from a seq on."""

@@ -121,20 +121,17 @@ def _write_parquet(gallery: GalleryProtocol, path: Path) -> int:
     return count
 
 
-def import_photos(
-    path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None, shards: int | None = None
-) -> Imported:
+def import_photos(path: Path, place: Path | str, *, feature_format: FeatureFormat | None = None) -> Imported:
     """Add the photos of an exported file to the gallery at a path or an address, creating it if needed.
 
     A new gallery starts with the exported change log and gets the exported operating point and labelled queries. An
-    existing gallery keeps its own. Photos whose features do not have the `feature_format` are refused. A new local
-    gallery is divided into `shards`.
+    existing gallery keeps its own. Photos whose features do not have the `feature_format` are refused.
     """
     facts, log, kept = _facts(path)
     key = facts.get(FEATURES_KEY, "")
     is_new = not exists(place)
     ids = {"embedding_id": facts["embedding_id"], "features_key": key}
-    gallery = open_or_create(place, dim=facts["dim"], **ids, shards=shards)
+    gallery = open_or_create(place, dim=facts["dim"], **ids)
     if not is_new:
         if (gallery.dim, gallery.embedding_id) != (facts["dim"], facts["embedding_id"]) or gallery.features_key != key:
             gallery.close()

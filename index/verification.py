@@ -8,7 +8,6 @@ import numpy as np
 
 from .errors import GalleryCorrupt, GalleryError
 from .segments import encode_row, open_segment, segment_paths, sha256
-from .shards import shard_of
 from .store import Store
 
 BLOCK = 10_000  # photos compared at a time
@@ -21,7 +20,8 @@ def check_files(store: Store, segments: Path, indexes: Path) -> list[str]:
     for segment in store.segments():
         paths = segment_paths(segments, segment.name, features=features)
         problems += _check_file(f"segment {segment.name}", paths, segment.sha256)
-    for index in store.indexes():
+    index = store.index()
+    if index is not None:
         paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
         problems += _check_file(f"index {index.name}", paths, index.sha256)
     return problems
@@ -50,7 +50,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
     """Return photos on which database and segments disagree, and rows that fail their checksum."""
     problems: list[str] = []
     removed = set(store.removed().tolist())
-    placed, shards = 0, store.shards()
+    placed = 0
     for segment in store.segments():
         try:
             opened = open_segment(folder, segment, dim=dim, features=bool(store.features_key()))
@@ -60,8 +60,7 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
         wrong = []
         for start in range(0, segment.rows, BLOCK):
             seqs = opened.seqs[start : start + BLOCK].tolist()
-            lines = store.lines(seqs[0], seqs[-1]) if shards == 1 else store.lines_of(seqs)
-            known = {seq: facts for seq, *facts in lines}
+            known = {seq: facts for seq, *facts in store.lines(seqs[0], seqs[-1])}
             for row, seq in enumerate(seqs, start):
                 try:
                     text = bytes(opened.texts_of(np.array([row]))[0])
@@ -71,8 +70,6 @@ def check_rows(store: Store, folder: Path, *, dim: int) -> list[str]:
                 facts = known.pop(seq, None)
                 if facts is not None and encode_row(*facts) != text:
                     wrong.append(f"photo number {seq} differs from the database")
-                elif facts is not None and shard_of(facts[1], shards) != segment.shard:
-                    wrong.append(f"photo number {seq} belongs to shard {shard_of(facts[1], shards)}")
                 elif facts is None and seq not in removed:
                     wrong.append(f"photo number {seq} is not in the database")
             wrong += [f"photo number {seq} has no vector" for seq in known]

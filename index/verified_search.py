@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .distance import Floats, squared_distance
-from .sharded import Version
+from .snapshot import Snapshot
 from .stored import Filter, Rows
 from .verified import Features, Points, VerifiedDistance, photos_of
 from .votes import InvertedLists
@@ -57,7 +57,7 @@ class Shortlist:
 class VerifiedSearch:
     """Searches of one snapshot with one verified distance form."""
 
-    snapshot: Version
+    snapshot: Snapshot
     form: VerifiedDistance
     densities: tuple[Floats, float]  # density around each photo of the snapshot, and the minimum
     lists: Sequence[InvertedLists] = field(repr=False)  # of each segment

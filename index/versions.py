@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from .database import RESTORE
 from .errors import GalleryCorrupt
 from .files import IndexFile
 from .segments import OpenSegment, open_segment, sha256
-from .sharded import ShardedSnapshot, Version, shards_of
 from .snapshot import BLOCK, Base, Snapshot
 from .store import Store
 from .stored import Rows
@@ -29,58 +28,38 @@ GROWTH = 4  # a tail larger than a quarter of the base goes into a base in memor
 
 
 def read_snapshot(
-    store: Store, folder: Path, indexes: Path, *, dim: int, last: Version | None, searchable: bool = True
-) -> Version:
+    store: Store, folder: Path, indexes: Path, *, dim: int, last: Snapshot | None, searchable: bool = True
+) -> Snapshot:
     """Read the newest version, reusing the open files of the last one; without `searchable`, read no indexes.
-
 
     Raise GalleryCorrupt if files are damaged, or if a rebuild removes a listed file meanwhile.
     """
     with store.transaction("DEFERRED"):
-        (version, layout), listed, files = store.state(), store.segments(), store.indexes()
+        (version, layout), listed, index = store.state(), store.segments(), store.index()
         removed, photos, items = store.removed(), store.number("photos"), store.number("items")
-        expected, point, features = store.live_seqs(), store.kept(POINT), bool(store.features_key())
-        shards = store.shards()
+        expected, point, features = store.number("live_seqs"), store.kept(POINT), bool(store.features_key())
     opened = {} if last is None else {segment.id: segment for segment in last.segments}
     opened |= {s.id: open_segment(folder, s, dim=dim, features=features) for s in listed if s.id not in opened}
-    known = _known_shards(last, shards)
-    parts = [
-        _read_rows([opened[s.id] for s in listed if s.shard == shard], removed, before)
-        for shard, before in enumerate(known)
-    ]
-    live = sum(int(part.live.sum()) for part in parts)
-    same = expected is None or sum(int(part.seqs[part.live].sum()) for part in parts) == expected
-    if not same or live != photos or any((part.seqs[1:] <= part.seqs[:-1]).any() for part in parts):
+    rows = _read_rows([opened[s.id] for s in listed], removed, last)
+    live = int(rows.live.sum())
+    same = int(rows.seqs[rows.live].sum()) == expected and live == photos
+    if not same or (rows.seqs[1:] <= rows.seqs[:-1]).any():
         raise GalleryCorrupt(f"the segments hold {live} live photos, the database {photos}", remedy=RESTORE)
-    by_shard = {file.shard: file for file in files}
-    found = []
-    for shard, (part, before) in enumerate(zip(parts, known, strict=True)):
-        count = int(part.live.sum())
-        several = round(items * count / max(1, photos))  # an estimate if there are several shards
-        about = (version, layout, count, several, point if shards == 1 else None, dim)
-        if searchable:
-            found.append(_searchable(about, part, _base(before, by_shard.get(shard), indexes), before))
-        else:
-            found.append(_unindexed(about, part))
-    if shards == 1:
-        return found[0]
-    return ShardedSnapshot.of(found, version=version, layout=layout, item_count=items, point=point)
+    about = (version, layout, photos, items, point, dim)
+    if not searchable:
+        nothing = np.zeros(0, np.int32), Candidates.flat(np.zeros((0, dim), np.float32)), len(rows.seqs)
+        return Snapshot(*about, rows.segments, rows.seqs, rows.items, rows.live, None, *nothing)
+    return _searchable(about, rows, _base(last, index, indexes), last)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The photos of a shard."""
+    """The photos of all segments."""
 
     segments: list[OpenSegment]
     seqs: Rows  # (n,)
     items: NDArray[np.int32]  # (n,)
     live: NDArray[np.bool_]  # (n,)
-
-
-def _known_shards(last: Version | None, shards: int) -> list[Snapshot | None]:
-    """Return the last snapshot of each shard, None if there is none."""
-    known = [] if last is None else shards_of(last)
-    return list(known) if len(known) == shards else [None] * shards
 
 
 def _read_rows(segments: list[OpenSegment], removed: Rows, last: Snapshot | None) -> _Rows:
@@ -113,19 +92,6 @@ def _searchable(
     return Snapshot(*about, rows.segments, seqs, rows.items, rows.live, base, positions, tail, start)
 
 
-def _unindexed(about: tuple[int, int, int, int, bytes | None, int], rows: _Rows) -> Snapshot:
-    """Return photos that cannot be searched; `about` are the first fields of a snapshot."""
-    nothing = np.zeros(0, np.int32), Candidates.flat(np.zeros((0, about[-1]), np.float32)), len(rows.seqs)
-    return Snapshot(*about, rows.segments, rows.seqs, rows.items, rows.live, None, *nothing)
-
-
-def of_segment(segment: OpenSegment, dim: int) -> Snapshot:
-    """Return the photos of one segment, all of them live, without an index."""
-    count, live = len(segment.seqs), np.ones(len(segment.seqs), dtype=bool)
-    about = (0, 0, count, len(np.unique(segment.items)), None, dim)
-    return _unindexed(about, _Rows([segment], segment.seqs, segment.items, live))
-
-
 def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base | None:
     """Return the base in use, either the open one or the one in its file."""
     if index is None:
@@ -145,14 +111,11 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
     return Base(candidates, seqs, index.name)
 
 
-def without_replaced(last: Version, files: Sequence[IndexFile]) -> Version:
-    """Return a version without the indexes that `files` does not list, which frees their memory for the new ones."""
-    names = {file.shard: file.name for file in files}
-    parts = [
-        shard if shard.base is None or shard.base.name == names.get(number, "") else replace(shard, base=None)
-        for number, shard in enumerate(shards_of(last))
-    ]
-    return replace(last, shards=parts) if isinstance(last, ShardedSnapshot) else parts[0]
+def without_replaced(last: Snapshot, index: IndexFile | None) -> Snapshot:
+    """Return a version without its index if it is not `index`, which frees its memory for the new one."""
+    if last.base is None or last.base.name == ("" if index is None else index.name):
+        return last
+    return replace(last, base=None)
 
 
 def in_file(snapshot: Snapshot, index: IndexFile | None, indexes: Path) -> Snapshot:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from .checks import check_actor, check_stored
 from .creation import LOCK
@@ -19,7 +18,7 @@ from .memory import release_memory
 from .reader import INDEXES, SEGMENTS, Reader
 from .rebuild import INDEX_ENDINGS
 from .segments import ENDINGS
-from .sharded import ShardedSnapshot, Version, shards_of
+from .snapshot import Snapshot
 from .versions import in_file
 
 
@@ -33,18 +32,18 @@ class Writer(Reader):
     on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
     feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
-    def _to_rewrite(self) -> Version:
+    def _to_rewrite(self) -> Snapshot:
         """Return the newest version without indexes, which are not needed to rewrite files."""
         with self._guard:
             return self._read(self._snapshot, searchable=False)
 
     @contextmanager
-    def _index_in_file(self, shard: int) -> Iterator[None]:
-        """Search the index of a shard in its file within the context, if its kind allows it, to save memory."""
+    def _index_in_file(self) -> Iterator[None]:
+        """Search the index in its file within the context, if its kind allows it, to save memory."""
         with self._guard:
             known = self._snapshot
             if known is not None:
-                self._snapshot = self._with_index_in_file(known, shard)
+                self._snapshot = in_file(known, self._store.index(), self.path / INDEXES)
             changed = self._snapshot is not known
             del known
         if changed:
@@ -56,18 +55,6 @@ class Writer(Reader):
                 with self._guard:
                     self._snapshot = None  # the next search reads the index into memory again
             raise
-
-    def _with_index_in_file(self, known: Version, shard: int) -> Version:
-        """Return a version that searches the index of a shard in its file, if it has such a shard."""
-        parts = list(shards_of(known))
-        if shard >= len(parts):
-            return known
-        index = next((file for file in self._store.indexes() if file.shard == shard), None)
-        mapped = in_file(parts[shard], index, self.path / INDEXES)
-        if mapped is parts[shard]:
-            return known
-        parts[shard] = mapped
-        return replace(known, shards=parts) if isinstance(known, ShardedSnapshot) else mapped
 
     def declare(self, columns: Mapping[str, str], *, actor: str | None = None) -> None:
         """Declare metadata keys for filters, each text, number or boolean; declared keys keep their kind."""
@@ -179,9 +166,9 @@ class Writer(Reader):
     def _delete_unused_files(self) -> None:
         """Delete unreferenced files; those that cannot be deleted are left to the next writer."""
         names = {segment.name for segment in self._store.segments()}
-        indexes = {index.name for index in self._store.indexes()}
+        index = self._store.index()
         with suppress(OSError):
             remove_unused(self.path / SEGMENTS, names, ENDINGS)
-            remove_unused(self.path / INDEXES, indexes, INDEX_ENDINGS)
+            remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
             self._densities.forget(names)
             self._words.forget(names)

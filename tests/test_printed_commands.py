@@ -85,7 +85,6 @@ PLAIN = {
     "str(result.photos)": "2",
     "NAME:KIND": "colour:text",
     "N": "2",
-    "shards": "2",
     "entry.name": "vmf-figure-2",
     "SEARCH": "learning_rate=1e-5..1e-3:log",
     "f'runs/{Path(catalogue).stem}'": f"runs/{PLACE}",

@@ -23,7 +23,6 @@ KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
 APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
 FLAT_UP_TO, FP16_UP_TO = 100_000, 200_000
 ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
-SHARD_BYTES = 37  # further bytes per photo in a gallery with shards: numbers, item and density by position
 REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
 
 
@@ -37,15 +36,15 @@ class Choice:
     why: str
 
 
-def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | None = None, shards: int = 1) -> Choice:
+def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | None = None) -> Choice:
     """Return the index kind for a number of photos; an explicit kind is only checked.
 
-    `max_memory` (bytes) includes a rebuild. Of several `shards`, one is rebuilt at a time.
+    `max_memory` (bytes) includes a rebuild.
     """
     if kind not in (AUTO, *KINDS):
         raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
     if kind != AUTO:
-        choice = _choice(kind, photos, dim, shards, "chosen by hand")
+        choice = _choice(kind, photos, dim, "chosen by hand")
         if max_memory is not None and choice.rebuild_bytes > max_memory:
             raise InvalidParameter(
                 "max_memory",
@@ -58,14 +57,14 @@ def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | No
     smaller = {FLAT: (FLAT, FP16, IVFPQ, DISK), FP16: (FP16, IVFPQ, DISK), IVF: (IVF, IVFPQ, DISK)}
     for name in smaller[usual]:
         why = f"usual for {photos:,} photos" if name == usual else "the fastest that fits the memory"
-        choice = _choice(name, photos, dim, shards, why)
+        choice = _choice(name, photos, dim, why)
         if max_memory is None or choice.rebuild_bytes <= max_memory:
             return choice
     raise InvalidParameter(
         "max_memory",
         f"be at least {choice.rebuild_bytes:,} for {photos:,} photos even on disk",
         max_memory,
-        remedy="Allow more, divide the gallery into shards, or spread it over several machines",
+        remedy="Allow more, or spread the gallery over several machines",
     )
 
 
@@ -94,9 +93,8 @@ def subvectors_of(dim: int) -> int:
     return next(parts for parts in range(max(1, dim // 2), 0, -1) if dim % parts == 0)
 
 
-def _choice(kind: str, photos: int, dim: int, shards: int, why: str) -> Choice:
-    each = math.ceil(photos / shards)  # photos of a shard
-    index, rows = shards * memory_of(kind, each, dim), (ROW_BYTES + (SHARD_BYTES if shards > 1 else 0)) * photos
+def _choice(kind: str, photos: int, dim: int, why: str) -> Choice:
+    index, rows = memory_of(kind, photos, dim), ROW_BYTES * photos
     # one block of the largest task: training vectors and a block of rows
-    working = 4 * dim * min(each, 64 * max(256, lists_of(each)) + 65_536)
-    return Choice(kind, index + rows, int(index + index / shards + REBUILD * rows + working), why)
+    working = 4 * dim * min(photos, 64 * max(256, lists_of(photos)) + 65_536)
+    return Choice(kind, index + rows, int(2 * index + REBUILD * rows + working), why)

@@ -6,7 +6,7 @@ an exhaustive search.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -128,19 +128,6 @@ def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> 
         threshold = probe.threshold if np.isfinite(probe.threshold) else None
         settings["recall"] = {**recall.to_dict(), "threshold": threshold}
     return settings
-
-
-def joined_settings(settings: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the largest of each setting of the indexes of all shards, and their joint recall."""
-    if len(settings) < 2:
-        return settings[0] if settings else {}
-    joined: dict[str, Any] = {key: max(each[key] for each in settings) for key in ("slack", "probes")}
-    recalls = [each["recall"] for each in settings if "recall" in each]
-    if recalls:
-        found = round(sum(recall["value"] * recall["expected"] for recall in recalls))
-        both = Recall(found, sum(recall["expected"] for recall in recalls))
-        joined["recall"] = {**both.to_dict(), "threshold": recalls[0]["threshold"]}
-    return joined
 
 
 def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:

@@ -28,7 +28,6 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 from index.gallery import Gallery
-from index.sharded import shards_of
 
 from .tables import Recorder, parser_of
 
@@ -158,7 +157,7 @@ def serve(path: Path) -> dict[str, Any]:
     queries = unit_queries(gallery.dim, QUERIES)
     gallery.search(queries[:1], K)
     found: dict[str, Any] = {"open_s": time.perf_counter() - started, "resident": resident() - before}
-    (now,) = shards_of(gallery.snapshot())
+    now = gallery.snapshot()
     base = now.base.candidates if now.base is not None else now.tail
     ways: tuple[Callable[[np.ndarray], Any], ...] = (
         bare_search(base),
@@ -210,7 +209,7 @@ def first_use(path: Path) -> dict[str, float]:
 def bare_flat(path: Path) -> dict[str, float]:
     """Search a flat Faiss index over the same vectors."""
     with Gallery.open(path, read_only=True) as gallery:
-        (now,) = shards_of(gallery.snapshot())
+        now = gallery.snapshot()
         index = Candidates.build(FLAT, lambda: now.blocks(np.flatnonzero(now.live)), now.photos, gallery.dim, threads=1)
         queries = now.vectors(np.arange(0, now.photos, max(1, now.photos // 50)))
         seconds = [timed(partial(index.search, query[None], K)) for query in queries]

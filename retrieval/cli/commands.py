@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from index.ann.kinds import KINDS
-from index.location import check_division, open_gallery
+from index.location import open_gallery
 from index.shell import command
 from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
@@ -99,7 +99,6 @@ def index(
 
     if report is not None:
         check_place(report)
-    check_division(output, sync.settings.shards)
     opened = Bundle.open(bundle)
     rows = read_catalogue(photos, columns=sync.settings.columns, known=known_columns(output))
     if sync.dry_run:
@@ -208,11 +207,8 @@ def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool)
 @click.command()
 @click.argument("bundle", type=Folder, required=False)
 @click.argument("gallery", type=Place(), required=False)
-@click.option(
-    "--probe", type=Folder, help="Catalogue of photos to search for with every kind of index, to list the differences."
-)
 @trust_option
-def doctor(bundle: Path | None, gallery: Path | str | None, probe: Path | None, trust: Sequence[Path]) -> None:
+def doctor(bundle: Path | None, gallery: Path | str | None, trust: Sequence[Path]) -> None:
     """Check the installation, a bundle or a gallery, and suggest how to fix problems.
 
     A bundle is intact if its files match its manifest, and verified if it is signed by a key given with --trust.
@@ -224,7 +220,7 @@ def doctor(bundle: Path | None, gallery: Path | str | None, probe: Path | None, 
     from retrieval.inspect.doctor import examine
 
     healthy = True
-    for finding in examine(bundle, gallery, probe, trust=trust):
+    for finding in examine(bundle, gallery, trust=trust):
         healthy &= finding.good
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:

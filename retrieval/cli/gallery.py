@@ -14,7 +14,7 @@ from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
 from .index_lines import describe_index, describe_rebuild
-from .options import MEMORY, SHARDS, Place
+from .options import MEMORY, Place
 from .regions import describe_regions
 
 if TYPE_CHECKING:
@@ -152,28 +152,18 @@ def remove(path: Path | str, photos: tuple[str, ...], items: tuple[str, ...]) ->
 @click.option(
     "--min-recall", type=float, default=0.99, show_default=True, help="Recall below which the index is refused."
 )
-@click.option(
-    "--shards",
-    type=SHARDS,
-    help="Divide the gallery into this number of shards, each with its own index; 1 joins them.  [default: as it is]",
-)
 def rebuild(
     path: Path | str,
     bundle: Path | None,
     kind: str | None,
     max_memory: int | None,
     min_recall: float,
-    shards: int | None,
 ) -> None:
     """Rebuild the index and drop the vectors of removed photos. Searches continue meanwhile.
-
-    The shards of a large gallery are rebuilt one after the other, which takes less memory. Answers, thresholds and
-    rates do not depend on the number of shards.
 
     \b
     Example:
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
-      retrieval gallery rebuild galleries/shop --shards 4
     """
     from index.gallery import Gallery
     from index.location import is_address
@@ -187,7 +177,7 @@ def rebuild(
         )
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
     with Gallery.open(path) as opened:
-        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall, shards=shards)
+        rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 
 
@@ -235,10 +225,7 @@ def export(path: Path | str, output: Path) -> None:
 @gallery.command("import")
 @click.argument("source", type=Folder)
 @click.argument("path", type=Place())
-@click.option(
-    "--shards", type=SHARDS, help="Divide a new gallery into this number of shards (local galleries).  [default: 1]"
-)
-def import_(source: Path, path: Path | str, shards: int | None) -> None:
+def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
     A new gallery starts with the change log, the thresholds and the labelled queries of the exported one; an existing
@@ -252,7 +239,7 @@ def import_(source: Path, path: Path | str, shards: int | None) -> None:
     from index.transfer import import_photos
     from retrieval.feature_format import PackedFeatures
 
-    done = import_photos(source, path, feature_format=PackedFeatures(), shards=shards)
+    done = import_photos(source, path, feature_format=PackedFeatures())
     with_threshold, again = POINT in done.kept, command("calibrate", "BUNDLE", path)
     click.echo(f"Wrote {path}: {done.photos:,} photos{', with their threshold' if with_threshold else ''}.")
     if with_threshold:

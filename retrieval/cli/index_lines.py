@@ -19,11 +19,11 @@ def describe_index(gallery: GalleryProtocol) -> str:
     index = gallery.index()
     if index["kind"] not in KINDS:
         return f"Index: {index['kind']}, which maintains it."
-    shards, recall = index["shards"], index.get("recall")
-    choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"], shards=shards)
+    recall = index.get("recall")
+    choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
     accuracy = _decision_recall(recall["value"], recall["lower"]) if recall else EXACT
     scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
-    return f"Index: {choice.kind}{_division(shards)}; {_memory(choice)}; {accuracy}; {scanned}."
+    return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
 
 
 def describe_rebuild(rebuilt: Rebuilt) -> str:
@@ -35,11 +35,7 @@ def describe_rebuild(rebuilt: Rebuilt) -> str:
         accuracy = _decision_recall(recall.value, recall.lower)
     else:
         accuracy = "its recall is unknown, because no photo has another item within the threshold"
-    return f"Index: {choice.kind}{_division(rebuilt.shards)}, {choice.why}; {_memory(choice)}; {accuracy}."
-
-
-def _division(shards: int) -> str:
-    return f" in each of {shards} shards" if shards > 1 else ""
+    return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
 
 
 def _memory(choice: Choice) -> str:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import click
 
 from index.location import is_address
-from index.shards import MOST_SHARDS
 from retrieval.catalogue.remote import is_url
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -56,7 +55,6 @@ class Memory(click.ParamType[int]):
 
 
 MEMORY = Memory()
-SHARDS = click.IntRange(min=1, max=MOST_SHARDS)
 
 
 def options_as(name: str, kind: type, options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:

@@ -15,7 +15,6 @@ from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.files import write_file
 
 from .lines import show_lines
-from .options import SHARDS
 
 if TYPE_CHECKING:
     from retrieval.indexing.plan import SyncPlan, SyncSettings
@@ -70,11 +69,6 @@ OPTIONS = (
         "Can be repeated.",
     ),
     click.option(
-        "--shards",
-        type=SHARDS,
-        help="Divide a new gallery into this number of shards, each with its own index (local galleries).",
-    ),
-    click.option(
         "--auto-calibrate",
         type=click.Choice(["off", "tighten"]),
         default="off",
@@ -95,14 +89,13 @@ def sync_options(command: Command) -> Command:
         prune_at_most: float,
         checksum: bool,
         columns: Sequence[tuple[str, str]],
-        shards: int | None,
         auto_calibrate: str,
         **named: Any,
     ) -> Any:
         from retrieval.indexing.plan import SyncSettings
 
         tighten = auto_calibrate == "tighten"
-        settings = SyncSettings(prune, checksum, tighten, dict(columns), prune_at_most, shards)
+        settings = SyncSettings(prune, checksum, tighten, dict(columns), prune_at_most)
         return command(*arguments, sync=Sync(settings, dry_run), **named)
 
     for option in reversed(OPTIONS):

@@ -126,7 +126,7 @@ def index_catalogue(
     is_new = not is_address(gallery_place) and not Path(gallery_place).exists()
     report, started = IndexReport(), time.perf_counter()
     with (
-        _opened(bundle, gallery_place, sync.shards) as gallery,
+        _opened(bundle, gallery_place) as gallery,
         tqdm(total=len(photos), desc="indexing", unit="photo", disable=not progress) as bar,
     ):
         require_match(bundle, gallery, to_add=True)
@@ -150,10 +150,10 @@ def index_catalogue(
     return report
 
 
-def _opened(bundle: Bundle, place: str | Path, shards: int | None) -> GalleryProtocol:
+def _opened(bundle: Bundle, place: str | Path) -> GalleryProtocol:
     """Open or create a gallery; one for a bundle that verifies matches keeps the local features of its photos."""
     ids = {"embedding_id": bundle.embedding_id, "features_key": bundle.features_key}
-    gallery = open_or_create(place, dim=bundle.dim, **ids, shards=shards)
+    gallery = open_or_create(place, dim=bundle.dim, **ids)
     gallery.feature_format = PackedFeatures.of(bundle)
     return gallery
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from index.protocol import GalleryProtocol
-from index.shards import check_shards
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter
 from retrieval.memory import no_collection
@@ -31,12 +30,9 @@ class SyncSettings:
     tighten: bool = False  # tighten the gallery's threshold if the new photos require it
     columns: Mapping[str, str] = field(default_factory=dict)  # kinds of metadata columns; stored texts are converted
     prune_at_most: float = AT_MOST  # largest share of the gallery's photos that `prune` may remove
-    shards: int | None = None  # number of shards of a new gallery; an existing one must have as many
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.shards is not None:
-            check_shards(self.shards)
         if not 0 <= self.prune_at_most <= 1:
             raise InvalidParameter("prune_at_most", "be between 0 and 1", self.prune_at_most)
 

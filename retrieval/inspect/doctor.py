@@ -10,12 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from index.shell import command
 from retrieval.errors import RetrievalError, install_command
 
 PACKAGES = ("numpy", "pillow", "onnxruntime", "faiss-cpu", "fastapi", "gradio", "torch", "transformers")
 OPTIONAL = {"torch": "train", "transformers": "train", "gradio": "serve", "fastapi": "serve"}
-SHOWN = 10  # maximum number of photos listed
 ALTERNATIVES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-openvino"), "faiss-cpu": ("faiss-gpu-cu12",)}
 
 
@@ -28,15 +26,11 @@ class Finding:
     remedy: str = ""
 
 
-def examine(
-    bundle: Path | None, gallery: Path | str | None, probe: Path | None = None, *, trust: Sequence[Path] = ()
-) -> Iterator[Finding]:
+def examine(bundle: Path | None, gallery: Path | str | None, *, trust: Sequence[Path] = ()) -> Iterator[Finding]:
     """Run the checks and yield each finding as it is made.
 
     Parameters
     ----------
-    probe:
-        Catalogue whose photos are searched with every kind of index.
     trust:
         Public key files. One of the keys must have signed the bundle.
     """
@@ -50,8 +44,6 @@ def examine(
         yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
     if bundle is not None and gallery is not None:
         yield _guarded("bundle and gallery", lambda: _together(bundle, gallery))
-        if probe is not None:
-            yield from _kinds(bundle, gallery, probe)
 
 
 def _package(name: str) -> Finding:
@@ -106,43 +98,6 @@ def _gallery(path: Path | str) -> str:
         if problems:
             raise GalleryCorrupt("; ".join(problems), remedy="Restore it from a copy, or index the photos again")
         return f"intact, {len(gallery)} photos of {gallery.items} items"
-
-
-def _kinds(bundle: Path, gallery: Path | str, probe: Path) -> Iterator[Finding]:
-    """Yield, for each kind of index, the photos whose results differ from an exhaustive search."""
-    from index.ann.comparison import compare_kinds
-    from index.ann.recall import Probe
-    from index.gallery import Gallery
-    from index.location import is_address
-    from retrieval.bundle.bundle import Bundle
-    from retrieval.catalogue.read import read_catalogue
-    from retrieval.indexing.pipeline import probe_of
-
-    if is_address(gallery):
-        told = f"probe {probe}: Milvus maintains the index of {gallery}, so no other kinds can be compared"
-        yield Finding(
-            False, told, f"Compare them in a local copy: `{command('gallery', 'export', gallery, 'NEW.parquet')}`"
-        )
-        return
-    try:
-        opened, photos = Bundle.open(bundle), read_catalogue(probe)
-        embedder = opened.embedder()
-        vectors = np.concatenate([embedder.embed([photo.read()]).vectors for photo in photos])
-        with Gallery.open(gallery, read_only=True) as opened_gallery:
-            asked = Probe(probe_of(opened).threshold, opened.base_form, vectors)
-            for kind, differences in compare_kinds(opened_gallery, asked):
-                lost = [
-                    f"{photos[d.query].photo_id} misses {', '.join(d.missing) or 'the nearest item'}"
-                    for d in differences
-                ]
-                summary = (
-                    f"{len(lost)} of {len(photos)} photos get another answer"
-                    if lost
-                    else "agrees with an exhaustive search"
-                )
-                yield Finding(not lost, f"index {kind}: {summary}" + "".join(f"\n     {line}" for line in lost[:SHOWN]))
-    except RetrievalError as error:
-        yield Finding(False, f"probe {probe}: {error.message}", error.remedy)
 
 
 def _together(bundle: Path, gallery: Path | str) -> str:

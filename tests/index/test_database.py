@@ -14,7 +14,7 @@ from index.database import Change, Database, system_user
 from index.errors import GalleryCorrupt, GalleryError
 
 NUMBERS = ("version", "layout", "photos", "items", "next_seq", "live_seqs")
-START = {"format": "2", "kind": "auto", "dim": "8", **dict.fromkeys(NUMBERS, "0")}
+START = {"format": "5", "features_key": "", "kind": "auto", "dim": "8", **dict.fromkeys(NUMBERS, "0")}
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def check(gallery: Gallery, photos: int) -> None:
 def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rebuild, "FEATURES_BLOCK", 3)
     with with_features(tmp_path / "g") as gallery:
-        assert (gallery.features_key, gallery.facts()["format"]) == ("f", "3")
+        assert (gallery.features_key, gallery.facts()["format"]) == ("f", "5")
         check(gallery, 40)
         for step in range(40):  # small segments are combined
             vectors = unit(2, 100 + step)
@@ -64,7 +64,7 @@ def test_photos_without_features_and_features_without_bytes(tmp_path: Path) -> N
                 gallery.add(["c", "d"], ["x", "y"], unit(2), features=wrong)  # type: ignore[arg-type]
         assert len(gallery) == 2
     with filled(tmp_path / "plain") as gallery:
-        assert (gallery.features_key, gallery.facts()["format"]) == ("", "2")
+        assert (gallery.features_key, gallery.facts()["format"]) == ("", "5")
         with pytest.raises(InvalidParameter, match=r"be None in a gallery without features.*features_key"):
             gallery.add(["c"], ["x"], unit(1), features=[b"x"])
         with pytest.raises(GalleryError, match="keeps no features"):
@@ -76,7 +76,7 @@ def test_a_gallery_with_features_is_limited(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(features, "MOST_PHOTOS", 42)
     new = unit(3, 5)
     with with_features(tmp_path / "g") as gallery:
-        with pytest.raises(GalleryError, match=r"at most 42 photos.*would hold 43.*--shards"):
+        with pytest.raises(GalleryError, match=r"at most 42 photos.*would hold 43.*several galleries"):
             gallery.add(["a", "b", "c"], ["x"] * 3, new, features=features_of(new))
         assert len(gallery) == 40
         gallery.add(["a", "b", "p0"], ["x"] * 3, new, features=features_of(new), upsert=True)
@@ -157,6 +157,6 @@ def test_open_or_create(tmp_path: Path) -> None:
     with pytest.raises(GalleryError, match=r"Milvus keeps no features.*local gallery"):
         open_or_create(f"milvus+{tmp_path}/lite.db/name", dim=DIM, embedding_id="e", features_key="f")
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._store.set_fact("format", 5)
-    with pytest.raises(GalleryError, match="has format 5, this program reads 2 to 4"):
+        gallery._store.set_fact("format", 4)
+    with pytest.raises(GalleryError, match="has format 4, this program reads format 5"):
         Gallery.open(tmp_path / "g")

@@ -208,23 +208,3 @@ def test_metadata_that_is_no_json_is_damage(tmp_path: Path, word: str) -> None:
             gallery.photo("p3") if word == "photo" else gallery.item("i3")
         with pytest.raises(GalleryCorrupt, match="JSON"):
             gallery.values("brand")
-
-
-def test_a_gallery_of_an_earlier_release_is_read(tmp_path: Path) -> None:
-    """Earlier files say less about themselves: what they do not say is not compared, until a rebuild writes it."""
-    filled(tmp_path / "g").close()
-    file = only(tmp_path / "g", "segments/*.rows")
-    overwrite(file, -4, bytes(4))  # without the checksum of the numbers
-    npy = only(tmp_path / "g", "segments/*.npy")
-    change(tmp_path / "g", f"UPDATE segments SET sha256 = '{segments.sha256(npy, file)}'")  # noqa: S608 (a hash)
-    change(tmp_path / "g", "DELETE FROM facts WHERE key = 'live_seqs'")
-    with Gallery.open(tmp_path / "g") as gallery:
-        assert gallery.search(unit(1), 1)[0][0].photo_id == "p0"
-        gallery.remove(photo_ids=["p3"])
-        gallery.add(["new"], ["new"], unit(1, 9))
-        assert gallery.search(unit(1), 1)[0][0].photo_id == "p0"
-        assert "live_seqs" not in gallery.facts()
-        gallery.rebuild()
-        assert int(gallery.facts()["live_seqs"]) == sum(range(40)) - 3 + 40
-        assert gallery.verify() == []
-        assert gallery.search(unit(1), 1)[0][0].photo_id == "p0"

@@ -1,4 +1,4 @@
-"""`retrieval gallery ...` and `retrieval index` with filters, kinds and shards, as a user meets them."""
+"""`retrieval gallery ...` and `retrieval index` with filters and kinds, as a user meets them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ import json
 import re
 import zlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from index import snapshot
-from index.ann.kinds import KINDS
 from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
@@ -141,28 +138,6 @@ def test_an_approximate_index_says_what_it_loses(shop: Path) -> None:
     told = call("gallery", "rebuild", shop / "g", "--bundle", shop / "bundle", "--kind", "ivf", "--max-memory", "2GiB")
     assert "decision recall 1.0000 (at least 0." in told.output
     assert "decision recall 1.0000" in call("gallery", "info", shop / "g").output
-
-
-def test_the_doctor_asks_every_kind(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("doctor", shop / "bundle", shop / "g", "--probe", shop / "probe.csv")
-    draw(3, 5).save(shop / "query.png")
-    (shop / "probe.csv").write_text("path,item_id\n3-0.png,item-3\nquery.png,item-3\n")
-    told = call(*words).output
-    assert all(f"index {kind}: agrees with an exhaustive search" in told for kind in KINDS)
-    monkeypatch.setattr(snapshot.Snapshot, "nearest", _blind(snapshot.Snapshot.nearest))
-    told = call(*words)
-    assert told.exit_code == 1
-    assert "index hnsw: 2 of 2 photos get another answer" in told.output
-    assert "3-0.png misses item-3" in told.output
-    assert "index flat: agrees with an exhaustive search" in told.output
-
-
-def _blind(nearest: Any) -> Any:
-    def found(self: Any, vectors: Any, *arguments: Any, **named: Any) -> Any:
-        blind = self.base and self.base.candidates.kind == "hnsw"
-        return [[] for _ in vectors] if blind else nearest(self, vectors, *arguments, **named)
-
-    return found
 
 
 def test_verify_fails_loudly(shop: Path) -> None:
