@@ -90,7 +90,6 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf
-	$(BIN)/python -m research.benchmarks.large_gallery --output runs/large
 	$(BIN)/python -m research.benchmarks.demo --output runs/demo
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, FLAT, Choice
+from index.ann.kinds import FLAT, IVF, Choice
 from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
 from .densities import Densities
@@ -121,14 +121,14 @@ def build_index(
         choice.kind, lambda: snapshot.blocks(positions), len(positions), snapshot.dim, threads=threads
     )
     seqs, recall = snapshot.seqs[positions], None
-    if choice.kind in APPROXIMATE:
+    if choice.kind == IVF:
         reference = reference_search(snapshot, probe, snapshot.densities(probe.distance_form, densities))
         candidates, recall = tune(snapshot, candidates, positions, reference)
         if recall.found < recall.expected and recall.lower < min_recall:
             raise GalleryError(
                 f"an index of the kind {choice.kind} finds {recall.value:.4f} of the items within the threshold (at "
                 f"least {recall.lower:.4f}, with 95 % confidence), less than {min_recall:g}",
-                remedy="Choose --kind fp16 or flat, or accept it with --min-recall",
+                remedy="Choose the kind fp16 or flat, or accept a smaller recall",
             )
     name = new_file(folder)
     paths = [folder / f"{name}{ending}" for ending in (FAISS, SEQS)]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import APPROXIMATE, FLAT, FP16, IVFPQ
+from index.ann.kinds import FLAT, FP16, IVF
 
 from .contenders import contenders, first_places
 from .densities import Densities
@@ -56,7 +56,7 @@ class Proposed(NamedTuple):
 
     positions: Rows  # (n, m) padded with -1
     cosines: NDArray[np.float32]  # (n, m)
-    slack: float  # maximum error of these cosines, inf if it is not known
+    slack: float  # maximum error of these cosines
     others: list[float]  # (n,) upper bound for the cosine of any other photo, -inf if there is none
 
     def bounds(self) -> tuple[Floats, Floats]:
@@ -169,7 +169,7 @@ class Snapshot:
         queries = Queries.of(vectors, distance_form)
         further = 0 if within is None else FURTHER
         fetch = min(FIRST_FETCH + int(1.5 * k * self.photos / max(1, self.item_count)), MOST_FETCHED)
-        if within is not None and self.base is not None and self.base.candidates.kind in APPROXIMATE:
+        if within is not None and self.base is not None and self.base.candidates.kind == IVF:
             fetch = min(fetch, 2 * FIRST_FETCH)  # few photos match as a rule, and a second fetch is cheap
         waiting = list(range(len(vectors)))
         while waiting:
@@ -211,7 +211,7 @@ class Snapshot:
         there = found.positions >= 0
         if skip is not None:
             there &= found.positions != skip[:, None]
-        if there.size > FEW and found.slack < np.inf:
+        if there.size > FEW:
             of_photos = around[found.positions]
             of_queries = np.broadcast_to(queries.densities[:, None], of_photos.shape)
             bounds = [distance_form.transform(squared, of_queries, of_photos) for squared in found.bounds()]
@@ -277,7 +277,7 @@ class Snapshot:
             last = zip(rows[:, -1].tolist(), cosines[:, -1].tolist(), strict=True)
             others = [-np.inf if row < 0 else cosine + most for row, cosine in last]
         positions[(rows < 0) | ~self.live[positions]] = -1
-        return Proposed(positions, cosines, candidates.slack if candidates.kind != IVFPQ else np.inf, others)
+        return Proposed(positions, cosines, candidates.slack, others)
 
     @cached_property
     def _tail_lives(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.ann.candidates import MAPPABLE, REBUILD, Candidates
-from index.ann.kinds import DISK, FLAT
+from index.ann.candidates import REBUILD, Candidates
+from index.ann.kinds import FLAT
 
 from .arrays import load_array
 from .contents import POINT
@@ -100,7 +100,7 @@ def _base(last: Snapshot | None, index: IndexFile | None, indexes: Path) -> Base
         return last.base
     paths = [indexes / f"{index.name}{ending}" for ending in (".faiss", ".npy")]
     try:
-        if index.kind != DISK and sha256(*paths) != index.sha256:  # every other kind is read completely anyway
+        if sha256(*paths) != index.sha256:  # it is read completely anyway
             raise GalleryCorrupt(
                 f"index {index.name} has changed since it was written: its sha256 differs", remedy=REBUILD
             )
@@ -119,9 +119,9 @@ def without_replaced(last: Snapshot, index: IndexFile | None) -> Snapshot:
 
 
 def in_file(snapshot: Snapshot, index: IndexFile | None, indexes: Path) -> Snapshot:
-    """Return a snapshot that searches its index in the file instead of in memory, if its kind allows it."""
+    """Return a snapshot that searches its index in the file instead of in memory."""
     base = snapshot.base
-    if base is None or index is None or base.name != index.name or index.kind not in MAPPABLE:
+    if base is None or index is None or base.name != index.name:
         return snapshot
     path = indexes / f"{index.name}.faiss"
     mapped = Candidates.read(path, index.kind, index.settings, count=len(base.seqs), mapped=True)

@@ -39,7 +39,7 @@ class Writer(Reader):
 
     @contextmanager
     def _index_in_file(self) -> Iterator[None]:
-        """Search the index in its file within the context, if its kind allows it, to save memory."""
+        """Search the index in its file within the context, to save memory."""
         with self._guard:
             known = self._snapshot
             if known is not None:

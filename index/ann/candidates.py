@@ -1,9 +1,8 @@
 """Candidate search with faiss; no other module imports faiss.
 
 A candidate is a row that may be near the query; the decision is made by `index.distance`. Searches use `search(k)` and
-never `range_search`: its radius is strict, its result has no size limit, and for some index kinds it is slow or
-silently incomplete. An index is never modified once it is searched, because adding during a search crashes. Shapes: n
-vectors, d = embedding size.
+never `range_search`: its radius is strict, and its result has no size limit. An index is never modified once it is
+searched, because adding during a search crashes. Shapes: n vectors, d = embedding size.
 """
 
 from __future__ import annotations
@@ -18,20 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from index.errors import GalleryCorrupt, InvalidParameter, MissingDependency
-from index.shell import command
 
-from .kinds import DISK, FLAT, FP16, HNSW, IVF, IVFPQ, KINDS, lists_of, subvectors_of
+from .kinds import FLAT, FP16, IVF, KINDS, lists_of
 
 EXACT = (FLAT, FP16)  # kinds with perfect recall
-MAPPABLE = (FP16, IVF, IVFPQ)  # kinds that can also be searched in their file
-TRAINING, PQ_TRAINING = 64, 40  # training vectors per list, fewer for ivfpq
-PQ_FROM = 256  # minimum number of vectors for training PQ; smaller galleries are not coded
-PQ_ITERATIONS, PQ_POINTS = 8, 32
-HNSW_LINKS, HNSW_BUILD = 32, 80
+TRAINING, PROBES = 64, 8  # training vectors per list, and lists that are searched at first
 FP16_SLACK = 2.0**-11  # bound of |q · (v - fp16(v))| for unit vectors
 GPU_FROM, GPU_MOST = 20_000, 2048  # minimum photos for a GPU to pay off; maximum candidates per GPU search
-REBUILD = f"Build it again: {command('gallery', 'rebuild', 'GALLERY')}"
-PQ_SAMPLE = 256  # vectors that estimate the error of PQ cosines
+REBUILD = "Rebuild the gallery"
 TOGETHER, NUMBERS = 16, 2**16  # queries, and their numbers, per search: faiss compares larger batches by BLAS
 
 Vectors = NDArray[np.float32]
@@ -48,9 +41,8 @@ class Candidates:
         self.kind = kind
         self.slack = slack  # maximum error of a cosine
         self._gpu = _GpuCopy(self._faiss, index) if _fits_gpu(self._faiss, index, kind) else None
-        self.probes = probes  # lists searched (IVF) or search width (HNSW); 0 searches everything
-        scans = kind in (FLAT, HNSW)
-        self._plain = None if scans else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
+        self.probes = probes  # lists searched; 0 searches everything
+        self._plain = None if kind == FLAT else self._faiss.SearchParametersIVF(nprobe=max(1, probes))
 
     @classmethod
     def flat(cls, vectors: Vectors) -> Candidates:
@@ -69,32 +61,18 @@ class Candidates:
             raise InvalidParameter("kind", f"be one of {', '.join(KINDS)}", kind)
         faiss = _faiss()
         faiss.omp_set_num_threads(threads)
-        index = faiss.index_factory(dim, _recipe(kind, count, dim), faiss.METRIC_INNER_PRODUCT)
-        if kind == IVFPQ and count >= PQ_FROM:  # fewer k-means iterations per byte: the codes only propose candidates
-            index.pq.cp.niter, index.pq.cp.max_points_per_centroid = PQ_ITERATIONS, PQ_POINTS
-            index.pq.cp.min_points_per_centroid = 1
-        slack = _rounding(dim)
-        if kind in (FP16, IVF, IVFPQ, DISK):
-            index.cp.min_points_per_centroid = 1  # no warning for small galleries
-        if kind == HNSW:
-            index.hnsw.efConstruction = HNSW_BUILD
-        if not index.is_trained:
-            each = PQ_TRAINING if kind == IVFPQ else TRAINING
-            index.train(_sample(blocks, count, each * max(256, lists_of(count)), seed))
-        if kind == FLAT:  # memory for all vectors at once: growing copies them several times
-            index.codes.resize(count * index.code_size)
+        index = faiss.index_factory(dim, _recipe(kind, count), faiss.METRIC_INNER_PRODUCT)
+        if kind == FLAT:
+            index.codes.resize(count * index.code_size)  # memory for all vectors at once: growing copies them
             index.codes.resize(0)
-        if kind in (FLAT, HNSW):
             for block in blocks():
                 index.add(np.ascontiguousarray(block))
-        else:
-            _fill(faiss, index, blocks, count)
-        if kind in (FP16, IVF, DISK):
-            slack += FP16_SLACK
-        elif kind == IVFPQ:
-            slack += _pq_slack(index, _sample(blocks, count, PQ_SAMPLE, seed))
-        probes = {IVF: 8, IVFPQ: 8, DISK: 8, HNSW: 64}.get(kind, 0)
-        return cls(index, kind, slack=slack, probes=probes)
+            return cls(index, kind, slack=_rounding(dim))
+        index.cp.min_points_per_centroid = 1  # no warning for small galleries
+        if not index.is_trained:
+            index.train(_sample(blocks, count, TRAINING * max(256, lists_of(count)), seed))
+        _fill(faiss, index, blocks, count)
+        return cls(index, kind, slack=_rounding(dim) + FP16_SLACK, probes=PROBES if kind == IVF else 0)
 
     @classmethod
     def read(
@@ -102,11 +80,11 @@ class Candidates:
     ) -> Candidates:
         """Load an index written by `write`; raise GalleryCorrupt if it is invalid.
 
-        An index of the kind disk, and with `mapped` one of `MAPPABLE`, is mapped from its file.
+        With `mapped`, its lists stay in the file.
         """
         faiss = _faiss()
         try:
-            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped or kind == DISK else 0)
+            index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if mapped else 0)
         except RuntimeError as error:
             raise GalleryCorrupt(
                 f"the index {path.name} cannot be read: {str(error)[-200:]}",
@@ -143,9 +121,7 @@ class Candidates:
     @property
     def most_probes(self) -> int:
         """Return the number of probes above which a wider search gains nothing."""
-        if self.kind in EXACT:
-            return 0
-        return len(self) if self.kind == HNSW else int(self._index.nlist)
+        return 0 if self.kind in EXACT else int(self._index.nlist)
 
     def selection(self, allowed: NDArray[np.bool_]) -> Any:
         """Return a selector that restricts a search to the rows allowed (n,); it is valid for this index only."""
@@ -165,7 +141,7 @@ class Candidates:
         if self._gpu is not None and selection is None and k <= GPU_MOST:
             return self._gpu.search(vectors, k)
         self._faiss.omp_set_num_threads(1)  # a thread-local setting: requests run in parallel, one core each
-        parameters = self._parameters(k, selection)
+        parameters = self._parameters(selection)
         if self.kind in EXACT:  # one pass over the photos for all queries
             cosines, rows = self._index.search(vectors, k, params=parameters)
         else:  # few queries at a time: BLAS rounds the centre distances differently and may select other lists
@@ -175,15 +151,12 @@ class Candidates:
             cosines, rows = found[0] if len(found) == 1 else (np.concatenate(part) for part in zip(*found, strict=True))
         return rows, cosines
 
-    def _parameters(self, k: int, selection: Any) -> Any:
-        if selection is None and self.kind != HNSW:
+    def _parameters(self, selection: Any) -> Any:
+        if selection is None:
             return self._plain
-        chosen = {} if selection is None else {"sel": selection}
-        if self.kind == HNSW:
-            return self._faiss.SearchParametersHNSW(efSearch=max(self.probes, k), **chosen)
         if self.kind == FLAT:
-            return self._faiss.SearchParameters(**chosen)
-        return self._faiss.SearchParametersIVF(nprobe=max(1, self.probes), **chosen)
+            return self._faiss.SearchParameters(sel=selection)
+        return self._faiss.SearchParametersIVF(nprobe=max(1, self.probes), sel=selection)
 
 
 class _GpuCopy:
@@ -208,16 +181,8 @@ def _fits_gpu(faiss: Any, index: Any, kind: str) -> bool:
     return bool(faiss.get_num_gpus())
 
 
-def _recipe(kind: str, count: int, dim: int) -> str:
-    lists = lists_of(count)
-    return {
-        FLAT: "Flat",
-        FP16: "IVF1,SQfp16",
-        IVF: f"IVF{lists},SQfp16",
-        DISK: f"IVF{lists},SQfp16",
-        HNSW: f"HNSW{HNSW_LINKS},Flat",
-        IVFPQ: f"IVF{lists},PQ{subvectors_of(dim)}x8np" if count >= PQ_FROM else "IVF1,SQfp16",
-    }[kind]
+def _recipe(kind: str, count: int) -> str:
+    return {FLAT: "Flat", FP16: "IVF1,SQfp16", IVF: f"IVF{lists_of(count)},SQfp16"}[kind]
 
 
 def _fill(faiss: Any, index: Any, blocks: Callable[[], Iterator[Vectors]], count: int) -> None:
@@ -248,13 +213,6 @@ def _sample(blocks: Callable[[], Iterator[Vectors]], count: int, most: int, seed
         sample[first:last] = block[chosen[first:last] - start]
         start += len(block)
     return sample
-
-
-def _pq_slack(index: Any, sample: Vectors) -> float:
-    """Return the error bound of product-quantizer cosines for nearly all pairs of a sample."""
-    coded = index.sa_decode(index.sa_encode(sample))
-    off = np.abs(sample @ (sample - coded).T)
-    return float(np.quantile(off, 0.999))
 
 
 def _rounding(dim: int) -> float:

@@ -3,9 +3,6 @@
 flat    exact, float32 in memory           up to 100,000 photos
 fp16    exact scan of float16              up to 200,000: half the memory
 ivf     lists of float16, some searched    above 200,000
-hnsw    a graph over float32               manual choice: fast, twice the memory, slow to build
-ivfpq   lists of short codes, re-scored    when memory is short: a tenth of it
-disk    ivf, mapped from the disk          when even that does not fit
 
 Every kind only proposes candidates; distances are computed from the stored vectors.
 """
@@ -17,10 +14,8 @@ from dataclasses import dataclass
 
 from index.errors import InvalidParameter
 
-FLAT, FP16, IVF, HNSW, IVFPQ, DISK = "flat", "fp16", "ivf", "hnsw", "ivfpq", "disk"
+FLAT, FP16, IVF = KINDS = ("flat", "fp16", "ivf")
 AUTO = "auto"
-KINDS = (FLAT, FP16, IVF, HNSW, IVFPQ, DISK)
-APPROXIMATE = (IVF, HNSW, IVFPQ, DISK)
 FLAT_UP_TO, FP16_UP_TO = 100_000, 200_000
 ROW_BYTES = 25  # bytes per photo besides the index: numbers, item, density, check flag
 REBUILD = 1.25  # peak memory of a rebuild relative to one index: vectors are read from disk, one block at a time
@@ -43,54 +38,32 @@ def choose_kind(photos: int, dim: int, *, kind: str = AUTO, max_memory: int | No
     """
     if kind not in (AUTO, *KINDS):
         raise InvalidParameter("kind", f"be {AUTO} or one of {', '.join(KINDS)}", kind)
-    if kind != AUTO:
-        choice = _choice(kind, photos, dim, "chosen by hand")
-        if max_memory is not None and choice.rebuild_bytes > max_memory:
-            raise InvalidParameter(
-                "max_memory",
-                f"be at least {choice.rebuild_bytes:,} for the kind {kind} of {photos:,} photos",
-                max_memory,
-                remedy="Choose --kind auto, ivfpq or disk",
-            )
-        return choice
     usual = FLAT if photos <= FLAT_UP_TO else FP16 if photos <= FP16_UP_TO else IVF
-    smaller = {FLAT: (FLAT, FP16, IVFPQ, DISK), FP16: (FP16, IVFPQ, DISK), IVF: (IVF, IVFPQ, DISK)}
-    for name in smaller[usual]:
-        why = f"usual for {photos:,} photos" if name == usual else "the fastest that fits the memory"
-        choice = _choice(name, photos, dim, why)
+    candidates = [kind] if kind != AUTO else [usual, FP16] if usual == FLAT else [usual]
+    for name in candidates:
+        why = "chosen by hand" if kind != AUTO else f"usual for {photos:,} photos"
+        choice = _choice(name, photos, dim, why if name in (kind, usual) else "the fastest that fits the memory")
         if max_memory is None or choice.rebuild_bytes <= max_memory:
             return choice
     raise InvalidParameter(
         "max_memory",
-        f"be at least {choice.rebuild_bytes:,} for {photos:,} photos even on disk",
+        f"be at least {choice.rebuild_bytes:,} for the kind {choice.kind} of {photos:,} photos",
         max_memory,
-        remedy="Allow more, or spread the gallery over several machines",
+        remedy="Choose the kind auto, allow more, or keep the gallery on Milvus",
     )
 
 
 def memory_of(kind: str, photos: int, dim: int) -> int:
     """Return the approximate memory use of an index in bytes."""
-    lists = lists_of(photos)
-    by_kind: dict[str, int] = {
-        FLAT: 4 * dim * photos,
-        FP16: (2 * dim + 8) * photos,
-        IVF: (2 * dim + 8) * photos + 4 * dim * lists,
-        HNSW: (4 * dim + 2 * 32 * 4 + 16) * photos,
-        IVFPQ: (subvectors_of(dim) + 8) * photos + 4 * dim * (lists + 256),
-        DISK: 4 * dim * lists,
-    }
-    return by_kind[kind]
+    if kind == FLAT:
+        return 4 * dim * photos
+    return (2 * dim + 8) * photos + (4 * dim * lists_of(photos) if kind == IVF else 0)
 
 
 def lists_of(photos: int) -> int:
     """Return the number of IVF lists: about four times the square root of the photos, a power of two."""
     power = int(4 * math.sqrt(max(1, photos))).bit_length() - 1
     return max(1, min(65_536, 1 << power, photos // 39))
-
-
-def subvectors_of(dim: int) -> int:
-    """Return the bytes per coded vector: one byte per two dimensions, if the dimension is even."""
-    return next(parts for parts in range(max(1, dim // 2), 0, -1) if dim % parts == 0)
 
 
 def _choice(kind: str, photos: int, dim: int, why: str) -> Choice:

@@ -43,7 +43,6 @@ feature_kills    indexing with local features, killed at random moments
 sync_kills       synchronization killed at random moments and run again; `sync_catalogue`
 demo             thresholds of `retrieval demo` for several seeds
 gallery          a gallery of a million photos and its index kinds
-large_gallery    a gallery of ten million photos on disk
 sync             a table of 100,000 photos compared with its gallery, and changes of it
 decoding         photos to pixels, compared with other `decoders`; `photo_sizes`
 indexing         `retrieval index` compared with a bare loop, in threads and `processes`

@@ -102,7 +102,7 @@ def in_turns(ways: Sequence[Callable[[np.ndarray], Any]], queries: Sequence[np.n
 
 def bare_search(candidates: Candidates) -> Callable[[np.ndarray], Any]:
     """Return the search of the Faiss index itself, on one thread, which searches as many lists as ours."""
-    index, parameters = candidates._index, candidates._parameters(K, None)
+    index, parameters = candidates._index, candidates._parameters(None)
 
     def search(queries: np.ndarray) -> Any:
         candidates._faiss.omp_set_num_threads(1)
@@ -354,7 +354,7 @@ def parse(parser: argparse.ArgumentParser, steps: Mapping[str, Callable[..., dic
 
 def main() -> None:
     parser = gallery_parser(__doc__, output="runs/gallery", photos=1_000_000)
-    parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf", "ivfpq", "disk"])
+    parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf"])
     parser.add_argument("--grow", action="store_true")
     parser.add_argument("--sizes", action="store_true", help="Measure 100,000, 200,000 and 500,000 photos.")
     parser.add_argument("--first-use", action="store_true", help="Measure only the checks of a first use.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.ann.kinds import APPROXIMATE, IVFPQ, KINDS
+from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.distance import Floats, plain_distance
 from index.errors import GalleryError
@@ -27,9 +27,7 @@ def at(distance: np.ndarray | float, around: np.ndarray, seed: int, count: int) 
     return (cosine * around + np.sqrt(1 - cosine**2) * side).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == IVFPQ else kind for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_item_behind_three_hundred_photos_of_another_is_found(tmp_path: Path, kind: str) -> None:
     """Both are within the distance; more candidates are fetched although an item has been found already."""
     query = unit(1, 1, 32)[0].astype(np.float64)
@@ -76,7 +74,7 @@ def test_near_ties_are_told_apart_by_the_exact_distance(
             want = [ids[kept[i]] for i in order]
             got = [answer.photo_id for answer in gallery.search([query], 3, where=where)[0]]
             found, expected = found + len(set(got) & set(want)), expected + len(want)
-            if kind not in APPROXIMATE:
+            if kind != IVF:
                 assert got == want
         assert found >= 0.99 * expected
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import index.sampling
-from index.ann.kinds import FLAT, FP16, HNSW, IVF
+from index.ann.kinds import FLAT, FP16, IVF
 from index.ann.recall import Probe
 from index.distance import PLAIN, DistanceForm, squared_distance
 from index.draws import NOBODY, Drawer, Draws, Probes
@@ -144,7 +144,7 @@ def test_items_with_the_same_file_are_left_out(tmp_path: Path) -> None:
         same(drawer(gallery).own(again, excluded=NONE), drawer(gallery).own(None, excluded=NONE))
 
 
-@pytest.mark.parametrize("kind", [FLAT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FP16, IVF, HNSW))])
+@pytest.mark.parametrize("kind", [FLAT, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (FP16, IVF))])
 @pytest.mark.parametrize("form", [PLAIN, additive()], ids=["plain", "additive"])
 def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm) -> None:
     generator = np.random.default_rng(3)

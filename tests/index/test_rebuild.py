@@ -142,7 +142,7 @@ def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
     remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)  # a missing folder is no error
 
 
-@pytest.mark.parametrize("kind", ["fp16", "ivf", "ivfpq"])
+@pytest.mark.parametrize("kind", ["fp16", "ivf"])
 def test_searches_during_a_rebuild_use_the_index_in_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -192,7 +192,7 @@ def test_a_replaced_index_is_closed_before_the_new_one_is_read(tmp_path: Path, m
             open_at_read.append(old() is not None)
             return read(*args, **options)
 
-        gallery.rebuild(kind="hnsw")
+        gallery.rebuild(kind="ivf")
         monkeypatch.setattr(Candidates, "read", counting)
         assert reader.search(unit(3, 2), 4) == answers
         assert open_at_read == [False]

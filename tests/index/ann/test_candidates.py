@@ -91,13 +91,10 @@ def test_a_gpu_finds_what_the_cores_find() -> None:
         ("flat", 0, 0, 1.1e-5),
         ("fp16", 0, 0, 5e-4),
         ("ivf", 8, 15, 5e-4),
-        ("disk", 8, 15, 5e-4),
-        ("ivfpq", 8, 15, None),
-        ("hnsw", 64, 600, 1.1e-5),
     ],
 )
 def test_an_index_of_each_kind(
-    kind: str, probes: int, most: int, slack: float | None, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    kind: str, probes: int, most: int, slack: float, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It holds every photo once, searches as widely as its kind does, and tells how far its cosines may be off."""
     index = built(kind)
@@ -107,10 +104,7 @@ def test_an_index_of_each_kind(
     exact = np.take_along_axis(MANY[:40].astype(float) @ MANY.T.astype(float), rows, axis=1)
     off = np.abs(cosines - exact)
     assert np.quantile(off, 0.99) <= index.slack
-    if slack is None:
-        assert 0.01 < index.slack < 0.5
-    else:
-        assert off.max() <= index.slack == pytest.approx(slack, rel=0.1)
+    assert off.max() <= index.slack == pytest.approx(slack, rel=0.1)
     index.write(tmp_path / "index")
     again = Candidates.read(tmp_path / "index", kind, {"slack": index.slack, "probes": probes}, count=600)
     assert (again.slack, again.probes) == (index.slack, probes)
@@ -119,7 +113,7 @@ def test_an_index_of_each_kind(
     assert capfd.readouterr().err == ""  # faiss warns of small galleries: nobody can do anything about it
 
 
-@pytest.mark.parametrize(("kind", "dim"), [("ivf", 1024), ("ivf", 8192), ("ivfpq", 128), ("hnsw", 128), ("disk", 128)])
+@pytest.mark.parametrize(("kind", "dim"), [("ivf", 1024), ("ivf", 8192), ("ivf", 128)])
 def test_a_batch_finds_what_each_query_finds_alone(kind: str, dim: int) -> None:
     """Faiss compares a large batch by BLAS, which may select other lists because it rounds differently."""
     vectors, queries = unit(600, 6, dim), unit(150, 7, dim)
@@ -170,7 +164,7 @@ def test_what_is_no_index_or_another_one_is_refused(tmp_path: Path) -> None:
     settings = {"slack": 0.1, "probes": 0}
     with pytest.raises(GalleryCorrupt, match="holds 600 vectors, not 599") as told:
         Candidates.read(tmp_path / "index", "fp16", settings, count=599)
-    assert "gallery rebuild" in told.value.remedy
+    assert told.value.remedy == "Rebuild the gallery"
     (tmp_path / "index").write_bytes(b"no index")
     with pytest.raises(GalleryCorrupt, match="cannot be read"):
         Candidates.read(tmp_path / "index", "fp16", settings, count=600)
