@@ -1,0 +1,26 @@
+"""Carry a bundle of commit 3dbb358 with the plain distance into today's format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle, write_bundle
+from retrieval.bundle.operating_point import OperatingPoint
+from retrieval.images import Preprocessing
+
+
+def carry(old: Path, new: Path) -> Bundle:
+    """Write the content of an old bundle as a new one; `write_bundle` proves nothing, the answers do."""
+    manifest = json.loads((old / "manifest.json").read_text())
+    assert manifest["distance"] == {"form": "plain"}
+    files = {name: (old / name).read_bytes() for name in (CALIBRATION, FITTED) if (old / name).exists()}
+    return write_bundle(
+        new,
+        model=old / "model.onnx",
+        preprocessing=Preprocessing.from_dict(manifest["preprocessing"]),
+        dim=manifest["dim"],
+        operating_point=OperatingPoint.from_dict(manifest["operating_point"]),
+        evidence=manifest["evidence"],
+        files=files,
+    )
