@@ -11,12 +11,12 @@ RUN python -m venv /venv
 COPY pyproject.toml README.md constraints.txt ./
 # what the code needs is a layer of its own, which stays in the cache while only the code changes
 RUN python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print(*p['dependencies'], *p['optional-dependencies']['serve'], *p['optional-dependencies']['sign'], *p['optional-dependencies']['verify'], sep='\n')" > needed.txt && pip install -r needed.txt
+print(*p['dependencies'], *p['optional-dependencies']['serve'], *p['optional-dependencies']['verify'], sep='\n')" > needed.txt && pip install -r needed.txt
 COPY index index
 COPY retrieval retrieval
 COPY training training
 COPY serving serving
-RUN pip install '.[serve,sign,sources,verify]' && cd / && retrieval serve --help
+RUN pip install '.[serve,sources,verify]' && cd / && retrieval serve --help
 
 # A venv leads to the interpreter it was made with, so that this one is made where it will run.
 FROM nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04 AS build-cuda
@@ -26,7 +26,7 @@ ENV PATH=/venv/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_
 WORKDIR /src
 RUN python3.11 -m venv /venv
 COPY --from=build /src /src
-RUN grep -vE '^(onnxruntime|faiss-cpu)==' constraints.txt > gpu.txt && pip install '.[serve-gpu,sign,sources,verify]'
+RUN grep -vE '^(onnxruntime|faiss-cpu)==' constraints.txt > gpu.txt && pip install '.[serve-gpu,sources,verify]'
 
 FROM nvidia/cuda:12.6.3-cudnn-runtime-ubuntu22.04 AS cuda
 RUN apt-get update && apt-get install -y --no-install-recommends python3.11 \

@@ -13,7 +13,6 @@ RetrievalError
 ├── DetectorError             a detector cannot be used, or its output is invalid
 ├── BundleError               a bundle is missing, damaged or of another format
 │   ├── BundleCorrupt         a file differs from the manifest
-│   ├── BundleUntrusted       the bundle is not signed with a trusted key
 │   └── BundleMismatch        bundle and gallery do not belong together
 └── GalleryError              a gallery is missing or refuses a change
     ├── GalleryCorrupt        a file or a row fails its check
@@ -38,7 +37,6 @@ __all__ = [
     "BundleCorrupt",
     "BundleError",
     "BundleMismatch",
-    "BundleUntrusted",
     "CalibrationError",
     "DataError",
     "DetectorError",
@@ -92,10 +90,6 @@ class BundleError(RetrievalError):
 
 class BundleCorrupt(BundleError):
     """A file differs from the manifest."""
-
-
-class BundleUntrusted(BundleError):
-    """The bundle is not signed with a trusted key."""
 
 
 class BundleMismatch(BundleError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
-SIGN, SOURCES, VERIFY = "sign", "sources", "verify"
+SOURCES, VERIFY = "sources", "verify"
 MODULES = {
     SERVE: (
         "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
@@ -15,7 +15,6 @@ MODULES = {
     CLIENT: ("httpx",),
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
-    SIGN: ("cryptography",),
     SOURCES: ("httpcore", "pillow_heif"),
     VERIFY: ("cv2",),
 }  # fmt: skip

@@ -67,15 +67,13 @@ class Retriever(MeasuredGallery):
         gallery: str | Path,
         *,
         threads: int = 1,
-        trust: Sequence[str | Path] = (),
         detector: str | Path | None = None,
     ) -> Retriever:
         """Open a bundle and a gallery, and an ONNX detector of regions (`retrieval.regions.detector`) if one is given.
 
-        Raises BundleMismatch if another model made the gallery. If `trust` lists public key files, one of the keys
-        must have signed the bundle; otherwise BundleUntrusted is raised.
+        Raises BundleMismatch if another model made the gallery.
         """
-        opened = Bundle.open(bundle, trust=trust)
+        opened = Bundle.open(bundle)
         found = None if detector is None else Detector(detector, threads=threads)
         place = open_gallery(gallery, read_only=True)
         try:

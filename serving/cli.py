@@ -14,8 +14,6 @@ import click
 from index.shell import command
 from retrieval.cli.options import Place
 from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
-from retrieval.cli.signing import new_signing, sign
-from retrieval.cli.signing_options import trust_option
 from retrieval.errors import InvalidParameter
 from retrieval.formats import SUFFIXES
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
@@ -33,7 +31,7 @@ class ServeCommand(GroupedCommand):
     option_groups: ClassVar[Mapping[str, Sequence[str]]] = settings_groups(
         ServeSettings,
         GROUPS,
-        {ADDRESS: ["host", "port"], ACCESS: ["insecure", "trust"], PAGE: ["page", "examples"]},
+        {ADDRESS: ["host", "port"], ACCESS: ["insecure"], PAGE: ["page", "examples"]},
     )
 
 
@@ -53,12 +51,10 @@ class ServeCommand(GroupedCommand):
     multiple=True,
     help="Photo, or folder of photos, to offer on the page under its file name. Can be repeated.",
 )
-@trust_option
 def serve(
     bundle: Path,
     gallery: Path | str,
     *,
-    trust: Sequence[Path],
     host: str,
     port: int,
     insecure: bool,
@@ -69,7 +65,6 @@ def serve(
     """Serve searches at POST /v1/search and a search page at /.
 
     The threshold is that of the gallery, or of the bundle if none was set in the gallery, and cannot be changed here.
-    With --trust, the server accepts only bundles signed by one of the keys, at start-up and at each reload.
 
     \b
     Example:
@@ -85,7 +80,7 @@ def serve(
     if settings.feedback is None and isinstance(gallery, Path):
         settings = replace(settings, feedback=gallery.with_name(f"{gallery.name}.feedback.jsonl"))
     page = is_loopback(host) if page is None else page
-    plan = ServePlan(bundle, gallery, settings, tuple(trust), page, tuple(example_files(examples)))
+    plan = ServePlan(bundle, gallery, settings, page, tuple(example_files(examples)))
     if settings.workers == 1:
         serve_here(plan, host, port)
     else:
@@ -130,7 +125,7 @@ def example_files(places: Sequence[Path]) -> list[Path]:
 
 @click.group()
 def keys() -> None:
-    """Manage API keys and the keys that sign bundles. A running server picks up changes to its key file.
+    """Manage API keys. A running server picks up changes to its key file.
 
     \b
     Example:
@@ -187,7 +182,3 @@ def remove(file: Path, name: str, keep_newest: bool) -> None:
     if name not in names:
         raise InvalidParameter("NAME", f"be one of {', '.join(names)}" if names else "be in the file", name)
     click.echo(f"{remove_keys(file, name, keep_newest=keep_newest)} keys removed.")
-
-
-keys.add_command(new_signing)
-keys.add_command(sign)

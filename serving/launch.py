@@ -38,7 +38,6 @@ class ServePlan:
     bundle: Path
     gallery: Path | str
     settings: ServeSettings
-    trust: tuple[Path, ...]
     page: bool
     examples: tuple[Path, ...]
 
@@ -46,7 +45,7 @@ class ServePlan:
         """Open the bundle and the gallery; symbolic links are resolved each time."""
         from retrieval.retriever import Retriever
 
-        return Retriever.open(self.bundle, self.gallery, trust=self.trust, detector=self.settings.detector)
+        return Retriever.open(self.bundle, self.gallery, detector=self.settings.detector)
 
     def announce(self, retriever: Retriever) -> None:
         """Print the size of the gallery, the threshold with its error rate, and warnings."""

@@ -67,7 +67,7 @@ class Service:
         self.readiness = Readiness(self)
         bundle, gallery = retriever.bundle, retriever.gallery
         detector = None if retriever.detector is None else retriever.detector.path
-        reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, trust=bundle.trust, detector=detector)
+        reopen = reopen or partial(Retriever.open, bundle.path, gallery.path, detector=detector)
         self.reloads = Reloads(self, reopen)
         self._writing = Lock()
         self.judged = FeedbackRecorder(self.settings)

@@ -40,8 +40,6 @@ VERBS = {
     "index": ("serve", "BUNDLE PHOTOS -o NEW"),
     "search": ("serve", "BUNDLE GALLERY PHOTO"),
     "serve": ("serve", "BUNDLE GALLERY --port 0"),
-    "keys new-signing": ("sign", "NEW"),
-    "keys sign": ("sign", "BUNDLE --key FILE"),
 }
 BLOCKED = """
 import sys
@@ -252,19 +250,6 @@ def test_train_alone(install: Callable[..., Path], tmp_path: Path) -> None:
     export = [retrieval, "export", "run", "-o", "bundle", "--allow-estimate", "--target-fpir", "0.3"]
     does([*export, "--gallery", photos, "--gallery-output", "gallery"], tmp_path)
     assert "intact" in does([retrieval, "doctor", "bundle"], tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-def test_sign_alone(install: Callable[..., Path], tmp_path: Path) -> None:
-    home = install("sign")
-    bundle = make_bundle(tmp_path).path
-    does([home / "retrieval", "keys", "new-signing", "shop.key"], tmp_path)
-    does([home / "retrieval", "keys", "sign", bundle, "--key", "shop.key"], tmp_path)
-    script = (
-        "import sys; from retrieval import Bundle; print(Bundle.open(sys.argv[1], trust=['shop.key.pub']).signed_by)"
-    )
-    assert re.fullmatch("[0-9a-f]{16}\n", does([home / "python", "-c", script, bundle], tmp_path))
 
 
 @pytest.mark.slow

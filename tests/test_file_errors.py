@@ -36,7 +36,6 @@ WRITERS = [
     "gallery import EXPORTED OUT",
     "audit BUNDLE GALLERY -o OUT",
     "keys add OUT shop",
-    "keys new-signing OUT",
 ]
 TRAINING = [
     "demo -o OUT",
@@ -50,7 +49,6 @@ CHANGES = [  # commands that write into what is there
     "gallery declare GALLERY colour",
     "gallery remove GALLERY --item item-00",
     "gallery rebuild GALLERY",
-    "keys sign BUNDLE --key KEY",
     "keys remove KEYS shop",
 ]
 LOST = [  # commands whose input is not there, or is a folder or a file where the other is meant
@@ -76,9 +74,6 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "keys list FILE/x",
     "keys list PHOTOS",
     "keys remove FILE/x shop",
-    "keys sign BUNDLE --key FILE/x",
-    "keys sign BUNDLE --key PHOTOS",
-    "keys sign FILE/x --key KEY",
     "serve FILE/x GALLERY",
     "serve BUNDLE FILE/x",
     "serve BUNDLE GALLERY --keys FILE/x",
@@ -100,7 +95,6 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Return what the commands read, by the words that stand for it."""
     from index.gallery import Gallery
     from index.transfer import export_photos
-    from retrieval.bundle.signing import new_signing_key
     from serving.http.keys import add_key
 
     folder = tmp_path_factory.mktemp("shop")
@@ -112,7 +106,6 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     photos = write_folder(folder / "photos", items=range(20), photos=range(4))
     (folder / "config.toml").write_text(CONFIG)
     (folder / "file").write_text("a file")
-    new_signing_key(folder / "key")
     add_key(folder / "keys.json", "shop", "search")
     with Gallery.open(world / "gallery", read_only=True) as gallery:
         export_photos(gallery, folder / "gallery.parquet")
@@ -125,7 +118,6 @@ def shop(world: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
         "CUB": write_cub(folder / "cub"),
         "CONFIG": folder / "config.toml",
         "FILE": folder / "file",
-        "KEY": folder / "key",
         "KEYS": folder / "keys.json",
     }
 
@@ -240,7 +232,6 @@ def test_what_cannot_be_changed_stays_as_it_was(
     with full_disk():
         assert str(tmp_path) in refused(words_of(line, own, tmp_path / "out"), monkeypatch, capsys)
     assert own["KEYS"].read_bytes() == shop["KEYS"].read_bytes()
-    assert not (own["BUNDLE"] / "signature.json").exists()
     assert [file.name for file in tmp_path.rglob("*.partial*")] == []
     with Gallery.open(own["GALLERY"], read_only=True) as gallery:
         assert (gallery.verify(), len(gallery), gallery.columns()) == ([], 30, {})

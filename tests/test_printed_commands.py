@@ -21,7 +21,6 @@ from index.shell import command
 from retrieval.bundle.bundle import CALIBRATION, FITTED, Bundle
 from retrieval.bundle.calibration_set import CalibrationSet
 from retrieval.bundle.fitted import Fitted
-from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.cli.main import COMMANDS, main
 from retrieval.indexing.pipeline import index_catalogue
@@ -111,7 +110,6 @@ OWN: dict[tuple[str, ...], str] = {  # where a name means something else in one 
     ("retrieval/cli/gallery.py", "path"): "gallery",
     ("retrieval/cli/quickstart.py", "backbone"): "=efficientnet-lite0",
     ("retrieval/cli/quickstart.py", "place"): "photos",
-    ("retrieval/bundle/signing.py", "path"): "bundle",
     ("retrieval/bundle/bundle.py", "path"): "NEW",
     ("training/loop/run.py", "path"): "NEW",
     ("training/tune/study.py", "path"): "NEW",
@@ -241,8 +239,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     index_catalogue(bundle, read_catalogue(photos), folder / "gallery", progress=False)
     write_folder(folder / "labelled", items=range(20), photos=range(4, 5))
     write_detector(folder / "detector.onnx", np.float32([[0, 0, 30, 30]]), np.float32([0.9]))
-    new_signing_key(folder / "shop.key")
-    sign_bundle(bundle.path, bundle.bundle_id, SigningKey.read(folder / "shop.key"))
     add_key(folder / "keys.json", "shop", "search")
     lines = [f'catalogue = "{photos}"'.replace('"shop"', '\\"shop\\"')]
     (folder / "settings.toml").write_text("\n".join(lines) + "\n")
@@ -351,11 +347,6 @@ def test_what_is_printed_is_run_as_it_stands(
     line = next_of(["audit", shop / "bundle", shop / "gallery"], monkeypatch, capsys)
     assert run_line(line, monkeypatch) == 0
     assert (tmp_path / "audit.html").exists()
-    line = next_of(["keys", "new-signing", tmp_path / "it's.key"], monkeypatch, capsys)
-    shutil.copytree(shop / "bundle", tmp_path / "BUNDLE")
-    line = next_of(shlex.split(line)[1:], monkeypatch, capsys)
-    shutil.copytree(shop / "gallery", tmp_path / "GALLERY")
-    assert run_line(line, monkeypatch) == 0
 
 
 def test_the_remedy_of_an_outgrown_gallery_runs(

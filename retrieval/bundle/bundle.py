@@ -10,7 +10,6 @@ bundle/
   calibration_features.npz   local features of the calibration photos, if the distance uses verification
   golden.npz      the model's output for a synthetic image on the machine that exported it
   report.html     plots of the threshold's behaviour and the strength of its evidence
-  signature.json  if signed: the public key and the signature of bundle_id
 
 A bundle has two ids. `embedding_id` is the hash of everything that determines a vector (model, preprocessing,
 precision, dimension, and the provider unless it is the CPU); galleries store it. `bundle_id` is the hash of the whole
@@ -24,7 +23,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ from .local_density import LocalDensity, pack_cohort, unpack_distance_form
 from .operating_point import OperatingPoint
 from .photo_features import unpack_features
 from .providers import CPU, FP32
-from .signing import SIGNATURE, check_signature
 
 FORMAT, VERIFIED_FORMAT = FORMATS = 2, 3  # programs that do not know verification must not open such a bundle
 MANIFEST, MODEL, COHORT = "manifest.json", "model.onnx", "cohort.npz"
@@ -57,18 +55,9 @@ VERIFICATION, CALIBRATION_FEATURES = "verification.npz", "calibration_features.n
 class Bundle:
     """An opened, read-only bundle. Use `Bundle.open`, which checks its integrity."""
 
-    def __init__(
-        self,
-        path: Path,
-        manifest: Mapping[str, Any],
-        *,
-        trust: Sequence[str | Path] = (),
-        signed_by: str | None = None,
-    ) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
         self.path = path
         self.manifest = manifest
-        self.trust = tuple(trust)  # public key files
-        self.signed_by = signed_by  # fingerprint of the trusted key; None if `trust` is empty
         self.bundle_id = str(manifest["bundle_id"])
         self.embedding_id = str(manifest["embedding_id"])
         self.compatible_with: str | None = manifest.get("compatible_with")  # embedding_id of galleries to search too
@@ -86,19 +75,16 @@ class Bundle:
         self.distance_form: DistanceForm = verified or self.base_form
 
     @classmethod
-    def open(cls, path: str | Path, *, verify: bool = True, trust: Sequence[str | Path] = ()) -> Bundle:
+    def open(cls, path: str | Path, *, verify: bool = True) -> Bundle:
         """Open a bundle and check the hash of its manifest and, with `verify`, of every file.
 
-        If `trust` lists public key files, one of the keys must have signed the bundle, and every file is checked.
-        Raises BundleError if the path is not a bundle or has another format, BundleCorrupt if a file was changed,
-        BundleUntrusted if none of the keys signed it, and MissingDependency if the bundle verifies matches and the
-        extra `verify` is not installed.
+        Raises BundleError if the path is not a bundle or has another format, BundleCorrupt if a file was changed, and
+        MissingDependency if the bundle verifies matches and the extra `verify` is not installed.
         """
         path = Path(path).resolve()  # a symbolic link may be redirected later
         manifest = _read_manifest(path)
-        signer = check_signature(path, str(manifest["bundle_id"]), trust) if trust else None
-        bundle = cls(path, manifest, trust=trust, signed_by=None if signer is None else signer.fingerprint)
-        for name in manifest["files"] if verify or trust else ():
+        bundle = cls(path, manifest)
+        for name in manifest["files"] if verify else ():
             bundle.read(name)
         return bundle
 
@@ -202,7 +188,7 @@ def write_bundle(  # noqa: PLR0913 (one for each part of a bundle)
     path = Path(path)
     check_new(path)
     for name in files or {}:
-        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, VERIFICATION, SIGNATURE):
+        if Path(name).name != name or name in (MANIFEST, MODEL, COHORT, VERIFICATION):
             raise BundleError(f"{name!r} is no name for a further file of a bundle")
     base, of_distance = _pack_distance(distance_form)
     contents = {MODEL: model.read_bytes(), **(files or {}), **of_distance}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from .index_lines import describe_index, describe_rebuild
 from .lines import SHOWN, show_lines
 from .next_step import show_next
 from .options import MEMORY, CataloguePlace, Place
-from .signing_options import trust_option
 from .sync_options import Sync, known_columns, show_plan, sync_options
 
 if TYPE_CHECKING:
@@ -207,20 +205,19 @@ def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool)
 @click.command()
 @click.argument("bundle", type=Folder, required=False)
 @click.argument("gallery", type=Place(), required=False)
-@trust_option
-def doctor(bundle: Path | None, gallery: Path | str | None, trust: Sequence[Path]) -> None:
+def doctor(bundle: Path | None, gallery: Path | str | None) -> None:
     """Check the installation, a bundle or a gallery, and suggest how to fix problems.
 
-    A bundle is intact if its files match its manifest, and verified if it is signed by a key given with --trust.
+    A bundle is intact if its files match its manifest.
 
     \b
     Example:
-      retrieval doctor bundles/shop galleries/shop --trust shop.pub
+      retrieval doctor bundles/shop galleries/shop
     """
     from retrieval.inspect.doctor import examine
 
     healthy = True
-    for finding in examine(bundle, gallery, trust=trust):
+    for finding in examine(bundle, gallery):
         healthy &= finding.good
         click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
         if finding.remedy:

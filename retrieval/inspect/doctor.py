@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -26,20 +26,14 @@ class Finding:
     remedy: str = ""
 
 
-def examine(bundle: Path | None, gallery: Path | str | None, *, trust: Sequence[Path] = ()) -> Iterator[Finding]:
-    """Run the checks and yield each finding as it is made.
-
-    Parameters
-    ----------
-    trust:
-        Public key files. One of the keys must have signed the bundle.
-    """
+def examine(bundle: Path | None, gallery: Path | str | None) -> Iterator[Finding]:
+    """Run the checks and yield each finding as it is made."""
     yield Finding(True, f"Python {platform.python_version()} on {platform.system()} {platform.machine()}")
     for name in PACKAGES:
         yield _package(name)
     yield _guarded("execution providers", _providers)
     if bundle is not None:
-        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle, trust))
+        yield _guarded(f"bundle {bundle}", lambda: _bundle(bundle))
     if gallery is not None:
         yield _guarded(f"gallery {gallery}", lambda: _gallery(gallery))
     if bundle is not None and gallery is not None:
@@ -73,16 +67,15 @@ def _providers() -> str:
     return ", ".join(name for name, provider in PROVIDERS.items() if provider.engine in known)
 
 
-def _bundle(path: Path, trust: Sequence[Path]) -> str:
+def _bundle(path: Path) -> str:
     from retrieval.bundle.bundle import Bundle
 
-    bundle = Bundle.open(path, trust=trust)
-    state = "intact" if bundle.signed_by is None else f"verified (signed by {bundle.signed_by})"
+    bundle = Bundle.open(path)
     size = bundle.preprocessing.size
     embeddings = bundle.embedder().embed_pixels(np.zeros((1, size, size, 3), np.uint8))
     point = bundle.operating_point
     return (
-        f"{state}, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
+        f"intact, the model runs ({embeddings.vectors.shape[1]} values, {bundle.precision}, "
         f"{bundle.provider or 'any provider'}), "
         + (f"threshold {point.threshold:.4f}, " if point.decides else "")
         + f"FPIR {point.target_fpir:g} {point.status}"

@@ -24,7 +24,6 @@ STATUS = {
     # server errors: details go to the log, not to the client
     "BundleCorrupt": HTTPStatus.INTERNAL_SERVER_ERROR,
     "BundleMismatch": HTTPStatus.INTERNAL_SERVER_ERROR,
-    "BundleUntrusted": HTTPStatus.INTERNAL_SERVER_ERROR,
     "CalibrationError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DataError": HTTPStatus.INTERNAL_SERVER_ERROR,
     "DetectorError": HTTPStatus.INTERNAL_SERVER_ERROR,

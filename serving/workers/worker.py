@@ -125,7 +125,7 @@ def _open(plan: ServePlan, peers: Peers) -> Retriever:
         return plan.open()
     serving = states[0]
     detector = plan.settings.detector
-    retriever = Retriever.open(serving.bundle, serving.gallery, trust=plan.trust, detector=detector)
+    retriever = Retriever.open(serving.bundle, serving.gallery, detector=detector)
     if retriever.bundle.bundle_id != serving.bundle_id:
         raise BundleError(
             f"{serving.bundle} has changed since the server opened it", remedy="Reload, or restart the server"

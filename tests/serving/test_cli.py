@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import socket
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,10 @@ from typing import Any
 import pytest
 import uvicorn
 from click.testing import CliRunner
-from fastapi.testclient import TestClient
 
 from index.gallery import Gallery
-from retrieval.bundle.bundle import Bundle
-from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.cores import cores
-from retrieval.errors import BundleError, BundleMismatch, BundleUntrusted, GalleryError, InvalidParameter
+from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
 from retrieval.listening import bind, port_of
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.http.keys import add_key
@@ -115,26 +111,6 @@ def test_a_name_of_several_addresses_is_bound_to_one_port(monkeypatch: pytest.Mo
     assert [listener.getsockname()[0] for listener in listeners] == ["127.0.0.1", "::1"]
     for listener in listeners:
         listener.close()
-
-
-def test_only_a_bundle_of_a_trusted_key_is_served_and_reloaded(
-    world: Path, tmp_path: Path, served: list[tuple[Any, int]]
-) -> None:
-    shutil.copytree(world / "bundle", tmp_path / "bundle")
-    new_signing_key(tmp_path / "a.key")
-    new_signing_key(tmp_path / "b.key")
-    words = [str(tmp_path / "bundle"), str(world / "gallery"), "--no-page", "--port", "0"]
-    words += ["--trust", str(tmp_path / "a.key.pub"), "--trust", str(tmp_path / "b.key.pub")]
-    refused = CliRunner().invoke(serve, words)
-    assert isinstance(refused.exception, BundleUntrusted)
-    assert "http" not in refused.output
-    bundle_id = Bundle.open(tmp_path / "bundle").bundle_id
-    sign_bundle(tmp_path / "bundle", bundle_id, SigningKey.read(tmp_path / "b.key"))
-    CliRunner().invoke(serve, words, catch_exceptions=False)
-    ((app, _),) = served
-    with TestClient(app, base_url="http://127.0.0.1") as client:
-        (tmp_path / "bundle" / "signature.json").unlink()
-        assert client.post("/v1/admin/reload").status_code == 409
 
 
 def test_withdrawing_a_key_that_is_not_there_fails(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
-from retrieval.bundle.signing import SigningKey, new_signing_key, sign_bundle
 from retrieval.catalogue.read import read_catalogue
 from retrieval.images import Appearance
 from retrieval.indexing.pipeline import index_catalogue
@@ -570,21 +569,3 @@ def test_a_certain_bundle_says_so(shop: Path) -> None:
     with TestClient(create_app(Retriever.open(shop / "certain", shop / "gallery"), page=False)) as client:
         info = client.get("/v1/info").json()
     assert (info["status"], info["target_fpir"], info["evidence"]) == ("certified", 0.01, {"fpir": 0.002})
-
-
-def test_after_a_reload_the_bundle_is_trusted_still_or_it_does_not_serve(shop: Path) -> None:
-    new_signing_key(shop / "shop.key")
-    key, public = SigningKey.read(shop / "shop.key"), shop / "shop.key.pub"
-    sign_bundle(shop / "bundle", Bundle.open(shop / "bundle").bundle_id, key)
-    retriever = Retriever.open(shop / "bundle", shop / "gallery", trust=[public])
-    with TestClient(create_app(retriever, page=False)) as client:
-        before = search(client)["bundle_id"]
-        shutil.rmtree(shop / "bundle")
-        looser = make_bundle(shop, threshold=1.9)
-        for query in ("", "?dry_run=true"):
-            refused = client.post(f"/v1/admin/reload{query}")
-            assert (refused.status_code, refused.json()["title"]) == (409, "the reload was refused"), refused.text
-        assert search(client)["bundle_id"] == before
-        sign_bundle(looser.path, looser.bundle_id, key)
-        assert client.post("/v1/admin/reload").status_code == 200
-        assert search(client)["bundle_id"] == looser.bundle_id

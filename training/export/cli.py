@@ -17,7 +17,6 @@ from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.cli.commands import show_expectations
 from retrieval.cli.next_step import show_next
 from retrieval.cli.settings_options import GroupedCommand
-from retrieval.cli.signing_options import read_key, say_signed
 from retrieval.cli.target_options import target_options
 from retrieval.errors import InvalidParameter
 from training.cli import named_backbone, open_run
@@ -44,7 +43,7 @@ class ExportCommand(GroupedCommand):
         ],
         HARDWARE: ["precision", "provider"],
         MODEL: ["pretrained", "fit", "size", "views", "verify"],
-        OUTPUT: ["output", "sign", "gallery", "gallery_output"],
+        OUTPUT: ["output", "gallery", "gallery_output"],
     }
 
 
@@ -130,11 +129,6 @@ def _of_context(flag: str, **options: Any) -> Callable[[Command], Command]:
     type=click.Path(path_type=Path),
     help="Directory to write the gallery to, with --gallery.  [default: galleries/BUNDLE]",
 )
-@_of_context(
-    "--sign",
-    type=click.Path(path_type=Path),
-    help="Sign the bundle with this private key (made by `retrieval keys new-signing`).",
-)
 def export(
     run: Path | None,
     output: Path,
@@ -164,7 +158,6 @@ def export(
     """
     context = click.get_current_context()
     meta = context.meta
-    key = read_key(meta["sign"])
     photos = read_catalogue(gallery) if gallery else None
     if meta["pretrained"] is not None:
         bundle = _export_pretrained(context, output, target, photos or ())
@@ -186,7 +179,6 @@ def export(
             verify=meta["verify"],
         )
         _show_evidence(bundle.manifest["evidence"])
-    say_signed(bundle, key)
     click.echo(f"Wrote {output}: {bundle.operating_point.describe()}")
     for caveat in bundle.operating_point.caveats():
         click.echo(f"Note: {caveat}.")
