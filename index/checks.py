@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .database import Database
 from .errors import InvalidParameter
 from .features import FeatureFormat, check_features
 from .filters import BOOLEAN, NUMBER, TEXT, kind_of
-from .store import Store
 
 LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one
 LONGEST_ACTOR = 200  # characters
@@ -74,11 +74,13 @@ def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, st
                 raise InvalidParameter(f"metadata {name}", f"be a {kind}, as the column is declared", value)
 
 
-def check_stored(store: Store, name: str, kind: str) -> None:
+def check_stored(database: Database, name: str, kind: str) -> None:
     """Raise InvalidParameter if the stored value of a metadata key is of another kind for some photo."""
-    photo = store.photo_of_another_kind(name, JSON_TYPES[kind])
-    if photo is not None:
-        raise InvalidParameter(f"column {name}", f"be a {kind} in every photo", photo, remedy="Declare another kind")
+    marks = ", ".join("?" * len(JSON_TYPES[kind]))
+    query = f"SELECT photo_id FROM photos WHERE json_type(metadata, ?) NOT IN ({marks}) LIMIT 1"  # noqa: S608 (marks)
+    for (photo_id,) in database.rows(query, (f"$.{name}", *JSON_TYPES[kind])):
+        rule = f"be a {kind} in every photo"
+        raise InvalidParameter(f"column {name}", rule, str(photo_id), remedy="Declare another kind")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""SQLite database of a gallery: connection, transactions, errors, facts and change log.
+"""The SQLite database of a gallery: photos, items, files in use, facts, named contents and the change log.
 
-Every change is one transaction (write-ahead log, full sync).
+Every change is one transaction (write-ahead log, full sync). Photos are numbered permanently in insertion order
+(`seq`). A segment holds the vectors of a range of seqs and records the seq of each row. Removing a photo deletes its
+database row; its seq stays in `removed` until a rebuild drops the vector.
 """
 
 from __future__ import annotations
@@ -8,9 +10,10 @@ from __future__ import annotations
 import getpass
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,13 @@ from typing import Any
 from index.ann.kinds import AUTO
 
 from .errors import GalleryCorrupt, GalleryError
-from .shell import command
+from .filters import column_sql
 
+DATABASE, SEGMENTS, INDEXES = "gallery.sqlite", "segments", "indexes"  # file and folders of a gallery
 FORMAT = 5  # of what a gallery writes; every change of it is a new number
 FEATURES_KEY = "features_key"  # name of the fact that identifies how features are computed
+POINT = "operating point"  # name under which a gallery keeps its operating point
+CHECKSUM = "checksum"  # key in the settings of an index
 RESTORE = "Restore the gallery from a copy, or index the photos again"
 SCHEMA = """
 CREATE TABLE facts (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -59,15 +65,43 @@ class Change:
     photos: int
 
 
+@dataclass(frozen=True)
+class Segment:
+    """A vector file in use."""
+
+    id: int
+    name: str  # path without its ending, from the folder of all segments
+    rows: int
+    first: int  # seq of the first row; the others follow in ascending order
+    sha256: str
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """A candidate index in use."""
+
+    name: str  # path without its ending, from the folder of all indexes
+    kind: str
+    settings: Mapping[str, Any]
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A photo to be added."""
+
+    photo_id: str
+    item_id: str
+    metadata: str  # JSON
+    thumbnail: bytes | None = None  # JPEG
+
+
 class Database:
-    """A connection to a gallery database."""
+    """A connection to a gallery database; any number of threads may use it, one at a time."""
 
     def __init__(self, path: Path, *, read_only: bool) -> None:
         if not path.exists():
-            raise GalleryError(
-                f"{path.parent} is not a gallery",
-                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', path.parent)}` makes one",
-            )
+            raise GalleryError(f"{path.parent} is not a gallery", remedy="Index photos into it first")
         self._path = path
         self._connect(path, read_only=read_only)
         try:
@@ -137,7 +171,8 @@ class Database:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             raise GalleryCorrupt(f"the database {path} is damaged: {error}", remedy=RESTORE) from error
 
-    def _json(self, text: str) -> dict[str, Any]:
+    def parse(self, text: str) -> dict[str, Any]:
+        """Return a stored JSON object; raise GalleryCorrupt if it is none."""
         try:
             values: dict[str, Any] = json.loads(text)
         except ValueError as error:
@@ -146,7 +181,8 @@ class Database:
             ) from error
         return values
 
-    def _query(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """Return all rows of a query."""
         with self._explained(self._path):
             return self._connection.execute(query, values).fetchall()
 
@@ -154,18 +190,14 @@ class Database:
 
     def facts(self) -> dict[str, str]:
         """Return the facts: format, version, layout, dim, embedding_id, created, photos, items, next_seq."""
-        return {str(key): str(value) for key, value in self._query("SELECT key, value FROM facts")}
+        return {str(key): str(value) for key, value in self.rows("SELECT key, value FROM facts")}
 
     def fact(self, key: str) -> str:
         """Return one fact."""
-        rows = self._query("SELECT value FROM facts WHERE key = ?", (key,))
+        rows = self.rows("SELECT value FROM facts WHERE key = ?", (key,))
         if not rows:
             raise GalleryCorrupt(f"the database {self._path} lacks the fact {key}", remedy=RESTORE)
         return str(rows[0][0])
-
-    def features_key(self) -> str:
-        """Return the key that identifies how features are computed, "" in a gallery without features."""
-        return self.fact(FEATURES_KEY)
 
     def number(self, key: str) -> int:
         """Return a fact that is a whole number."""
@@ -176,7 +208,7 @@ class Database:
         mark = self._mark()
         if mark is not None and mark == self._state[0]:
             return self._state[1]
-        rows = self._query("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")
+        rows = self.rows("SELECT value FROM facts WHERE key IN ('layout', 'version') ORDER BY key")
         if len(rows) != 2:
             raise GalleryCorrupt(f"the database {self._path} lacks its version", remedy=RESTORE)
         state = self._whole("version", rows[1][0]), self._whole("layout", rows[0][0])
@@ -217,20 +249,144 @@ class Database:
 
     def changes(self, limit: int) -> list[Change]:
         """Return the newest changes, newest first; a limit of -1 returns all of them."""
-        rows = self._query("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
+        rows = self.rows("SELECT * FROM changes ORDER BY version DESC LIMIT ?", (limit,))
         return [Change(*row) for row in rows]
 
-    def restore_changes(self, changes: Sequence[Change]) -> None:
-        """Insert changes of another gallery, in ascending order of version, and continue from the last version."""
-        self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", [astuple(c) for c in changes])
-        if changes:
-            self.set_fact("version", changes[-1].version)
-
-    def _each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
+    def each(self, query: str, values: Sequence[object]) -> Iterator[Any]:
+        """Yield the rows of a query that ends in IN, for all values; they are passed in several parts."""
         for start in range(0, len(values), 500):
             chunk = values[start : start + 500]
             marks = ", ".join("?" * len(chunk))
-            yield from self._query(f"{query} ({marks})", chunk)  # the inserted text contains placeholders only
+            yield from self.rows(f"{query} ({marks})", chunk)  # the inserted text contains placeholders only
+
+    # files in use
+
+    def segments(self) -> list[Segment]:
+        """Return the vector files in use, in insertion order of their photos."""
+        return [Segment(*row) for row in self.rows("SELECT id, name, rows, first, sha256 FROM segments ORDER BY first")]
+
+    def replace_segments(self, replaced: Iterable[int], segment: Segment | None, dropped: Iterable[int] = ()) -> None:
+        """Put a segment into use in place of others, given by id, without the vectors of some removed photos (seqs)."""
+        self._connection.executemany("DELETE FROM segments WHERE id = ?", [(number,) for number in replaced])
+        self._connection.executemany("DELETE FROM removed WHERE seq = ?", [(seq,) for seq in dropped])
+        if segment is not None:
+            self._connection.execute(
+                "INSERT INTO segments (name, rows, first, sha256) VALUES (?, ?, ?, ?)",
+                (segment.name, segment.rows, segment.first, segment.sha256),
+            )
+
+    def index(self) -> IndexFile | None:
+        """Return the candidate index in use, None if there is none."""
+        for name, kind, text, digest in self.rows("SELECT name, kind, settings, sha256 FROM indexes"):
+            settings = self.parse(text)
+            if settings.pop(CHECKSUM, None) != _checksum(settings):
+                raise GalleryCorrupt(
+                    f"the settings of the index {name} have changed since they were written", remedy=RESTORE
+                )
+            return IndexFile(name, kind, settings, digest)
+        return None
+
+    def set_index(self, index: IndexFile | None) -> None:
+        """Set the candidate index, or remove it with None."""
+        self._connection.execute("DELETE FROM indexes")
+        if index is not None:
+            settings = json.dumps({**index.settings, CHECKSUM: _checksum(index.settings)})
+            self._connection.execute(
+                "INSERT INTO indexes VALUES (?, ?, ?, ?)", (index.name, index.kind, settings, index.sha256)
+            )
+
+    # photos
+
+    def add_photos(self, entries: Sequence[Entry]) -> tuple[int, list[int]]:
+        """Insert photos; return the first seq and the item number of each photo."""
+        first = self.number("next_seq")
+        new = dict.fromkeys(entry.item_id for entry in entries)
+        self._connection.executemany(
+            "INSERT INTO items (item_id, photos) VALUES (?, 0) ON CONFLICT DO NOTHING", [(item,) for item in new]
+        )
+        known = {
+            item_id: (number, photos)
+            for number, item_id, photos in self.each(
+                "SELECT number, item_id, photos FROM items WHERE item_id IN", list(new)
+            )
+        }
+        items = [known[entry.item_id][0] for entry in entries]
+        self._connection.executemany(
+            "INSERT INTO photos VALUES (?, ?, ?, ?)",
+            [(first + i, e.photo_id, item, e.metadata) for i, (e, item) in enumerate(zip(entries, items, strict=True))],
+        )
+        self._connection.executemany(
+            "UPDATE items SET photos = photos + 1 WHERE number = ?", [(number,) for number in items]
+        )
+        thumbnails = [(entry.photo_id, entry.thumbnail) for entry in entries if entry.thumbnail]
+        self._connection.executemany("INSERT INTO thumbnails VALUES (?, ?)", thumbnails)
+        self.increase("next_seq", len(entries))
+        self.increase("photos", len(entries))
+        self.increase("live_seqs", sum(range(first, first + len(entries))))
+        self.increase("items", sum(photos == 0 for _, photos in known.values()))
+        return first, items
+
+    def remove_photos(self, photo_ids: Sequence[str]) -> None:
+        """Delete photos and their thumbnails; all of them must exist."""
+        rows = list(self.each("SELECT seq, item FROM photos WHERE photo_id IN", photo_ids))
+        run = self._connection.executemany
+        run("DELETE FROM photos WHERE seq = ?", [(seq,) for seq, _ in rows])
+        run("INSERT INTO removed VALUES (?)", [(seq,) for seq, _ in rows])
+        run("DELETE FROM thumbnails WHERE photo_id = ?", [(photo_id,) for photo_id in photo_ids])
+        run("UPDATE items SET photos = photos - 1 WHERE number = ?", [(item,) for _, item in rows])
+        numbers = sorted({item for _, item in rows})
+        empty = [
+            (number,) for (number,) in self.each("SELECT number FROM items WHERE photos = 0 AND number IN", numbers)
+        ]
+        run("DELETE FROM items WHERE number = ?", empty)
+        self.increase("photos", -len(rows))
+        self.increase("live_seqs", -sum(seq for seq, _ in rows))
+        self.increase("items", -len(empty))
+
+    def seqs_of(self, photo_ids: Sequence[str]) -> dict[str, int]:
+        """Return the seqs of the photos that are in the gallery."""
+        return dict(self.each("SELECT photo_id, seq FROM photos WHERE photo_id IN", photo_ids))
+
+    def photos(self, condition: str = "TRUE", *values: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of the photos that satisfy a condition, in insertion order."""
+        query = f"SELECT photo_id, item_id, metadata FROM photos JOIN items ON number = item WHERE {condition}"  # noqa: S608
+        rows = self.rows(f"{query} ORDER BY seq", values)
+        return [(photo_id, item_id, self.parse(metadata)) for photo_id, item_id, metadata in rows]
+
+    def declare(self, name: str, kind: str | None) -> None:
+        """Declare a metadata key for filters and create an SQL index on it; None removes both."""
+        if kind is None:
+            self._connection.execute("DELETE FROM columns WHERE name = ?", (name,))
+            self._connection.execute(f"DROP INDEX column_{name}")
+        else:
+            self._connection.execute("INSERT INTO columns VALUES (?, ?)", (name, kind))
+            self._connection.execute(f"CREATE INDEX column_{name} ON photos ({column_sql(name)})")
+
+    # named contents, such as the operating point and the draws
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content kept under a name, or None; raise GalleryCorrupt if it is damaged."""
+        rows = self.rows("SELECT content, checksum FROM kept WHERE name = ?", (name,))
+        if not rows:
+            return None
+        content = rows[0][0]
+        if not isinstance(content, bytes) or zlib.crc32(content) != rows[0][1]:
+            raise GalleryCorrupt(f"the {name} in {self._path} has changed since it was written", remedy=RESTORE)
+        return content
+
+    def keep(self, contents: Mapping[str, bytes | None]) -> None:
+        """Keep each content under its name; None removes it."""
+        for name, content in contents.items():
+            if content is None:
+                self._connection.execute("DELETE FROM kept WHERE name = ?", (name,))
+            else:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (name, content, zlib.crc32(content))
+                )
+
+
+def _checksum(settings: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(dict(settings), sort_keys=True).encode())
 
 
 def system_user() -> str:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from .errors import InvalidParameter
-from .shell import command
 
 TEXT, NUMBER, BOOLEAN = "text", "number", "boolean"
 KINDS = (TEXT, NUMBER, BOOLEAN)
@@ -243,7 +242,7 @@ class _Parser:
                 "where",
                 f"name declared columns ({', '.join(sorted(self._columns)) or 'there are none'})",
                 name,
-                remedy=f"Declare it: {command('gallery', 'declare', 'GALLERY', name)}",
+                remedy="Declare it",
             )
         self._next += 1
         if self._take("is"):

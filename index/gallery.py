@@ -1,40 +1,100 @@
-"""The gallery: vectors of item photos, with crash-safe additions, removals and searches.
+"""The gallery: photos of items with their vectors, in a directory. Crash-safe changes, searches of one version.
 
-One process writes at a time; any number of processes and threads read (`reader`).
+One process writes at a time; any number of processes and threads read. A reader works on an immutable snapshot of one
+version and picks up a newer version at its next search.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from .checks import Additions, check_additions, check_removals, check_values, refuse_present
-from .creation import LEFTOVERS, LOCK, PARTIAL_DATABASE, is_vacant
-from .database import FEATURES_KEY
-from .errors import GalleryError, InvalidParameter
-from .features import check_size
-from .filters import check_columns
+from index.ann.kinds import FLAT, choose_kind
+from index.ann.recall import Probe
+
+from .checks import (
+    Additions,
+    check_actor,
+    check_additions,
+    check_ids,
+    check_removals,
+    check_stored,
+    check_values,
+    check_vectors,
+    refuse_absent,
+    refuse_present,
+)
+from .database import (
+    DATABASE,
+    FEATURES_KEY,
+    INDEXES,
+    RESTORE,
+    SEGMENTS,
+    Change,
+    Database,
+    Entry,
+    Segment,
+    system_user,
+)
+from .densities import Densities
+from .distance import PLAIN, DistanceForm, Floats
+from .drawable import Drawable
+from .errors import GalleryCorrupt, GalleryError, InvalidParameter
+from .features import FeatureFormat, check_size
+from .filters import check_columns, parse_where, to_sql
+from .leftovers import remove_unused
 from .lock import take_lock
+from .maintenance import (
+    INDEX_ENDINGS,
+    Rebuilt,
+    Rewritten,
+    build_index,
+    rewrite,
+    segments_to_combine,
+    segments_to_rewrite,
+    verify,
+    verify_files,
+)
+from .memory import release_memory
 from .metadata import encode_metadata
-from .neighbours import Neighbour, StoredPhoto
-from .reader import DATABASE, SEGMENTS
-from .rebuild import Rebuilt
-from .segments import Part, encode_row, sync_folder, write_errors, write_segment
-from .store import Entry, Store
-from .updates import changed_facts
-from .upkeep import Upkeep
+from .neighbours import Neighbour, StoredPhoto, neighbours_of
+from .segments import ENDINGS, Part, encode_row, sync_folder, write_errors, write_segment
+from .snapshot import TAIL, Snapshot, Within, in_file, read_snapshot, without_replaced
+from .stored import Filter
+from .verified import Features, VerifiedDistance, check_query_features
+from .verified_search import VerifiedSearch
+from .votes import VisualWords
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
+LOCK = "writer.lock"
+PARTIAL = f"{DATABASE}.partial"
+LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
+DENSITIES, WORDS = "densities", "words"  # folders of caches
+BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
+MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
+PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
+UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 
-class Gallery(Upkeep):
-    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one."""
+
+class Gallery:
+    """A directory of photos, items and vectors. Use `create` for a new gallery and `open` for an existing one.
+
+    `on_change` is called inside the transaction of each change of photos. The contents that it returns are kept in the
+    same transaction.
+    """
+
+    on_change: Callable[[Drawable], Mapping[str, bytes | None]] | None = None
+    feature_format: FeatureFormat | None = None  # checks the features of added photos, if it is set
 
     @classmethod
     def create(
@@ -62,19 +122,19 @@ class Gallery(Upkeep):
         if dim < 1:
             raise InvalidParameter("dim", "be at least 1", dim)
         check_columns(columns or {})
-        if path.exists() and not is_vacant(path):
+        if path.exists() and not _is_vacant(path):
             raise GalleryError(f"{path} exists and is not empty", remedy="Open it, or choose another directory")
         (path / SEGMENTS).mkdir(parents=True, exist_ok=True)
         lock = take_lock(path / LOCK)
         try:
-            if not is_vacant(path):  # another process created a gallery meanwhile
+            if not _is_vacant(path):  # another process created a gallery meanwhile
                 raise GalleryError(f"{path} has just been created by another process", remedy="Open it")
             for name in LEFTOVERS:
                 (path / name).unlink(missing_ok=True)
             created = datetime.now(UTC).isoformat(timespec="seconds")
             facts = {"dim": dim, "embedding_id": embedding_id, "created": created, FEATURES_KEY: features_key}
-            Store.create(path / PARTIAL_DATABASE, facts)
-            (path / PARTIAL_DATABASE).replace(path / DATABASE)  # the database file makes the directory a gallery
+            Database.create(path / PARTIAL, facts)
+            (path / PARTIAL).replace(path / DATABASE)  # the database file makes the directory a gallery
             sync_folder(path)
         finally:
             for name in LEFTOVERS:
@@ -84,6 +144,260 @@ class Gallery(Upkeep):
         if columns:
             gallery.declare(columns)
         return gallery
+
+    @classmethod
+    def open(cls, path: str | Path, *, read_only: bool = False, actor: str | None = None) -> Self:
+        """Open a gallery; raise GalleryError if there is none.
+
+        `actor` is the name in the change log, by default the user of this process. Each change may name another.
+        """
+        return cls(Path(path), read_only=read_only, actor=actor)
+
+    def __init__(self, path: Path, *, read_only: bool, actor: str | None = None) -> None:
+        self.path = path = path.resolve()  # absolute, so that a symbolic link changed later has no effect
+        self.read_only = read_only
+        self.actor = system_user() if actor is None else check_actor(actor)
+        self._database = Database(path / DATABASE, read_only=read_only)
+        self._guard = threading.RLock()
+        self._rebuilding = threading.Lock()
+        self._lock: int | None = None  # file descriptor while this process is the writer
+        self._snapshot: Snapshot | None = None
+        self._densities = Densities(path / DENSITIES)
+        self._words = VisualWords(path / WORDS)
+        self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
+        self.damage: list[str] = []  # problems found by a search or by `check_in_background`
+        self.dim = self._database.number("dim")
+        self.embedding_id = self._database.fact("embedding_id")
+        self.features_key = self._database.fact(FEATURES_KEY)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the database and release the write lock."""
+        with self._guard:
+            self._database.close()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_lock"):
+            self.close()
+
+    def __len__(self) -> int:
+        """Return the number of live photos."""
+        return self._current().photos
+
+    @property
+    def items(self) -> int:
+        """Return the number of items with a live photo."""
+        return self._current().item_count
+
+    @property
+    def version(self) -> int:
+        """Return the number of changes so far."""
+        return self._current().version
+
+    def index(self) -> dict[str, Any]:
+        """Return the index kind in use, its settings and measured recall, and the number of photos outside it."""
+        now = self._current()
+        with self._guard:
+            index = self._database.index()
+        return {"kind": now.kind, **({} if index is None else index.settings), "scanned_photos": now.scanned_photos}
+
+    def facts(self) -> dict[str, str]:
+        """Return the facts about the gallery: format, version, dim, embedding_id, created and more."""
+        with self._guard:
+            return self._database.facts()
+
+    def columns(self) -> dict[str, str]:
+        """Return the metadata keys that filters may use, and their kinds."""
+        with self._guard:
+            return dict(self._database.rows("SELECT name, kind FROM columns ORDER BY name"))
+
+    def changes(self, limit: int = 20) -> list[Change]:
+        """Return the newest changes, newest first; a limit of -1 returns all of them."""
+        with self._guard:
+            return self._database.changes(limit)
+
+    def photo_ids(self) -> set[str]:
+        """Return the ids of all live photos."""
+        with self._guard:
+            return {row[0] for row in self._database.rows("SELECT photo_id FROM photos")}
+
+    def values(self, key: str) -> dict[str, Any]:
+        """Return a mapping from photo_id to the value of a metadata key, for the photos that have one."""
+        query = "SELECT photo_id, json_extract(metadata, ?) AS v FROM photos WHERE v IS NOT NULL"
+        with self._guard:
+            return dict(self._database.rows(query, (f"$.{key}",)))
+
+    def photo(self, photo_id: str) -> tuple[str, str, dict[str, Any]] | None:
+        """Return photo_id, item_id and metadata of a photo, or None if it does not exist."""
+        with self._guard:
+            return next(iter(self._database.photos("photo_id = ?", photo_id)), None)
+
+    def photos(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of all live photos of one version, in insertion order."""
+        with self._guard:
+            return self._database.photos()
+
+    def item(self, item_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return photo_id, item_id and metadata of each photo of an item; empty for an unknown item."""
+        with self._guard:
+            return self._database.photos("item_id = ?", item_id)
+
+    def item_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """Return up to `limit` item ids that follow `after` in alphabetical order."""
+        query = "SELECT item_id FROM items WHERE item_id > ? ORDER BY item_id LIMIT ?"
+        with self._guard:
+            return [row[0] for row in self._database.rows(query, (after, limit))]
+
+    def thumbnail(self, photo_id: str) -> bytes | None:
+        """Return the JPEG thumbnail of a photo, or None if it has none."""
+        return self.thumbnails([photo_id]).get(photo_id)
+
+    def thumbnails(self, photo_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the JPEG thumbnails of photos by photo_id, for those that have one."""
+        query = "SELECT photo_id, jpeg FROM thumbnails WHERE photo_id IN"
+        with self._guard:
+            return {photo_id: bytes(jpeg) for photo_id, jpeg in self._database.each(query, photo_ids)}
+
+    def kept(self, name: str) -> bytes | None:
+        """Return the content that is kept under a name with the newest version, None if there is none."""
+        with self._guard:
+            return self._database.kept(name)
+
+    def contents(self) -> tuple[list[str], list[str], NDArray[np.float32]]:
+        """Return photo_ids, item_ids and vectors (n, d) of all live photos of one version, in the same order."""
+        photos = [photo for block in self.walk(BLOCK) for photo in block]
+        vectors = np.array([photo.vector for photo in photos], dtype=np.float32).reshape(-1, self.dim)
+        return [photo.photo_id for photo in photos], [photo.item_id for photo in photos], vectors
+
+    def walk(self, count: int, *, features: bool = False) -> Iterator[list[StoredPhoto]]:
+        """Return the live photos of the newest version in insertion order, `count` per batch.
+
+        With `features`, they have their features if the gallery keeps them.
+        """
+        return self._walk(self._current(), count, features=features)
+
+    def _walk(self, now: Snapshot, count: int, *, features: bool) -> Iterator[list[StoredPhoto]]:
+        live = np.flatnonzero(now.live)
+        for start in range(0, len(live), count):
+            positions = live[start : start + count]
+            read = now.features(positions) if features and self.features_key else [None] * len(positions)
+            photos = zip(now.photos_at(positions), now.vectors(positions), read, strict=True)
+            yield [StoredPhoto(*facts, vector, some) for facts, vector, some in photos]
+
+    def search(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        distance_form: DistanceForm = PLAIN,
+        within: float | None = None,
+        features: Sequence[Features] | None = None,
+    ) -> list[list[Neighbour]]:
+        """Return the k nearest items for each of the vectors (n, d), by their nearest photo, best first.
+
+        Distances are exact (`index.distance`). Fewer than k items are returned only if the gallery has no more.
+
+        Parameters
+        ----------
+        where:
+            Filter over declared columns, such as "brand = 'x' and price < 10" (`index.filters`). It is applied before
+            the nearest k are taken.
+        distance_form:
+            Distance function: plain, or corrected by density. The first search with a form computes the density
+            around every photo.
+        within:
+            Largest distance of interest. The search stops at the nearest item and all within it; others may be missing.
+        features:
+            Local features of each query, required by a verified distance form and ignored by others; a tuple of those
+            of each photo, if the query has several.
+        """
+        form = distance_form
+        return self.search_version(vectors, k, where=where, distance_form=form, within=within, features=features)[1]
+
+    def search_version(
+        self,
+        vectors: ArrayLike,
+        k: int,
+        *,
+        where: str | None = None,
+        distance_form: DistanceForm = PLAIN,
+        within: Within = None,
+        features: Sequence[Features] | None = None,
+    ) -> tuple[int, list[list[Neighbour]]]:
+        """Search and return the version; `within` may be a function of what is kept as its operating point, or None."""
+        if k < 1:
+            raise InvalidParameter("k", "be at least 1", k)
+        unit = check_vectors(vectors, self.dim)
+        try:
+            now, only = self._filtered(where) if where is not None else (self._current(), None)
+            within = within(now.point) if callable(within) else within
+            if isinstance(distance_form, VerifiedDistance):
+                queries = check_query_features(features, len(unit))
+                nearest_photos = self._verified(now, distance_form).nearest(unit, queries, k, only=only)
+            else:
+                densities = now.densities(distance_form, self._densities)
+                nearest_photos = now.nearest(unit, k, distance_form, densities, only=only, within=within)
+            answers = neighbours_of(nearest_photos, now.photos_at)
+            if only is not None:
+                positions = (position for best in nearest_photos for position, _ in best)
+                self._confirm(only, dict(zip(positions, chain.from_iterable(answers), strict=True)))
+        except GalleryCorrupt as error:
+            self._remember([error.message])
+            raise
+        return now.version, answers
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version as a searchable snapshot."""
+        return self._current()
+
+    def densities(self, distance_form: DistanceForm) -> tuple[Floats, float]:
+        """Return the density around each photo of the newest version (n,), and their minimum."""
+        return self._current().densities(distance_form, self._densities)
+
+    def verified_search(self, distance_form: VerifiedDistance) -> VerifiedSearch:
+        """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
+        return self._verified(self._current(), distance_form)
+
+    def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
+        verifier, known = distance_form.verifier, self._searched
+        if verifier.features_key != self.features_key:
+            keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
+            raise GalleryError(f"{self.path} {keeps}", remedy="Index the photos into a new gallery with this bundle")
+        if known is not None and known.snapshot is now and known.form.key == distance_form.key:
+            return known
+        densities = now.densities(distance_form, self._densities)
+        self._searched = VerifiedSearch(now, distance_form, densities, self._words.of(verifier, now.segments))
+        return self._searched
+
+    def features_of(self, photo_id: str) -> bytes | None:
+        """Return the local features of a photo, None if it does not exist or the gallery keeps no features."""
+        with self._guard:
+            seq = self._database.seqs_of([photo_id]).get(photo_id) if self.features_key else None
+            now = self._current()
+        positions = np.flatnonzero(now.seqs == seq) if seq is not None else ()
+        return now.features(np.asarray(positions))[0] if len(positions) else None
+
+    def verify(self) -> list[str]:
+        """Read all data and return a list of problems in words; empty if there are none."""
+        with self._guard:
+            return verify(self.path, self._database)
+
+    def check_in_background(self) -> threading.Thread:
+        """Check database and files in a thread while searches go on; problems are added to `damage`."""
+        thread = threading.Thread(
+            target=lambda: self._remember(verify_files(self.path)), name="gallery-check", daemon=True
+        )
+        thread.start()
+        return thread
 
     def add(
         self,
@@ -134,43 +448,25 @@ class Gallery(Upkeep):
 
         Raises InvalidParameter if a photo is not in the gallery.
         """
-        actor = self._actor(actor)
+        actor, ids = self._actor(actor), check_ids("photo_ids", photo_ids)
         with self._guard:
             self._start_writing()
-            return self._put(changed_facts(self, self._store, photo_ids, item_ids, metadata), actor)
-
-    def _put(self, new: Additions, actor: str, *, upsert: bool | None = None) -> int:
-        """Write photos in one transaction. Existing ones are replaced with `upsert`, and updated if it is None."""
-        count = len(new.photo_ids)
-        if not count:
-            return 0
-        with self._guard:
-            self._start_writing()
-            check_values(new.metadata, self._store.columns())
-            encoded = map(encode_metadata, new.metadata)
-            entries = [Entry(*facts) for facts in zip(new.photo_ids, new.item_ids, encoded, strict=True)]
-            present = self._store.seqs_of(new.photo_ids)
-            if upsert is False:
-                refuse_present(set(present))
-            photos = self._store.number("photos") + count - len(present)
-            check_size(photos, self.features_key)
-            with write_errors(self.path), self._change():
-                self._store.remove_photos(sorted(present))
-                first, numbers = self._store.add_photos(entries)
-                texts = [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries]
-                seqs = np.arange(first, first + count, dtype=np.int64)
-                part = Part(new.vectors, seqs, np.array(numbers, dtype=np.int32), texts, new.features)
-                with_features = part.features is not None
-                name, digest = write_segment(
-                    self.path / SEGMENTS, [part], rows=count, dim=self.dim, features=with_features
-                )
-                self._store.add_segment(name, count, first, digest)
-                pictures = zip(new.photo_ids, new.thumbnails, strict=True)
-                self._store.add_thumbnails((photo_id, jpeg) for photo_id, jpeg in pictures if jpeg)
-                action = f"add, {len(present)} of them replaced" if present else "add"
-                self._store.log("update" if upsert is None else action, count, actor=actor)
-            self._compact()
-        return count
+            seqs = self._database.seqs_of(ids)
+            refuse_absent([photo_id for photo_id in ids if photo_id not in seqs])
+            now = self._current()
+            positions = np.searchsorted(now.seqs, np.array([seqs[photo_id] for photo_id in ids], dtype=np.int64))
+            thumbnails = self.thumbnails(ids)
+            changed = check_additions(
+                ids,
+                item_ids,
+                now.vectors(positions),
+                metadata,
+                [thumbnails.get(photo_id) for photo_id in ids],
+                now.features(positions) if self.features_key else None,
+                dim=self.dim,
+                features_key=self.features_key,
+            )
+            return self._put(changed, actor)
 
     def remove(
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
@@ -181,8 +477,332 @@ class Gallery(Upkeep):
         with self._guard:
             self._start_writing()
             with self._change():
-                gone = {*self._store.seqs_of(photo_ids)} | self._store.photos_of_items(item_ids)
+                gone = {*self._database.seqs_of(photo_ids)}
+                gone |= {row[0] for row in self._database.each(PHOTOS_OF_ITEMS, item_ids)}
                 if gone:
-                    self._store.remove_photos(sorted(gone))
-                    self._store.log("remove", len(gone), actor=actor)
+                    self._database.remove_photos(sorted(gone))
+                    self._database.log("remove", len(gone), actor=actor)
         return len(gone)
+
+    def declare(self, columns: Mapping[str, str | None], *, actor: str | None = None) -> None:
+        """Declare metadata keys for filters, each text, number or boolean; None removes a key.
+
+        A declared key keeps its kind until it is removed. Raises InvalidParameter if a photo has a value of another
+        kind.
+        """
+        wanted = {name: kind for name, kind in columns.items() if kind is not None}
+        check_columns(wanted)
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            known = self.columns()
+            gone = {name for name, kind in columns.items() if kind is None and name in known}
+            new = {name: kind for name, kind in wanted.items() if known.get(name) != kind}
+            for name, kind in new.items():
+                if name in known:
+                    raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
+                check_stored(self._database, name, kind)
+            for word, names in (("undeclare", gone), ("declare", set(new))):
+                if names:
+                    with self._database.transaction():
+                        for name in names:
+                            self._database.declare(name, new.get(name))
+                        self._database.log(f"{word} {', '.join(sorted(names))}", 0, actor=actor)
+
+    def keep(self, contents: Mapping[str, bytes | None], action: str, *, actor: str | None = None) -> None:
+        """Keep named contents, such as an operating point, as one change; None removes a content."""
+        actor = self._actor(actor)
+        with self._guard:
+            self._start_writing()
+            with self._database.transaction():
+                self._database.keep(contents)
+                self._database.log(action, 0, actor=actor)
+
+    def lock(self) -> None:
+        """Take the write lock until `close`, so that no other process changes the gallery meanwhile."""
+        with self._guard:
+            self._start_writing()
+
+    def rebuild(
+        self,
+        *,
+        kind: str | None = None,
+        max_memory: int | None = None,
+        probe: Probe | None = None,
+        min_recall: float = MIN_RECALL,
+        purge: bool = True,
+        threads: int | None = None,
+        actor: str | None = None,
+    ) -> Rebuilt:
+        """Combine segments, drop the vectors of removed photos and rebuild the index while searches go on.
+
+        All new files are put into use together. If the index is refused, nothing changes.
+
+        Parameters
+        ----------
+        kind:
+            Index kind of `index.ann.kinds`, or "auto" to choose by size and memory. Defaults to the last choice.
+        max_memory:
+            Memory limit in bytes for the index and its rebuild.
+        probe:
+            Queries that measure the recall of an approximate index. An index below `min_recall` is refused.
+        purge:
+            Rewrite every segment with a removed photo, not only those with many.
+        """
+        actor = self._actor(actor)
+        with write_errors(self.path), self._rebuilding:
+            with self._guard:
+                self._start_writing()
+                photos, facts = self._database.number("photos"), self._database.facts()
+            check_size(photos, self.features_key)
+            kind, max_memory = kind or facts["kind"], _memory_limit(facts) if max_memory is None else max_memory
+            choice = choose_kind(photos, self.dim, kind=kind, max_memory=max_memory)
+            now = self._to_rewrite()
+            chosen = segments_to_rewrite(now, purge=purge)
+            rewritten = rewrite(now, chosen, self.path / SEGMENTS) if chosen else Rewritten()
+            with self._index_in_file():
+                index, recall = build_index(
+                    choice,
+                    self.path / INDEXES,
+                    self._densities,
+                    now,
+                    probe=probe or Probe(),
+                    min_recall=min_recall,
+                    threads=threads or os.cpu_count() or 1,
+                )
+                with self._guard:
+                    with self._database.transaction():
+                        self._database.replace_segments(rewritten.replaced, rewritten.segment, rewritten.dropped)
+                        self._database.set_index(index)
+                        self._database.set_fact("kind", kind)
+                        if max_memory is not None:
+                            self._database.set_fact("max_memory", max_memory)
+                        self._database.log(f"rebuild as {choice.kind}", photos, actor=actor)
+                        self._database.increase("layout")
+                    self._delete_unused_files()
+        return Rebuilt(choice, recall, len(rewritten.dropped))
+
+    def rebuild_if_due(
+        self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None
+    ) -> Rebuilt | None:
+        """Rebuild if `kind` or `max_memory` is given, another kind fits better, or the index lacks too many photos."""
+        if kind is not None or max_memory is not None:
+            return self.rebuild(kind=kind, max_memory=max_memory, probe=probe)
+        now, facts = self._current(), self.facts()
+        recommended = choose_kind(now.photos, self.dim, kind=facts["kind"], max_memory=_memory_limit(facts)).kind
+        covered = now.scanned_photos <= max(TAIL, UNINDEXED * now.photos)
+        same = now.kind == recommended or not now.photos
+        if same and (covered or recommended == FLAT):
+            return None
+        return self.rebuild(probe=probe, purge=False)
+
+    # for draws
+
+    def undrawable(self) -> str:
+        """Return "": draws can be made of every local gallery."""
+        return ""
+
+    @contextmanager
+    def one_version(self) -> Iterator[None]:
+        """Return a context in which all reads are of one version."""
+        with self._guard, self._database.transaction("DEFERRED"):
+            yield
+
+    def kept_names(self) -> list[str]:
+        """Return the names under which something is kept."""
+        with self._guard:
+            return [row[0] for row in self._database.rows("SELECT name FROM kept ORDER BY name")]
+
+    def fingerprint(self) -> tuple[int, int]:
+        """Return the number of live photos and the sum of their seqs, which identify them."""
+        return self._current().fingerprint
+
+    def contents_since(self, seq: int, key: str) -> Iterable[tuple[str, str | None]]:
+        """Return item id and value of a metadata key for the live photos from a seq on."""
+        query = "SELECT item_id, json_extract(metadata, ?) FROM photos JOIN items ON number = item WHERE seq >= ?"
+        return self._database.rows(query, (f"$.{key}", seq))
+
+    def item_numbers(self, item_ids: Sequence[str]) -> dict[str, int]:
+        """Return the numbers of the items that are in the gallery."""
+        return dict(self._database.each("SELECT item_id, number FROM items WHERE item_id IN", list(item_ids)))
+
+    # reading
+
+    def _remember(self, problems: list[str]) -> None:
+        with self._guard:
+            self.damage = list(dict.fromkeys([*self.damage, *problems]))
+
+    def _confirm(self, only: Filter, answers: Mapping[int, Neighbour]) -> None:
+        """Raise GalleryCorrupt if a photo passes a filter in the database but not by its own checksummed metadata."""
+        new = {position: neighbour for position, neighbour in answers.items() if position not in only.confirmed}
+        condition, values = only.sql
+        query = f"SELECT ({condition}) IS TRUE FROM (SELECT ? AS metadata)"  # noqa: S608 (marks only)
+        for position, neighbour in new.items():
+            with self._guard:
+                passes = self._database.rows(query, [*values, encode_metadata(neighbour.metadata)])
+            if passes != [(1,)]:
+                raise GalleryCorrupt(
+                    f"the metadata of photo {neighbour.photo_id} in {self.path / DATABASE} differs from its checksum",
+                    remedy=RESTORE,
+                )
+            only.confirmed.add(position)
+
+    def _filtered(self, where: str) -> tuple[Snapshot, Filter]:
+        """Return a snapshot and the filter over its photos, both of the same version."""
+        for _ in range(ATTEMPTS):
+            now = self._current()
+            known = now.known_filter(where)
+            if known is not None:
+                return now, known
+            with self._guard, self._database.transaction("DEFERRED"):
+                if self._database.state() != (now.version, now.layout):
+                    continue
+                condition, values = to_sql(parse_where(where, self.columns()))
+                query = f"SELECT seq FROM photos WHERE {condition} ORDER BY seq"  # noqa: S608 (marks only)
+                rows = self._database.rows(query, values)
+            passing = np.fromiter((row[0] for row in rows), dtype=np.int64, count=len(rows))
+            return now, now.filter(where, passing, (condition, values))
+        raise GalleryError(f"{self.path} changes faster than it can be filtered", remedy="Try again")
+
+    def _current(self) -> Snapshot:
+        """Return the newest version, reading it if it is not cached."""
+        with self._guard:
+            while True:
+                state = self._database.state()
+                last = self._snapshot
+                if last is not None and state == (last.version, last.layout):
+                    return last
+                if last is not None:
+                    last = self._snapshot = without_replaced(last, self._database.index())
+                    self._searched = None
+                try:
+                    self._snapshot = self._read(last)
+                except GalleryCorrupt:
+                    if self._database.state() == state:  # otherwise a rebuild removed a file during the read
+                        raise
+
+    def _read(self, last: Snapshot | None, *, searchable: bool = True) -> Snapshot:
+        return read_snapshot(self._database, self.path, last=last, searchable=searchable)
+
+    # writing
+
+    def _put(self, new: Additions, actor: str, *, upsert: bool | None = None) -> int:
+        """Write photos in one transaction. Existing ones are replaced with `upsert`, and updated if it is None."""
+        count = len(new.photo_ids)
+        if not count:
+            return 0
+        with self._guard:
+            self._start_writing()
+            check_values(new.metadata, self.columns())
+            encoded = map(encode_metadata, new.metadata)
+            facts = zip(new.photo_ids, new.item_ids, encoded, new.thumbnails, strict=True)
+            entries = [Entry(*fact) for fact in facts]
+            present = self._database.seqs_of(new.photo_ids)
+            if upsert is False:
+                refuse_present(set(present))
+            check_size(self._database.number("photos") + count - len(present), self.features_key)
+            with write_errors(self.path), self._change():
+                self._database.remove_photos(sorted(present))
+                first, numbers = self._database.add_photos(entries)
+                texts = [encode_row(entry.photo_id, entry.item_id, entry.metadata) for entry in entries]
+                seqs = np.arange(first, first + count, dtype=np.int64)
+                part = Part(new.vectors, seqs, np.array(numbers, dtype=np.int32), texts, new.features)
+                name, digest = write_segment(
+                    self.path / SEGMENTS, [part], rows=count, dim=self.dim, features=part.features is not None
+                )
+                self._database.replace_segments([], Segment(0, name, count, first, digest))
+                action = f"add, {len(present)} of them replaced" if present else "add"
+                self._database.log("update" if upsert is None else action, count, actor=actor)
+            self._compact()
+        return count
+
+    def _to_rewrite(self) -> Snapshot:
+        """Return the newest version without indexes, which are not needed to rewrite files."""
+        with self._guard:
+            return self._read(self._snapshot, searchable=False)
+
+    @contextmanager
+    def _index_in_file(self) -> Iterator[None]:
+        """Search the index in its file within the context, to save memory."""
+        with self._guard:
+            known = self._snapshot
+            if known is not None:
+                self._snapshot = in_file(known, self._database.index(), self.path / INDEXES)
+            changed = self._snapshot is not known
+            del known
+        if changed:
+            release_memory()
+        try:
+            yield
+        except BaseException:
+            if changed:
+                with self._guard:
+                    self._snapshot = None  # the next search reads the index into memory again
+            raise
+
+    def _compact(self) -> None:
+        """Combine small segments if there are many; during a rebuild this is postponed until it has finished."""
+        chosen = {segment.id for segment in segments_to_combine(self._database.segments())}
+        if not chosen or not self._rebuilding.acquire(blocking=False):
+            return
+        try:
+            rewritten = rewrite(self._to_rewrite(), chosen, self.path / SEGMENTS)
+            with self._database.transaction():
+                self._database.replace_segments(rewritten.replaced, rewritten.segment, rewritten.dropped)
+                self._database.increase("layout")
+            self._delete_unused_files()
+        except (OSError, GalleryError) as error:
+            if isinstance(error, GalleryCorrupt):
+                raise
+            # disk full: the addition itself is committed, and the next addition tries again
+        finally:
+            self._rebuilding.release()
+
+    @contextmanager
+    def _change(self) -> Iterator[None]:
+        """Commit the enclosed statements and the contents of `on_change` as one change."""
+        before = self._snapshot
+        try:
+            with self._database.transaction():
+                version = self._database.number("version")
+                yield
+                if self.on_change is not None and self._database.number("version") != version:
+                    self._database.keep(self.on_change(self))
+        except BaseException:
+            self._snapshot = before  # drop the snapshot of a version that was not committed
+            raise
+
+    def _actor(self, actor: str | None) -> str:
+        return self.actor if actor is None else check_actor(actor)
+
+    def _start_writing(self) -> None:
+        """Take the write lock until `close`, and clean up after an interrupted write."""
+        if self.read_only:
+            raise GalleryError(f"{self.path} was opened read-only", remedy="Open it without read_only")
+        if self._lock is None:
+            self._lock = take_lock(self.path / LOCK)
+            self._delete_unused_files()
+
+    def _delete_unused_files(self) -> None:
+        """Delete unreferenced files; those that cannot be deleted are left to the next writer."""
+        names = {segment.name for segment in self._database.segments()}
+        index = self._database.index()
+        with suppress(OSError):
+            remove_unused(self.path / SEGMENTS, names, ENDINGS)
+            remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
+            self._densities.forget(names)
+            self._words.forget(names)
+
+
+def _memory_limit(facts: Mapping[str, str]) -> int | None:
+    """Return the memory limit that the last rebuild was given."""
+    return int(facts["max_memory"]) if "max_memory" in facts else None
+
+
+def _is_vacant(path: Path) -> bool:
+    """Return whether a directory contains nothing but leftovers of an interrupted `create`."""
+    if not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    segments = path / SEGMENTS
+    return names <= LEFTOVERS | {SEGMENTS, LOCK} and not (segments.exists() and any(segments.iterdir()))

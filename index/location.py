@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .database import DATABASE
 from .errors import GalleryError
 from .gallery import Gallery
 from .protocol import GalleryProtocol
-from .reader import DATABASE
 
 SCHEME = "milvus+"  # scheme of an address: milvus+http://host:19530/name, or milvus+/folder/lite.db/name
 

@@ -17,8 +17,8 @@ from .database import Change
 from .distance import PLAIN, DistanceForm
 from .drawable import Drawable
 from .features import FeatureFormat
+from .maintenance import Rebuilt
 from .neighbours import Neighbour, StoredPhoto
-from .rebuild import Rebuilt
 from .snapshot import Within
 from .verified import Features
 
@@ -59,11 +59,8 @@ class GalleryProtocol(Drawable, Protocol):
     def columns(self) -> dict[str, str]:
         """Return the metadata keys that filters may use, and their kinds."""
 
-    def declare(self, columns: Mapping[str, str]) -> None:
-        """Declare metadata keys for filters."""
-
-    def undeclare(self, names: Sequence[str]) -> None:
-        """Remove metadata keys from filters, so that they can be declared again."""
+    def declare(self, columns: Mapping[str, str | None]) -> None:
+        """Declare metadata keys for filters; None removes a key, so that it can be declared again."""
 
     def photo_ids(self) -> set[str]:
         """Return the ids of all photos."""
@@ -91,9 +88,6 @@ class GalleryProtocol(Drawable, Protocol):
 
     def changes(self, limit: int = 20) -> list[Change]:
         """Return the newest changes, newest first; a limit of -1 returns all of them."""
-
-    def restore_log(self, changes: Sequence[Change]) -> None:
-        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
 
     def kept_names(self) -> list[str]:
         """Return the names of the kept contents."""

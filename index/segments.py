@@ -31,10 +31,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arrays import load_array
-from .database import RESTORE
+from .database import RESTORE, Segment
 from .errors import GalleryCorrupt, GalleryError
 from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
-from .files import Segment
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments

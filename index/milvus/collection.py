@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from index.checks import Additions
 from index.errors import GalleryError, InvalidParameter, MissingDependency
 from index.location import SCHEME
-from index.shell import command
 
 if TYPE_CHECKING:
     from pymilvus import MilvusClient
@@ -66,7 +65,7 @@ class Collection:
         if not client.has_collection(name) or not client.has_collection(name + FACTS):
             raise GalleryError(
                 f"{address} is not a gallery",
-                remedy=f"`{command('index', 'BUNDLE', 'PHOTOS', '-o', address)}` makes one",
+                remedy="Index photos into it first",
             )
         for collection in (name, name + FACTS, *([name + PARTS] if client.has_collection(name + PARTS) else [])):
             client.load_collection(collection)

@@ -31,9 +31,9 @@ from index.checks import (
     refuse_absent,
     refuse_present,
 )
-from index.database import Change, system_user
+from index.database import system_user
 from index.drawable import Drawable
-from index.errors import GalleryError, InvalidParameter
+from index.errors import InvalidParameter
 from index.features import FeatureFormat
 from index.filters import check_columns
 from index.metadata import encode_metadata
@@ -81,24 +81,24 @@ class MilvusGallery(MilvusReader):
         """Open a gallery at an address; raise GalleryError if there is none."""
         return cls(Collection.open(address, token=token), address)
 
-    def declare(self, columns: Mapping[str, str]) -> None:
-        """Declare metadata keys for filters, each text, number or boolean; existing photos are not checked."""
-        check_columns(columns)
+    def declare(self, columns: Mapping[str, str | None]) -> None:
+        """Declare metadata keys for filters, each text, number or boolean; None removes a key.
+
+        Existing photos are not checked.
+        """
+        wanted = {name: kind for name, kind in columns.items() if kind is not None}
+        check_columns(wanted)
         known = self.columns()
-        new = sorted(columns.keys() - known.keys())
-        for name, kind in columns.items():
+        gone = sorted(known.keys() & (columns.keys() - wanted.keys()))
+        if gone:
+            known = {name: kind for name, kind in known.items() if name not in gone}
+            self._set_columns(known, f"undeclare {', '.join(gone)}")
+        new = sorted(wanted.keys() - known.keys())
+        for name, kind in wanted.items():
             if known.setdefault(name, kind) != kind:
                 raise InvalidParameter(f"column {name}", f"stay {known[name]}, its declared kind", kind)
         if new:
             self._set_columns(known, f"declare {', '.join(new)}")
-
-    def undeclare(self, names: Sequence[str]) -> None:
-        """Remove metadata keys from filters, so that they can be declared again; unknown keys are ignored."""
-        known = self.columns()
-        gone = sorted(known.keys() & set(names))
-        if gone:
-            left = {name: kind for name, kind in known.items() if name not in gone}
-            self._set_columns(left, f"undeclare {', '.join(gone)}")
 
     def _set_columns(self, columns: Mapping[str, str], action: str) -> None:
         """Declare exactly these columns, as one change."""
@@ -267,15 +267,6 @@ class MilvusGallery(MilvusReader):
             self._collection.set_facts(new | self._contents.write(contents, facts))
             self._photos = photos.changed(version, [], [])
             self._contents.forget(facts, self.facts())
-
-    def restore_log(self, changes: Sequence[Change]) -> None:
-        """Start with the log of another gallery, oldest first; raise GalleryError if this gallery has changes."""
-        with self._guard:
-            if self.version:
-                raise GalleryError(f"{self.path} already has a change log", remedy="Restore the log into a new gallery")
-            self._log.write(changes)
-            self._collection.set_facts({"version": max((change.version for change in changes), default=0)})
-            self._photos = None
 
     def lock(self) -> None:
         """Do nothing: Milvus has no write lock."""

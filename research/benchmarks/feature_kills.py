@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from index.database import SEGMENTS
 from index.gallery import Gallery
-from index.reader import SEGMENTS
 
 from .tables import Recorder, parser_of
 

@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from index.database import SEGMENTS
 from index.distance import PLAIN
 from index.features import FEATURES
 from index.gallery import Gallery
-from index.reader import SEGMENTS
 from index.verified import Points, VerifiedDistance
 from index.votes import InvertedLists, PhotoPoints
 from retrieval.images import open_image

@@ -207,9 +207,9 @@ def verify(path: Path | str) -> None:
 def export(path: Path | str, output: Path) -> None:
     """Export all photos to a .parquet or .csv file.
 
-    A .parquet file holds everything but the draws: ids, vectors, metadata, thumbnails, the change log, thresholds and
-    labelled queries. It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for
-    spreadsheets and cannot be imported.
+    A .parquet file holds ids, vectors, metadata, thumbnails, thresholds and labelled queries, but no draws and no
+    change log. It can be imported with `retrieval gallery import`. A .csv file holds ids and metadata for spreadsheets
+    and cannot be imported.
 
     \b
     Example:
@@ -228,8 +228,7 @@ def export(path: Path | str, output: Path) -> None:
 def import_(source: Path, path: Path | str) -> None:
     """Create a gallery from an exported parquet file, or add its photos to a gallery of the same model.
 
-    A new gallery starts with the change log, the thresholds and the labelled queries of the exported one; an existing
-    gallery keeps its own.
+    A new gallery gets the thresholds and the labelled queries of the exported one; an existing gallery keeps its own.
 
     \b
     Example:

@@ -31,7 +31,7 @@ def convert_columns(gallery: GalleryProtocol, columns: Mapping[str, str]) -> Non
     stored = [row for row in gallery.photos() if columns.keys() & row[2].keys()]
     changes = [_Column(name, kind, stored) for name, kind in columns.items()]
     declared = gallery.columns()
-    gallery.undeclare([change.name for change in changes if declared.get(change.name, change.kind) != change.kind])
+    gallery.declare({change.name: None for change in changes if declared.get(change.name, change.kind) != change.kind})
     changed = []
     for photo_id, item_id, metadata in stored:
         new = dict(metadata)

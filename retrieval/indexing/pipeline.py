@@ -24,8 +24,8 @@ from index.ann.recall import Probe
 from index.contents import POINT
 from index.filters import is_column, kind_of
 from index.location import exists, is_address, open_gallery, open_or_create
+from index.maintenance import Rebuilt
 from index.protocol import GalleryProtocol
-from index.rebuild import Rebuilt
 from retrieval.bundle.bundle import Bundle
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint

@@ -142,13 +142,13 @@ def test_small_additions_then_a_merge(tmp_path: Path, monkeypatch: pytest.Monkey
     for i in range(16):
         gallery.add([f"p{i}"], [f"i{i}"], vectors[i : i + 1])
         assert len(other) == i + 1
-        before = gallery._store.number("layout")
-    assert len(gallery._store.segments()) == 1
+        before = gallery._database.number("layout")
+    assert len(gallery._database.segments()) == 1
     for reader in (gallery, other):
-        assert [segment.id for segment in reader._current().segments] == [s.id for s in gallery._store.segments()]
+        assert [segment.id for segment in reader._current().segments] == [s.id for s in gallery._database.segments()]
     gallery.remove(photo_ids=["p3"])
     gallery.rebuild()
-    assert gallery._store.number("layout") == before + 1
+    assert gallery._database.number("layout") == before + 1
     assert gallery.verify() == []
     gallery.close()
     with Gallery.open(tmp_path / "g") as again:

@@ -165,7 +165,7 @@ def test_without_a_key_for_contents_a_copy_counts_as_any_photo(tmp_path: Path) -
 def test_an_item_that_is_removed_and_added_again_is_another_one(tmp_path: Path) -> None:
     with shop(tmp_path / "g", LINE) as gallery:
         probes = Probes(np.stack([at(11.0)]), ["q"], ["b"])
-        number = gallery._store.item_numbers(["b"])["b"]
+        number = gallery.item_numbers(["b"])["b"]
         known = drawer(gallery).probes(None, probes, numbers=[number])
         assert (known.nearest_items.tolist(), known.own_nearest.tolist()) == (["a"], [2])
         gallery.remove(item_ids=["b"])
@@ -254,7 +254,7 @@ def test_draws_are_kept_and_read(tmp_path: Path) -> None:
         assert by_id(read.sources[OWN], "nearest_items")["d0"] == "c"  # fitted items are found
         gallery.remove(photo_ids=["a0"])
         assert not read.covers(gallery)
-        gallery._store._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
+        gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
         assert KeptDraws.read(gallery) is None
 
 
@@ -309,13 +309,13 @@ def test_an_update_is_of_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """Another process removes an item while its number is looked up."""
     probes = {"probe": Probes(np.stack([at(11.0)]), ["q"], ["b"])}
     with shop(tmp_path / "g", LINE) as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
-        numbers = reader._store.item_numbers
+        numbers = reader.item_numbers
 
         def removed_meanwhile(items: list[str]) -> dict[str, int]:
             writer.remove(item_ids=["b"])
             return numbers(items)
 
-        monkeypatch.setattr(reader._store, "item_numbers", removed_meanwhile)
+        monkeypatch.setattr(reader, "item_numbers", removed_meanwhile)
         made = kept(reader, probes=probes)
         assert made.photos == 5
         assert made.sources["probe"].nearest_items.tolist() == ["a"]  # its own item is left out

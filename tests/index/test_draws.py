@@ -67,7 +67,7 @@ def test_a_draw_is_the_nearest_photo_of_another_item(tmp_path: Path, form: Dista
 
 def test_items_that_the_model_was_fitted_on_are_not_drawn_but_found(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
-        numbers = gallery._store.item_numbers(["i0", "i1"])
+        numbers = gallery.item_numbers(["i0", "i1"])
         draws = drawer(gallery).own(None, excluded=np.array(list(numbers.values()), dtype=np.int32))
         everything = drawer(gallery).own(None, excluded=NONE)
     assert set(draws.items) == {f"i{i}" for i in range(2, 10)}
@@ -109,7 +109,7 @@ def test_probes_leave_their_own_item_out(tmp_path: Path) -> None:
     vectors = unit(40)
     with filled(tmp_path / "g") as gallery:
         probes = Probes(vectors[:12], [f"q{i}" for i in range(12)], [f"i{i % 10}" for i in range(11)] + ["elsewhere"])
-        known = gallery._store.item_numbers(list(dict.fromkeys(probes.items)))
+        known = gallery.item_numbers(list(dict.fromkeys(probes.items)))
         draws = drawer(gallery).probes(None, probes, numbers=[known.get(item, -1) for item in probes.items])
     by_id = dict(zip(draws.ids.tolist(), draws.distances.tolist(), strict=True))
     assert by_id["q11"] == 0  # photo 11 is in the gallery, under another item
@@ -165,8 +165,8 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, form: DistanceForm
                 gallery.add(names, [f"i{i}" for i in generator.integers(0, 45, 10)], pool[rows % 100], metadata=files)
             if step % 3 == 2:
                 gallery.add(gone, [f"i{i}" for i in generator.integers(0, 45, 8)], pool[:8], upsert=True)
-            excluded = np.array(sorted(gallery._store.item_numbers(["i1", "i2"]).values()), dtype=np.int32)
-            numbers = gallery._store.item_numbers(list(dict.fromkeys(probes.items)))
+            excluded = np.array(sorted(gallery.item_numbers(["i1", "i2"]).values()), dtype=np.int32)
+            numbers = gallery.item_numbers(list(dict.fromkeys(probes.items)))
             placed = [numbers.get(item, -1) for item in probes.items]
             now = drawer(gallery, form)
             own = now.own(own, excluded=excluded, most=60)

@@ -25,8 +25,8 @@ from .vectors import DIM, features_of, filled, unit, with_features
 
 def test_the_database_is_durable(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
-    assert gallery._store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert gallery._store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert gallery._database._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert gallery._database._connection.execute("PRAGMA synchronous").fetchone() == (2,)
     with sqlite3.connect(tmp_path / "g" / "gallery.sqlite") as other:
         assert other.execute("SELECT count(*) FROM photos").fetchone() == (40,)
     other.close()
@@ -111,7 +111,7 @@ def test_a_failed_commit_changes_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*_: object, actor: str) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(gallery._store, "log", full)
+    monkeypatch.setattr(gallery._database, "log", full)
     with pytest.raises(GalleryError, match="disk is full"):
         gallery.add(["new"], ["item"], unit(1))
     monkeypatch.undo()
@@ -227,7 +227,7 @@ def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path
             _add(writer, ["after"], "after", 3)  # the next writer clears what was left behind
             assert writer.search(unit(1, 3), 1)[0][0].distance == 0.0
             writer.remove(photo_ids=["after"])
-            named = {segment.name for segment in writer._store.segments()}
+            named = {segment.name for segment in writer._database.segments()}
             assert {file.stem for file in (path / "segments").iterdir()} == named
         shutil.rmtree(copy)
         step += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import features, rebuild, transfer
+from index import features, maintenance, transfer
 from index.ann.recall import Probe
 from index.errors import GalleryCorrupt, GalleryError, InvalidParameter
 from index.gallery import Gallery
@@ -26,7 +26,7 @@ def check(gallery: Gallery, photos: int) -> None:
 
 
 def test_features_share_the_life_of_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "FEATURES_BLOCK", 3)
+    monkeypatch.setattr(maintenance, "FEATURES_BLOCK", 3)
     with with_features(tmp_path / "g") as gallery:
         assert (gallery.features_key, gallery.facts()["format"]) == ("f", "5")
         check(gallery, 40)
@@ -157,6 +157,6 @@ def test_open_or_create(tmp_path: Path) -> None:
     with pytest.raises(GalleryError, match=r"Milvus keeps no features.*local gallery"):
         open_or_create(f"milvus+{tmp_path}/lite.db/name", dim=DIM, embedding_id="e", features_key="f")
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._store.set_fact("format", 4)
+        gallery._database.set_fact("format", 4)
     with pytest.raises(GalleryError, match="has format 4, this program reads format 5"):
         Gallery.open(tmp_path / "g")

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from index import versions
+from index import snapshot
 from index.ann.kinds import KINDS
 from index.arrays import load_array
+from index.database import Segment
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
-from index.files import Segment
 from index.gallery import Gallery
 from index.lock import take_lock
 from index.segments import OpenSegment, open_segment
@@ -307,13 +307,13 @@ def test_a_reader_whose_files_are_replaced_meanwhile_looks_again(
         nonlocal rebuilds
         if rebuilds:
             rebuilds -= 1
-            monkeypatch.setattr(versions, "open_segment", open_segment)
+            monkeypatch.setattr(snapshot, "open_segment", open_segment)
             writer.add([f"n{rebuilds}"], ["new"], unit(1, rebuilds))
             writer.rebuild()
-            monkeypatch.setattr(versions, "open_segment", rebuild_first)
+            monkeypatch.setattr(snapshot, "open_segment", rebuild_first)
         return open_segment(folder, segment, dim=dim, features=features)
 
-    monkeypatch.setattr(versions, "open_segment", rebuild_first)
+    monkeypatch.setattr(snapshot, "open_segment", rebuild_first)
     assert len(reader) == 43
     assert rebuilds == 0
 
@@ -341,9 +341,9 @@ def test_metadata_is_json(tmp_path: Path, value: object) -> None:
 def test_a_merge_forgets_the_removed_photos_that_it_dropped(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     gallery.remove(photo_ids=["p1", "p2"])
-    assert len(gallery._store.removed()) == 2
+    assert len(snapshot.removed_seqs(gallery._database)) == 2
     gallery.rebuild()
-    assert len(gallery._store.removed()) == 0
+    assert len(snapshot.removed_seqs(gallery._database)) == 0
     assert gallery.verify() == []
 
 

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from index.files import Segment
+from index.database import Database, Segment
 from index.gallery import Gallery
-from index.store import Store
 
 from .vectors import filled
 
@@ -27,7 +26,7 @@ def test_a_missing_file_is_damage(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     for file in (tmp_path / "g" / "segments").iterdir():
         file.unlink()
-    gallery._check()
+    gallery.check_in_background().join()
     assert "missing" in gallery.damage[0]
     gallery.close()
 
@@ -36,20 +35,20 @@ def test_a_gallery_is_verified_while_another_process_replaces_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rebuild comes between reading the list of segments and opening them."""
-    listed = Store.segments
+    listed = Database.segments
     with filled(tmp_path / "g") as writer, Gallery.open(tmp_path / "g", read_only=True) as reader:
         writer.remove(photo_ids=["p3"])
         calls = 0
 
-        def segments(store: Store) -> list[Segment]:
+        def segments(store: Database) -> list[Segment]:
             nonlocal calls
             found = listed(store)
-            if store is reader._store:
+            if store is reader._database:
                 calls += 1
                 if calls == 2:
                     writer.rebuild(kind="flat")
             return found
 
-        monkeypatch.setattr(Store, "segments", segments)
+        monkeypatch.setattr(Database, "segments", segments)
         assert reader.verify() == []
         assert calls == 4

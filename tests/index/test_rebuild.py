@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import rebuild, upkeep, writer
+from index import gallery as gallery_module
+from index import maintenance
 from index.ann.kinds import choose_kind
 from index.ann.recall import Probe
 from index.arrays import load_array
+from index.database import Segment
 from index.errors import GalleryError
-from index.files import Segment
 from index.gallery import Gallery
 from index.leftovers import remove_unused
 from index.segments import sha256
@@ -46,7 +47,7 @@ def segments(*rows: int) -> list[Segment]:
 )
 def test_sixteen_newest_segments_of_a_size_are_combined(rows: list[int], combined: int) -> None:
     everything = segments(*rows)
-    assert rebuild.segments_to_combine(everything) == everything[len(rows) - combined :]
+    assert maintenance.segments_to_combine(everything) == everything[len(rows) - combined :]
 
 
 def three(path: Path) -> Gallery:
@@ -77,38 +78,37 @@ def test_a_rebuild_starts_at_the_first_segment_that_is_worth_it(
 ) -> None:
     with three(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=[f"p{i}" for i in removed])
-        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=purge) == rewritten
+        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=purge) == rewritten
 
 
 def test_segments_that_are_smaller_than_what_follows_are_rewritten(tmp_path: Path) -> None:
     with three(tmp_path / "g") as gallery:
         gallery.add([f"n{i}" for i in range(10)], ["n"] * 10, unit(10, 9))
-        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # 10, 20 and 40 follow as many
+        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == set()  # 10, 20 and 40 follow as many
         gallery.add(["last"], ["n"], unit(1, 10))
-        assert rebuild.segments_to_rewrite(gallery.snapshot(), purge=True) == {1, 2, 3, 4, 5}
+        assert maintenance.segments_to_rewrite(gallery.snapshot(), purge=True) == {1, 2, 3, 4, 5}
 
 
 def test_rewriting_keeps_live_photos_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuild, "BLOCK", 7)
+    monkeypatch.setattr(maintenance, "BLOCK", 7)
     with three(tmp_path / "g") as gallery:
         gallery.remove(photo_ids=[f"p{i}" for i in (*range(40, 60), 60, 63)])
         now = gallery.snapshot()
-        done = rebuild.rewrite(now, {2, 3}, tmp_path / "g" / "segments")
+        done = maintenance.rewrite(now, {2, 3}, tmp_path / "g" / "segments")
         assert (done.replaced, done.dropped) == ([2, 3], [*range(40, 60), 60, 63])
         assert done.segment is not None
-        name, rows, first, digest = done.segment
-        files = [tmp_path / "g" / "segments" / f"{name}{ending}" for ending in (".npy", ".rows")]
-        assert (rows, first, digest) == (8, 61, sha256(*files))
+        files = [tmp_path / "g" / "segments" / f"{done.segment.name}{ending}" for ending in (".npy", ".rows")]
+        assert (done.segment.rows, done.segment.first, done.segment.sha256) == (8, 61, sha256(*files))
         kept = [61, 62, 64, 65, 66, 67, 68, 69]
         np.testing.assert_array_equal(np.load(files[0]), unit(70)[kept])
-        gone = rebuild.rewrite(now, {2}, tmp_path / "g" / "segments")
+        gone = maintenance.rewrite(now, {2}, tmp_path / "g" / "segments")
         assert (gone.replaced, gone.segment, gone.dropped) == ([2], None, list(range(40, 60)))
 
 
-def built(gallery: Gallery, kind: str, folder: Path) -> rebuild.IndexFile | None:
+def built(gallery: Gallery, kind: str, folder: Path) -> maintenance.IndexFile | None:
     now = gallery.snapshot()
     choice = choose_kind(now.photos, DIM, kind=kind)
-    index, recall = rebuild.build_index(
+    index, recall = maintenance.build_index(
         choice, folder, gallery._densities, now, probe=Probe(1.0), min_recall=0.9, threads=1
     )
     assert (recall is not None) == (kind == "ivf")
@@ -127,9 +127,9 @@ def test_an_index_is_written_over_the_live_photos(tmp_path: Path) -> None:
             assert load_array(files[1]).tolist() == [i for i in range(40) if i not in (0, 5)]
             assert ("recall" in index.settings) == (kind == "ivf")
         assert len(list((tmp_path / "indexes").iterdir())) == 4  # nothing is left over
-        remove_unused(tmp_path / "indexes", {index.name}, rebuild.INDEX_ENDINGS)
+        remove_unused(tmp_path / "indexes", {index.name}, maintenance.INDEX_ENDINGS)
         assert sorted((tmp_path / "indexes").iterdir()) == sorted(files)
-        remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)
+        remove_unused(tmp_path / "indexes", set(), maintenance.INDEX_ENDINGS)
         assert list((tmp_path / "indexes").iterdir()) == []
 
 
@@ -139,7 +139,7 @@ def test_a_flat_index_and_one_of_nothing_have_no_file(tmp_path: Path) -> None:
         gallery.remove(item_ids=[f"i{i}" for i in range(10)])
         assert built(gallery, "fp16", tmp_path / "indexes") is None
     assert not (tmp_path / "indexes").exists()
-    remove_unused(tmp_path / "indexes", set(), rebuild.INDEX_ENDINGS)  # a missing folder is no error
+    remove_unused(tmp_path / "indexes", set(), maintenance.INDEX_ENDINGS)  # a missing folder is no error
 
 
 @pytest.mark.parametrize("kind", ["fp16", "ivf"])
@@ -158,7 +158,7 @@ def test_searches_during_a_rebuild_use_the_index_in_its_file(
             raise GalleryError("refused")
 
         with monkeypatch.context() as patch:
-            patch.setattr("index.upkeep.build_index", refused)
+            patch.setattr("index.gallery.build_index", refused)
             with pytest.raises(GalleryError, match="refused"):
                 gallery.rebuild(kind=kind, probe=Probe(1.0))
         assert during == answers
@@ -184,14 +184,14 @@ def test_the_memory_of_the_old_index_is_returned_before_a_new_one_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    build = upkeep.build_index
+    build = gallery_module.build_index
     monkeypatch.setattr(
-        upkeep, "build_index", lambda *given, **more: (events.append("build"), build(*given, **more))[1]
+        gallery_module, "build_index", lambda *given, **more: (events.append("build"), build(*given, **more))[1]
     )
     with filled(tmp_path / "g") as gallery:
         gallery.rebuild(kind="fp16")
         gallery.search(unit(1), 1)
         old = weakref.ref(gallery.snapshot().base.candidates)
-        monkeypatch.setattr(writer, "release_memory", lambda: events.append("kept" if old() else "released"))
+        monkeypatch.setattr(gallery_module, "release_memory", lambda: events.append("kept" if old() else "released"))
         gallery.rebuild(kind="fp16")
     assert events == ["build", "released", "build"]

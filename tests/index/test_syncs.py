@@ -76,7 +76,7 @@ def files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 def test_a_segment_is_on_the_disk_before_it_counts(tmp_path: Path, watch: Watch) -> None:
     gallery = Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e", features_key="f")
     watch.events.clear()
-    gallery._store._connection.set_trace_callback(watch.statement)
+    gallery._database._connection.set_trace_callback(watch.statement)
     notes = [{"note": "x" * 10_000}] * 2
     gallery.add(["a", "b"], ["x", "y"], unit(2), metadata=notes, features=[b"f" * 10_000] * 2)
     for file in files(tmp_path / "g" / "segments", (".npy", ".rows", ".features")):
@@ -88,7 +88,7 @@ def test_a_merge_is_on_the_disk_before_it_counts(tmp_path: Path, watch: Watch, k
     gallery = with_features(tmp_path / "g", count=300)
     gallery.remove(photo_ids=["p0"])
     watch.events.clear()
-    gallery._store._connection.set_trace_callback(watch.statement)
+    gallery._database._connection.set_trace_callback(watch.statement)
     gallery.rebuild(kind=kind)
     made = files(tmp_path / "g" / "segments", (".npy", ".rows", ".features"))
     if kind != "flat":

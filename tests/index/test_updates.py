@@ -58,12 +58,12 @@ def test_photos_lists_what_photo_returns(tmp_path: Path) -> None:
 def test_a_withdrawn_column_may_be_declared_with_another_kind(tmp_path: Path) -> None:
     with Gallery.create(tmp_path / "g", dim=8, embedding_id="e", columns={"price": "text", "brand": "text"}) as gallery:
         gallery.add(["a"], ["x"], unit(1), metadata=[{"price": "3"}])
-        gallery.undeclare(["price", "unknown"], actor="ann")
+        gallery.declare({"price": None, "unknown": None}, actor="ann")
         assert (gallery.changes(1)[0].action, gallery.changes(1)[0].actor) == ("undeclare price", "ann")
         gallery.update(["a"], ["x"], [{"price": 3}])
         gallery.declare({"price": "number"})
         assert gallery.columns() == {"brand": "text", "price": "number"}
         assert gallery.search(unit(1), 1, where="price < 10")[0][0].photo_id == "a"
         version = gallery.version
-        gallery.undeclare(["unknown"])
+        gallery.declare({"unknown": None})
         assert gallery.version == version

@@ -45,7 +45,7 @@ def probes_of(count: int, seed: int, items: int) -> Probes:
 
 
 def numbers(gallery: Gallery, probes: Probes) -> list[int]:
-    known = gallery._store.item_numbers(list(dict.fromkeys(probes.items)))
+    known = gallery.item_numbers(list(dict.fromkeys(probes.items)))
     return [known.get(item, -1) for item in probes.items]
 
 
@@ -164,7 +164,7 @@ def test_updates_equal_a_new_start(tmp_path: Path, kind: str, verifier: FakeVeri
                 gallery.update(gone, ["i3"] * len(gone), [{}] * len(gone))
             if step == 17:
                 gallery.remove(item_ids=["i1", "i2"])
-            excluded = np.array(sorted(gallery._store.item_numbers(["i4"]).values()), dtype=np.int32)
+            excluded = np.array(sorted(gallery.item_numbers(["i4"]).values()), dtype=np.int32)
             now, placed = drawer(gallery, form), numbers(gallery, probes)
             verifier.compared = 0
             own = now.own(own, excluded=excluded, most=8, photos_per_query=photos)

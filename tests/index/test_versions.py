@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from index import versions
+from index import snapshot
 from index.ann.candidates import Candidates
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
@@ -36,12 +36,12 @@ def base_of(*seqs: int) -> Base:
 def test_the_positions_of_a_base(
     base: tuple[int, ...], seqs: tuple[int, ...], positions: list[int], start: int
 ) -> None:
-    found, first = versions._positions(base_of(*base), np.array(seqs, np.int64))
+    found, first = snapshot._positions(base_of(*base), np.array(seqs, np.int64))
     assert (found.tolist(), first) == (positions, start)
 
 
 def test_without_a_base_everything_is_scanned() -> None:
-    found, first = versions._positions(None, np.arange(5))
+    found, first = snapshot._positions(None, np.arange(5))
     assert (found.tolist(), first) == ([], 0)
 
 
@@ -53,17 +53,17 @@ def test_a_base_is_outdated_by_a_quarter(
     newer: int, removed: int, outdated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 120 photos; those that were removed after it count, those of the tail do not."""
-    monkeypatch.setattr(versions, "TAIL", 10)
+    monkeypatch.setattr(snapshot, "TAIL", 10)
     live = np.ones(120 + newer, bool)
     live[:removed] = False
     live[121:] = False
-    assert versions._is_outdated(base_of(*range(120)), np.arange(120 + newer), live) is outdated
+    assert snapshot._is_outdated(base_of(*range(120)), np.arange(120 + newer), live) is outdated
 
 
 def test_a_small_base_is_kept_until_the_tail_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(versions, "TAIL", 10)
+    monkeypatch.setattr(snapshot, "TAIL", 10)
     for newer, outdated in ((10, False), (11, True)):
-        assert versions._is_outdated(base_of(0, 1), np.arange(2 + newer), np.ones(2 + newer, bool)) is outdated
+        assert snapshot._is_outdated(base_of(0, 1), np.arange(2 + newer), np.ones(2 + newer, bool)) is outdated
 
 
 def test_the_vectors_of_a_range_are_gathered_from_all_segments(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_the_vectors_of_a_range_are_gathered_from_all_segments(tmp_path: Path) -
         assert [len(segment.seqs) for segment in segments] == [3, 1, 5, 3]
         for start in range(13):
             for stop in range(13):
-                found = versions._gather(segments, start, stop, DIM)
+                found = snapshot._gather(segments, start, stop, DIM)
                 np.testing.assert_array_equal(found, unit(12)[start:stop])
 
 
 def test_a_base_in_memory_holds_live_photos_only_and_small_galleries_have_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "TAIL", 30)
-    monkeypatch.setattr(versions, "BLOCK", 7)
+    monkeypatch.setattr(snapshot, "TAIL", 30)
+    monkeypatch.setattr(snapshot, "BLOCK", 7)
     with filled(tmp_path / "g", count=30) as gallery:
         assert gallery.snapshot().base is None
         gallery.add(["last"], ["last"], unit(1, 9))

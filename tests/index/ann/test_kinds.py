@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import rebuild, snapshot
+from index import maintenance, snapshot
 from index.ann import recall
 from index.ann.candidates import Candidates
 from index.ann.kinds import FLAT, IVF, KINDS, choose_kind, lists_of, memory_of
@@ -200,8 +200,8 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
         gallery.add([f"p{i}", f"q{i}"], [f"i{i}"] * 2, vectors[2 * i : 2 * i + 2])
         if i % 5 == 0:
             gallery.remove(photo_ids=[f"p{i}"])
-    segments = gallery._store.segments()
-    assert len(segments) <= 2 * rebuild.FANOUT
+    segments = gallery._database.segments()
+    assert len(segments) <= 2 * maintenance.FANOUT
     assert {file.stem for file in (tmp_path / "g" / "segments").iterdir()} == {segment.name for segment in segments}
     assert gallery.verify() == []
     assert len(gallery) == 180
@@ -215,14 +215,14 @@ def test_many_small_additions_become_few_segments(tmp_path: Path) -> None:
 def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gallery, vectors, _ = gallery_of(tmp_path / "g", FLAT)
     started, release = threading.Event(), threading.Event()
-    build = rebuild.build_index
+    build = maintenance.build_index
 
     def slow(*arguments: object, **named: object) -> object:
         started.set()
         assert release.wait(30)
         return build(*arguments, **named)
 
-    monkeypatch.setattr("index.upkeep.build_index", slow)
+    monkeypatch.setattr("index.gallery.build_index", slow)
     thread = threading.Thread(target=lambda: gallery.rebuild(kind="ivf", probe=Probe(0.6)))
     thread.start()
     assert started.wait(30)
@@ -238,7 +238,7 @@ def test_additions_and_searches_go_on_during_a_merge(tmp_path: Path, monkeypatch
     assert gallery.search(unit(1, 50, DIM), 1)[0][0].photo_id == "n0"
     assert gallery.search(vectors[1:2], 1)[0][0].photo_id != "p1"
     gallery.add(["z"], ["z"], unit(1, 99, DIM))
-    assert len(gallery._store.segments()) < 20
+    assert len(gallery._database.segments()) < 20
     gallery.close()
 
 

@@ -429,7 +429,7 @@ def test_a_damaged_point_is_found(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._store._connection.execute("UPDATE kept SET content = x'00' WHERE name = ?", (POINT,))
+        gallery._database._connection.execute("UPDATE kept SET content = x'00' WHERE name = ?", (POINT,))
         assert any("operating point" in problem for problem in gallery.verify())
 
 
@@ -485,7 +485,7 @@ def test_damaged_draws_are_made_again(tmp_path: Path) -> None:
     bundle = bundle_of(tmp_path)
     fill(bundle, tmp_path, range(30))
     with Gallery.open(tmp_path / "g") as gallery:
-        gallery._store._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
+        gallery._database._connection.execute("UPDATE kept SET content = 'x' WHERE name = ?", (DRAWS,))
         assert KeptDraws.read(gallery) is None
         assert gallery.verify() != []
     with Retriever.open(bundle.path, tmp_path / "g") as retriever:
