@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs tables hooks audit bench bench-gpu mutants reliability
+.PHONY: help demo test test-fast lint docs tables hooks audit bench mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,15 +58,9 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt pip-audit
 	$(BIN)/pip-audit --strict --progress-spinner off -r constraints.txt --no-deps
 
-bench: TUNED = --backbone $(DATA)/weights/mobilenet_v1_0.75_224 --loss vmf_nca --loss.anchor_weight 0.3 --precision fp32 \
-	--epochs 3 --initial-norm 50 --head-learning-rate 1e-2 --folds 2 --trials 16 --search learning_rate=1e-4..1e-3:log \
-	--search head_learning_rate=3e-3..3e-2:log --search initial_norm=20..80:log --search loss.anchor_weight=0.1..1:log
 bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python -m research.benchmarks.step
-	$(BIN)/python -m research.benchmarks.trainer_step
 	$(BIN)/python -m research.benchmarks.losses
-	$(BIN)/python -m research.benchmarks.consistency --rounds 7
-	$(BIN)/python -m research.benchmarks.consistency --embeddings 12000 --classes 2200 --loop
 	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads --picture
 	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes --picture docs/similarities.svg
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
@@ -75,28 +69,12 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/python -m research.benchmarks.promise --output runs/promise --sizes 20
 	$(BIN)/python -m research.benchmarks.grocery --output runs/grocery-benchmark
 	test -d bundles/bench || $(BIN)/retrieval export runs/grocery-benchmark/Smooth-AP-0 -o bundles/bench --allow-estimate
-	$(BIN)/python -m research.benchmarks.pipeline --rounds 5
-	$(BIN)/python -m research.benchmarks.large_batch
-	$(BIN)/python -m research.benchmarks.precision runs/grocery-benchmark/Smooth-AP-0 runs/grocery-benchmark/ProxyAnchor-0
-	test -d studies/finetuned || $(BIN)/retrieval tune $(DATA)/data/grocery/grocery.csv -o studies/finetuned $(TUNED)
-	$(BIN)/python -m research.benchmarks.trainers --epochs 3 --seeds 5 --tuned studies/finetuned/best.toml --peers peers
-	$(BIN)/python -m research.benchmarks.precision_auto runs/grocery-benchmark/Smooth-AP-0
-	$(BIN)/python -m research.benchmarks.fine_tuning --output runs/fine_tuning
-	$(BIN)/python -m research.benchmarks.decisions runs/grocery-benchmark/Smooth-AP-0 bundles/bench
-	$(BIN)/python -m research.benchmarks.decoding
 	$(BIN)/python -m research.benchmarks.indexing bundles/bench --rounds 8
-	$(BIN)/python -m research.benchmarks.bulk_search bundles/bench --photos 1000
 	$(BIN)/python -m research.benchmarks.start bundles/bench $(DATA)/data/grocery/images/Banana/b_Banana_001.jpg
 	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery
-	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --grow
-	$(BIN)/python -m research.benchmarks.gallery --output runs/gallery --first-use --photos 100000 --kinds flat fp16 ivf
 	$(BIN)/python -m research.benchmarks.demo --output runs/demo
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
-	$(BIN)/python -m research.benchmarks.workers bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
-
-bench-gpu: $(VENV)/.installed  ## the measured times on a GPU; refuses to run without one
-	$(BIN)/python -m research.benchmarks.gpu
 
 # MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
 mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each

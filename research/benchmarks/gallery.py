@@ -1,10 +1,9 @@
 """Opening, searching, adding, removing and rebuilding a large gallery, compared with bare Faiss in the same run.
 
-    python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000] [--grow]
+    python -m research.benchmarks.gallery --output runs/gallery [--photos 1000000]
 
 The gallery contains simulated embeddings: clusters of different widths, as for real items. Printed are times, memory
-without file-backed pages, and decision recall. With --grow, sizes increase from 10^4 photos by factors of ten, and the
-figures are plotted against the size; 10^7 photos have 32 dimensions each. Every measurement is a fresh process.
+without file-backed pages, and decision recall. Every measurement is a fresh process.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from index.ann.candidates import Candidates
-from index.ann.kinds import FLAT, choose_kind
+from index.ann.kinds import FLAT
 from index.ann.recall import Probe
 from index.gallery import Gallery
 
@@ -36,7 +35,6 @@ BLOCK = 10_000
 QUERIES, BATCH, ROUNDS = 200, 40, 3
 K = 10
 EMBEDDING = "benchmark"
-SIZES = (100_000, 200_000, 500_000)
 
 
 def embeddings(count: int, dim: int, *, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -187,25 +185,6 @@ def serve(path: Path) -> dict[str, Any]:
     return found
 
 
-def first_use(path: Path) -> dict[str, float]:
-    """Search each query twice: the first search checks the photos that it reads, the second does not.
-
-    Times are CPU seconds, which depend less on other processes.
-    """
-
-    def milliseconds(work: Callable[[], Any]) -> float:
-        started = time.process_time()
-        work()
-        return 1e3 * (time.process_time() - started)
-
-    with Gallery.open(path, read_only=True) as gallery:
-        queries = unit_queries(gallery.dim, QUERIES)
-        opened = milliseconds(lambda: gallery.search(queries[:1], K))
-        pairs = [[milliseconds(partial(gallery.search, query[None], K)) for _ in range(2)] for query in queries[1:]]
-    first, later = np.median(pairs, axis=0)
-    return {"open_cpu_ms": opened, "first_use_cpu_ms": float(first), "later_cpu_ms": float(later)}
-
-
 def bare_flat(path: Path) -> dict[str, float]:
     """Search a flat Faiss index over the same vectors."""
     with Gallery.open(path, read_only=True) as gallery:
@@ -220,14 +199,13 @@ STEPS: dict[str, Callable[..., dict[str, Any]]] = {
     "fill": fill,
     "build": build,
     "serve": serve,
-    "first_use": first_use,
     "bare_flat": bare_flat,
 }
 
 
-def step(name: str, *words: object, module: str = "gallery") -> dict[str, Any]:
-    """Run one measurement of a benchmark in a fresh process."""
-    command = [sys.executable, "-m", f"research.benchmarks.{module}", "--step", name, *map(str, words)]
+def step(name: str, *words: object) -> dict[str, Any]:
+    """Run one measurement in a fresh process."""
+    command = [sys.executable, "-m", "research.benchmarks.gallery", "--step", name, *map(str, words)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -256,21 +234,6 @@ def measure(output: Path, count: int, dim: int, kinds: list[str]) -> list[dict[s
     return rows
 
 
-def measure_first_use(output: Path, count: int, dim: int, kinds: list[str]) -> list[tuple[str, ...]]:
-    """Return what the checks of a first use cost, a row a kind."""
-    path = output / f"first-use-{count}"
-    shutil.rmtree(path, ignore_errors=True)
-    step("fill", path, count, dim)
-    rows = []
-    for kind in kinds:
-        step("build", path, kind)
-        cost = step("first_use", path)
-        rows.append((kind, *(f"{cost[name]:.2f}" for name in ("open_cpu_ms", "first_use_cpu_ms", "later_cpu_ms"))))
-    shutil.rmtree(path)
-    return rows
-
-
-FIRST_USE_COLUMNS = ("kind", "opening, CPU ms", "a query's first time, CPU ms", "its second time, CPU ms")
 COLUMNS = (
     "photos × d",
     "kind",
@@ -310,74 +273,20 @@ def cells(row: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def picture(rows: list[dict[str, Any]], path: Path) -> None:
-    """Plot the figures against the size of the gallery."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5.4), layout="constrained")
-    shown = (
-        ("open_s", "opening, s"),
-        ("search_ms", "search, ms"),
-        ("add_1000_s", "adding 1,000 photos, s"),
-        ("remove_1000_s", "removing 1,000, s"),
-        ("resident", "memory, bytes"),
-        ("rebuild_s", "rebuild, s"),
-    )
-    for axes, (key, name) in zip(figure.subplots(2, 3).flat, shown, strict=True):
-        axes.loglog([row["photos"] for row in rows], [row[key] for row in rows], "o-")
-        for row in rows:
-            axes.annotate(row["kind"], (row["photos"], row[key]), fontsize=7, xytext=(3, 4), textcoords="offset points")
-        axes.set(title=name, xlabel="photos")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
-
-
-def gallery_parser(description: str | None, *, output: str, photos: int) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark of galleries, and their defaults."""
-    parser = parser_of(description)
-    parser.add_argument("--output", type=Path, default=Path(output))
-    parser.add_argument("--photos", type=int, default=photos)
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
+    parser.add_argument("--photos", type=int, default=1_000_000)
+    parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf"])
     parser.add_argument("--step", nargs="+", help=argparse.SUPPRESS)
-    return parser
-
-
-def parse(parser: argparse.ArgumentParser, steps: Mapping[str, Callable[..., dict[str, Any]]]) -> argparse.Namespace:
-    """Return the arguments and create the output folder; a process started by `step` measures its step and exits."""
     arguments = parser.parse_args()
     if arguments.step:
-        run_step(steps, arguments.step)
-        raise SystemExit(0)
+        run_step(STEPS, arguments.step)
+        return
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     arguments.output.mkdir(parents=True, exist_ok=True)
-    return arguments
-
-
-def main() -> None:
-    parser = gallery_parser(__doc__, output="runs/gallery", photos=1_000_000)
-    parser.add_argument("--kinds", nargs="*", default=["flat", "fp16", "ivf"])
-    parser.add_argument("--grow", action="store_true")
-    parser.add_argument("--sizes", action="store_true", help="Measure 100,000, 200,000 and 500,000 photos.")
-    parser.add_argument("--first-use", action="store_true", help="Measure only the checks of a first use.")
-    arguments = parse(parser, STEPS)
-    if arguments.first_use:
-        first_rows = measure_first_use(arguments.output, arguments.photos, DIM, arguments.kinds)
-        with Recorder("gallery-first-use", arguments) as record:
-            record.table("first use", FIRST_USE_COLUMNS, first_rows)
-        return
-    if arguments.sizes:
-        rows = [row for count in SIZES for row in measure(arguments.output, count, DIM, arguments.kinds)]
-    elif arguments.grow:
-        sizes = [(10_000, DIM), (100_000, DIM), (1_000_000, DIM), (10_000_000, 32)]
-        rows = [
-            row for count, dim in sizes for row in measure(arguments.output, count, dim, [choose_kind(count, dim).kind])
-        ]
-        picture(rows, arguments.output / "gallery.png")
-    else:
-        rows = measure(arguments.output, arguments.photos, DIM, arguments.kinds)
-    name = "gallery-sizes" if arguments.sizes else "gallery-growth" if arguments.grow else "gallery"
-    (arguments.output / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n")
-    with Recorder(name, arguments) as record:
-        record.table("gallery", COLUMNS, map(cells, rows))
+    with Recorder("gallery", arguments) as record:
+        record.table("gallery", COLUMNS, map(cells, measure(arguments.output, arguments.photos, DIM, arguments.kinds)))
 
 
 if __name__ == "__main__":

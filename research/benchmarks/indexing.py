@@ -5,13 +5,11 @@
 The bare loop decodes, resizes and embeds batches on the same cores with as many threads, and discards the results. Both
 take turns, with photos as they are (168 pixels) and with photos of 12 megapixels. The threshold of the gallery is set
 after its photos have been written; this is timed apart. Scaling is the throughput of `retrieval index` with as many
-threads as cores, divided by that with one thread. The bare loop is also measured in processes. With `--ray`, the
-overhead of Ray per photo is measured, too.
+threads as cores, divided by that with one thread.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import statistics
@@ -24,17 +22,22 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest.mock import patch
 
+import numpy as np
+from PIL import Image
+
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing import pipeline
-from retrieval.indexing.pipeline import LOCAL, RAY, index_catalogue
+from retrieval.indexing.pipeline import index_catalogue
 
-from .photo_sizes import SIZES, encoded, enlarged
-from .processes import COLUMNS, process_rows
 from .tables import NONE, Recorder, parser_of
 
 BATCH = 16
-LARGE, LARGE_FILES = "12 MP", 4  # photos of a phone: files that are indexed many times under different ids
+LARGE, LARGE_SIZE, LARGE_FILES = (
+    "12 MP",
+    (4000, 3000),
+    4,
+)  # photos of a phone: files that are indexed many times under different ids
 BARS = ("what", "photos per second (wall clock)", "photos per CPU second")
 SCALING = ("photos", "threads", "photos per second", "times one thread, median (least to most)")
 
@@ -66,7 +69,6 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--photos", type=int, default=1500)
     parser.add_argument("--large", type=int, default=64, help="Photos of 12 megapixels.")
-    parser.add_argument("--ray", type=int, default=0, help="Photos for Ray, more than 32; 0 does not measure it.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
@@ -84,9 +86,6 @@ def main() -> None:
                 record.add(*row)
             scaling += scaling_rows(kind, turns, arguments.threads)
         record.table("scaling", SCALING, scaling)
-        workers, rounds = arguments.threads, arguments.rounds
-        record.table("processes", COLUMNS, process_rows(bundle, kinds, workers=workers, batch=BATCH, rounds=rounds))
-        record.table("ray", ("what", "ms per photo"), ray_rows(bundle, photos[: arguments.ray], folder))
 
 
 def large_photos(photos: Sequence[Photo], count: int, folder: Path) -> list[Photo]:
@@ -95,7 +94,9 @@ def large_photos(photos: Sequence[Photo], count: int, folder: Path) -> list[Phot
     for number in range(LARGE_FILES):
         source = photos[number * len(photos) // LARGE_FILES].path
         places.append(folder / f"{number}.jpg")
-        places[-1].write_bytes(encoded(enlarged(source, SIZES[LARGE]), "JPEG"))
+        picture = np.asarray(Image.open(source).convert("RGB").resize(LARGE_SIZE, Image.Resampling.BICUBIC))
+        noise = np.random.default_rng(0).normal(0, 6, (*picture.shape[:2], 1))  # of the sensor
+        Image.fromarray(np.clip(picture + noise, 0, 255).astype(np.uint8)).save(places[-1], "JPEG", quality=88)
     return [replace(photos[number], path=places[number % LARGE_FILES], bbox=None) for number in range(count)]
 
 
@@ -122,14 +123,12 @@ def bare_loop(bundle: Bundle, photos: Sequence[Photo], threads: int) -> Spent:
     return Spent(0, 0)
 
 
-def index(
-    bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int, engine: str = LOCAL, name: str = "gallery"
-) -> Spent:
+def index(bundle: Bundle, photos: Sequence[Photo], folder: Path, threads: int) -> Spent:
     """Index photos into a new gallery and remove it; return the time that setting the threshold took."""
-    gallery, threshold, anchor = folder / name, list[Spent](), pipeline._anchor
+    gallery, threshold, anchor = folder / "gallery", list[Spent](), pipeline._anchor
     try:
         with patch.object(pipeline, "_anchor", lambda *given: threshold.append(Spent.of(lambda: anchor(*given)))):
-            index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False, engine=engine)
+            index_catalogue(bundle, photos, gallery, threads=threads, batch_size=BATCH, progress=False)
     finally:
         shutil.rmtree(gallery, ignore_errors=True)
     return threshold[0]
@@ -153,30 +152,6 @@ def scaling_rows(kind: str, turns: Sequence[tuple[Rates, Rates, Rates]], threads
     one, several = (statistics.median(turn[place].wall for turn in turns) for place in (2, 1))
     gain = spread([turn[1].wall / turn[2].wall for turn in turns])
     return [(kind, "1", f"{one:.4g}", NONE), (kind, str(threads), f"{several:.4g}", gain)]
-
-
-def ray_rows(bundle: Bundle, photos: Sequence[Photo], folder: Path) -> list[tuple[str, str]]:
-    """Return the time per photo with Ray's one actor and with one thread; the start of Ray does not count."""
-    if not photos or importlib.util.find_spec("ray") is None:
-        return [("not measured", NONE)]
-    few = photos[: 2 * BATCH]
-
-    def each(engine: str) -> float:
-        """Return the seconds of each photo beyond the first few."""
-        walls = []
-        for some in (few, few, photos):  # the first starts Ray
-            started = time.perf_counter()
-            threshold = index(bundle, some, folder, 1, engine)
-            walls.append(time.perf_counter() - started - threshold.wall)
-        return (walls[2] - walls[1]) / (len(photos) - len(few))
-
-    actors = max(1, (os.cpu_count() or 2) - 1)
-    with_ray, alone = each(RAY) * actors, each(LOCAL)
-    return [
-        (f"Ray, of each of {actors} actors", f"{1e3 * with_ray:.2f}"),
-        ("local engine, 1 thread", f"{1e3 * alone:.2f}"),
-        ("overhead of Ray", f"{1e3 * (with_ray - alone):.2f}"),
-    ]
 
 
 def spread(values: Sequence[float]) -> str:

@@ -19,19 +19,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-INSIDE, OURS, PLAIN, LITSERVE = "in process", "ours", "a plain FastAPI handler", "LitServe"
+INSIDE, OURS, PLAIN = "in process", "ours", "a plain FastAPI handler"
 CLI = "from retrieval.cli.main import main; main()"
 OWN = "research.benchmarks.peers"
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def command_of(
-    kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool, workers: int = 1
-) -> list[str]:
-    """Return the command that starts a server; `workers` are processes of ours."""
+def command_of(kind: str, port: int, places: Sequence[object], photos: Sequence[Path], *, page: bool) -> list[str]:
+    """Return the command that starts a server."""
     words: dict[str, list[object]] = {
-        OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, "--workers", workers, *places],
-        LITSERVE: ["-m", "research.benchmarks.litserve_peer", *places, port],
+        OURS: ["-c", CLI, "serve", "--page" if page else "--no-page", "--port", port, *places],
         INSIDE: ["-m", OWN, kind, port, *places, *photos],
         PLAIN: ["-m", OWN, kind, port, *places, *photos],
     }
@@ -69,13 +66,6 @@ class Served:
     def cpu(self) -> float:
         """Return the CPU seconds used by the group."""
         return sum(int(fields[11]) + int(fields[12]) for fields in self.members().values()) / TICKS
-
-    def resident(self) -> int:
-        """Return the memory of the group in bytes."""
-        statuses = [Path(f"/proc/{pid}/status").read_text() for pid in self.members()]
-        return sum(
-            int(line.split()[1]) * 1024 for text in statuses for line in text.splitlines() if line[:6] == "VmRSS:"
-        )
 
     def pause(self) -> None:
         """Stop the processes, to leave the core to the server that is measured."""
@@ -158,28 +148,19 @@ def free_port() -> int:
 
 
 def search_inside(images: Sequence[bytes], places: Sequence[str]) -> None:
-    """For each line of stdin, search a number of photos and print the seconds of each search.
-
-    A line is the number of photos, and optionally the number of threads (1 by default) that share them.
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
+    """For each line of stdin, search this number of photos and print the seconds of each search."""
     from retrieval.retriever import Retriever
 
     retriever = Retriever.open(*places)
     retriever.search(images[0])
-
-    def seconds_of(number: int) -> float:
-        started = time.perf_counter()
-        retriever.search(images[number % len(images)])
-        return time.perf_counter() - started
-
     print("ready", flush=True)
     for line in sys.stdin:
-        count, threads = (*map(int, line.split()), 1)[:2]
-        with ThreadPoolExecutor(threads) as pool:
-            search = map if threads == 1 else pool.map
-            print(json.dumps(list(search(seconds_of, range(count)))), flush=True)
+        seconds = []
+        for number in range(int(line)):
+            started = time.perf_counter()
+            retriever.search(images[number % len(images)])
+            seconds.append(time.perf_counter() - started)
+        print(json.dumps(seconds), flush=True)
 
 
 def serve_plainly(port: int, places: Sequence[str]) -> None:

@@ -16,12 +16,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
+from index.gallery import Gallery
 from retrieval.bundle.bundle import Bundle
 
 from .peers import INSIDE, OURS, Served, command_of, free_port
-from .stress import LARGE, large_gallery
 from .tables import Recorder, parser_of
 
+LARGE, BLOCK, PHOTOS_PER_ITEM = 100_000, 20_000, 5
 COLUMNS = ("cores", "first search in a process, s", "first answer of the server, s", "page, s")
 
 
@@ -43,6 +46,22 @@ def main() -> None:
         for shown, core in ((str(len(cores)), None), ("1", cores[0])):
             turns = [take(arguments.bundle, gallery, arguments.photo, folder, core) for _ in range(arguments.starts)]
             record.add(shown, *(spread(values) for values in zip(*turns, strict=True)))
+
+
+def large_gallery(path: Path, bundle: Bundle, photos: int) -> Path:
+    """Write a gallery of random vectors for a bundle."""
+    generator = np.random.default_rng(0)
+    with Gallery.create(path, dim=bundle.dim, embedding_id=bundle.embedding_id) as gallery:
+        for first in range(0, photos, BLOCK):
+            numbers = range(first, min(photos, first + BLOCK))
+            vectors = generator.normal(size=(len(numbers), bundle.dim)).astype(np.float32)
+            gallery.add(
+                [f"photo-{number}" for number in numbers],
+                [f"item-{number // PHOTOS_PER_ITEM}" for number in numbers],
+                vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
+            )
+        gallery.rebuild_if_due()
+    return path
 
 
 def take(bundle: Path, gallery: Path, photo: Path, folder: Path, core: int | None) -> tuple[float, float, float]:

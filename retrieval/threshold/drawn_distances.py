@@ -110,7 +110,7 @@ class DrawnDistances:
         The bound counts `items / design_effect` independent items. At a low threshold, the effect is measured at a
         higher one, which accepts a share REFERENCE_SHARE of the draws and REFERENCE_ITEMS items.
 
-        Alternatives in simulated worlds (`research.benchmarks.coverage`): counting all items as independent broke the
+        Alternatives in simulated worlds: counting all items as independent broke the
         promise too often; counting families of linked items, or half of the items, had a lower TPIR.
         """
         share = max(self.fpir(threshold), REFERENCE_SHARE, REFERENCE_ITEMS / max(self.items, 1))

@@ -15,16 +15,11 @@ from research.results import read_record
 MODULES = sorted(path.stem for path in Path(package.__path__[0]).glob("*.py") if path.stem != "__init__")
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_benchmark_is_listed(name: str) -> None:
+def test_every_benchmark_is_listed_and_imports_what_exists() -> None:
     assert package.__doc__ is not None
-    assert name in package.__doc__
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(MODULES) - {"litserve_peer"}))  # of an extra that tests do not install
-def test_a_benchmark_imports_what_exists(name: str) -> None:
-    import_module(f"research.benchmarks.{name}")
+    for name in MODULES:
+        assert name in package.__doc__
+        import_module(f"research.benchmarks.{name}")
 
 
 def test_tables_are_printed_and_written(

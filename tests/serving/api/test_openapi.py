@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from research.benchmarks.page_screenshot import serving
 from retrieval.client.client import RetrievalClient
 from retrieval.retriever import Retriever
 from serving.api.problems import MEDIA_TYPE
@@ -21,6 +20,7 @@ from serving.app import create_app
 from serving.config import ServeSettings
 from serving.http.guard import PROBES
 from serving.http.keys import add_key
+from tests.serving.live_page import serving
 
 from ...world import draw, encode
 

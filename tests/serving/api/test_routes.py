@@ -17,7 +17,6 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from research.benchmarks.page_screenshot import serving
 from retrieval.errors import GalleryCorrupt, InvalidParameter, RetrievalError
 from retrieval.images import MAX_BYTES
 from retrieval.retriever import Retriever
@@ -25,6 +24,7 @@ from serving.api.problems import MEDIA_TYPE, STATUS
 from serving.app import create_app
 from serving.config import ServeSettings
 from serving.http.limits import OVERHEAD, Busy
+from tests.serving.live_page import serving
 
 from ...world import draw, encode
 

@@ -13,11 +13,11 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from research.benchmarks.page_screenshot import FLAGS
 from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.indexing.pipeline import index_catalogue
 from retrieval.threshold.feedback import read_feedback
+from tests.serving.live_page import FLAGS
 
 from ...prints import cover_distance, draw_cover, verified_bundle, write_covers
 from ...retrieval.regions.scenes import scene

@@ -11,7 +11,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from research.benchmarks.page_screenshot import FLAGS
+from tests.serving.live_page import FLAGS
 from training.explain.page import explain_page
 from training.explain.run import explain_run
 from training.loop.run import Run
