@@ -55,6 +55,7 @@ from .leftovers import remove_unused
 from .lock import take_lock
 from .maintenance import (
     INDEX_ENDINGS,
+    MIN_RECALL,
     Rebuilt,
     Rewritten,
     build_index,
@@ -81,7 +82,6 @@ PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
 DENSITIES, WORDS = "densities", "words"  # folders of caches
 BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
-MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
 

@@ -20,7 +20,7 @@ def is_address(place: str | Path) -> bool:
 def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtocol:
     """Open a gallery; raise GalleryError if there is none."""
     if is_address(place):
-        from .milvus.gallery import MilvusGallery
+        from .milvus import MilvusGallery
 
         return MilvusGallery.open(str(place))
     return Gallery.open(place, read_only=read_only)
@@ -29,7 +29,7 @@ def open_gallery(place: str | Path, *, read_only: bool = False) -> GalleryProtoc
 def exists(place: str | Path) -> bool:
     """Return whether there is a gallery at a path or an address."""
     if is_address(place):
-        from .milvus.collection import exists as exists_at
+        from .milvus import exists as exists_at
 
         return exists_at(str(place))
     return (Path(place) / DATABASE).exists()
@@ -43,12 +43,13 @@ def open_or_create(place: str | Path, *, dim: int, embedding_id: str, features_k
     """
     if is_address(place):
         if features_key:
-            from .milvus.reader import LOCAL
+            from .milvus import LOCAL
 
             raise GalleryError(
-                f"a gallery on Milvus keeps no features, which verification needs: {place}", remedy=LOCAL
+                f"a gallery on Milvus keeps no features, which verification needs: {place}",
+                remedy=f"{LOCAL}, or a bundle without verification",
             )
-        from .milvus.gallery import MilvusGallery
+        from .milvus import MilvusGallery
 
         address = str(place)
         if exists(address):

@@ -41,6 +41,7 @@ BLOCK = 16_384  # rows rewritten at a time
 FEATURES_BLOCK = 256  # the same in a gallery with features, about 40 KB per photo
 FAISS, SEQS, PARTIAL = ".faiss", ".npy", ".partial"
 INDEX_ENDINGS = (FAISS, SEQS, PARTIAL)  # of the files of indexes
+MIN_RECALL = 0.99  # an index whose decision recall has a smaller lower bound is refused
 COMPARED = 10_000  # photos compared at a time
 SHOWN = 5  # damaged rows listed per segment
 LINES = """SELECT seq, photo_id, item_id, metadata FROM photos JOIN items ON number = item

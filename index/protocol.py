@@ -17,7 +17,7 @@ from .database import Change
 from .distance import PLAIN, DistanceForm
 from .drawable import Drawable
 from .features import FeatureFormat
-from .maintenance import Rebuilt
+from .maintenance import MIN_RECALL, Rebuilt
 from .neighbours import Neighbour, StoredPhoto
 from .snapshot import Within
 from .verified import Features
@@ -126,6 +126,16 @@ class GalleryProtocol(Drawable, Protocol):
         self, *, photo_ids: Sequence[str] | None = None, item_ids: Sequence[str] | None = None, actor: str | None = None
     ) -> int:
         """Remove photos, or all photos of items; return how many existed."""
+
+    def rebuild(
+        self,
+        *,
+        kind: str | None = None,
+        max_memory: int | None = None,
+        probe: Probe | None = None,
+        min_recall: float = MIN_RECALL,
+    ) -> Rebuilt:
+        """Rebuild the index; see `Gallery.rebuild`."""
 
     def rebuild_if_due(
         self, *, kind: str | None = None, max_memory: int | None = None, probe: Probe | None = None

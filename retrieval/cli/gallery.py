@@ -165,18 +165,11 @@ def rebuild(
     Example:
       retrieval gallery rebuild galleries/shop --bundle bundles/shop --max-memory 2GiB
     """
-    from index.gallery import Gallery
-    from index.location import is_address
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import probe_of
 
-    if is_address(path):
-        raise GalleryError(
-            f"Milvus maintains the index of {path} itself, so there is nothing to rebuild",
-            remedy="Its index type is chosen when a collection is created (`MilvusGallery.create`)",
-        )
     probe = probe_of(Bundle.open(bundle)) if bundle is not None else None
-    with Gallery.open(path) as opened:
+    with _open(path) as opened:
         rebuilt = opened.rebuild(kind=kind, max_memory=max_memory, probe=probe, min_recall=min_recall)
     click.echo(f"{describe_rebuild(rebuilt)} Dropped the vectors of {rebuilt.dropped} removed photos.")
 

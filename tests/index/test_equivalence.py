@@ -22,7 +22,7 @@ from index.ann.kinds import IVF, KINDS
 from index.ann.recall import Probe
 from index.distance import plain_distance
 from index.gallery import Gallery
-from index.milvus.gallery import MilvusGallery
+from index.milvus import MilvusGallery
 
 from .vectors import DIM
 

@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from index.distance import plain_distance
 from index.errors import GalleryError, InvalidParameter
 from index.filters import Where, parse_where, to_milvus
-from index.milvus.collection import exists
-from index.milvus.gallery import MilvusGallery
+from index.milvus import MilvusGallery, exists
 
 from .test_filters import COLUMNS, holds, trees
 from .vectors import DIM, unit
@@ -123,13 +122,13 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> MilvusGallery:
 )
 @given(tree=trees)
 def test_filters_mean_what_the_tree_means(filled: MilvusGallery, tree: Where) -> None:
-    found = {row["photo_id"] for row in filled._collection.query(to_milvus(tree), ["photo_id"])}
+    found = {row["photo_id"] for row in filled._query(to_milvus(tree), ["photo_id"])}
     assert found == {str(i) for i, row in enumerate(ROWS) if holds(tree, row) is True}
 
 
 def test_quotes_do_not_end_a_text(filled: MilvusGallery) -> None:
     tree = parse_where('brand = \'a" or "" == "\'', COLUMNS)
-    assert filled._collection.query(to_milvus(tree), ["photo_id"]) == []
+    assert filled._query(to_milvus(tree), ["photo_id"]) == []
     assert len(filled.search(unit(1), 3, where="brand = 'it''s'")[0]) == 1
 
 

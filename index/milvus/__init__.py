@@ -1,1 +1,0 @@
-"""Galleries on a Milvus cluster."""
