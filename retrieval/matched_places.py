@@ -12,9 +12,9 @@ from index.protocol import GalleryProtocol
 from retrieval.verification.verifier import GeometricVerifier, MatchedPoints
 
 from .html import picture
+from .images.thumbnails import thumbnail
 from .places_svg import STYLE as PLACES
 from .places_svg import Place, places_svg
-from .thumbnails import thumbnail
 
 MOST_COMPARED = 5  # photos of an item
 STYLE = (

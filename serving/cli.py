@@ -15,7 +15,7 @@ from index.shell import command
 from retrieval.cli.options import Place
 from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
 from retrieval.errors import InvalidParameter
-from retrieval.formats import SUFFIXES
+from retrieval.images.formats import SUFFIXES
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys
 
 from .config import ACCESS, ADDRESS, GROUPS, PAGE, ServeSettings

@@ -15,8 +15,8 @@ from threading import Lock
 from PIL import Image
 
 from retrieval.files import explain, naming, write_file
-from retrieval.formats import format_of
 from retrieval.images import Source, plain_source
+from retrieval.images.formats import format_of
 from retrieval.threshold.feedback import owner_folder
 
 MOST_BYTES = 10 * 2**30  # of all photos in the folder

@@ -18,7 +18,7 @@ from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import GalleryLocked
 from retrieval.feature_format import PackedFeatures
-from retrieval.images import Source
+from retrieval.images import Source, check_sent
 from retrieval.indexing.worker import embed_batch, write_batch
 from retrieval.regions.boxes import BBox
 from retrieval.regions.result import RegionsResult
@@ -136,6 +136,7 @@ class Service:
         self, image: Source, regions: Regions, *, top_k: int = 10, where: str | None = None, request_id: str = ""
     ) -> RegionsResult:
         """Search for the items in the regions of a photo in the pool."""
+        check_sent(image)
         work = partial(
             self.retriever.search_regions, image, regions, top_k=top_k, where=where, review=self.settings.review
         )
@@ -158,6 +159,8 @@ class Service:
         self, work: Callable[[], SearchResult], request_id: str, images: Sequence[Source], bbox: BBox | None = None
     ) -> SearchResult:
         """Run a search in the pool and record its result."""
+        for image in images:
+            check_sent(image)
         result, waited = await self._run(work)
         result.timings_ms["queue"] = round(1e3 * waited, 3)
         if result.photos == 1:  # the statistics are those of single photos
@@ -209,6 +212,7 @@ class Service:
 
     def put_photo(self, photo_id: str, item_id: str, image: bytes, metadata: dict[str, Any]) -> tuple[bool, int]:
         """Add or replace a photo; return whether one was replaced, and the gallery version."""
+        check_sent(image)
         retriever = self.retriever
         photo = UploadedPhoto(photo_id, Path(photo_id), item_id, metadata=metadata, content=image)
         batch = embed_batch(retriever.embedder, [photo], {})

@@ -16,11 +16,11 @@ from retrieval.catalogue.photos import Photo
 from retrieval.errors import ImageRefused
 from retrieval.html import document, picture
 from retrieval.images import crop, open_image
+from retrieval.images.thumbnails import thumbnail
 from retrieval.matched_places import STYLE as PLACES
 from retrieval.matched_places import MatchedPlaces
 from retrieval.result import RANKED
 from retrieval.threshold.gallery_report.style import STYLE
-from retrieval.thumbnails import thumbnail
 from retrieval.verification.verifier import GeometricVerifier
 
 from .answers_file import Line

@@ -13,7 +13,7 @@ from retrieval.catalogue.read import is_table, read_catalogue, suffix_of
 from retrieval.catalogue.remote import is_url, is_web, remote
 from retrieval.catalogue.tables import no_columns
 from retrieval.errors import DataError, InvalidParameter
-from retrieval.formats import SUFFIXES
+from retrieval.images.formats import SUFFIXES
 from retrieval.text import as_utf8
 
 STDIN = "-"

@@ -13,8 +13,8 @@ from typing import Any
 from tqdm import tqdm
 
 from retrieval.errors import DataError, ImageRefused
-from retrieval.formats import SUFFIXES
 from retrieval.images import crop, open_image
+from retrieval.images.formats import SUFFIXES
 from retrieval.memory import no_collection
 
 from .folders import all_photos, describe_folders, read_folder

@@ -16,8 +16,8 @@ from PIL import Image
 
 from retrieval.arguments import MOST_QUERY_PHOTOS
 from retrieval.errors import ImageTooLarge, ImageUnreadable, InvalidParameter
-from retrieval.formats import format_of
 from retrieval.images import MAX_BYTES, Source, open_image, plain_source
+from retrieval.images.formats import format_of
 from retrieval.regions.boxes import bbox_text, check_bbox
 
 from .models import (

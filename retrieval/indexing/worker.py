@@ -16,7 +16,7 @@ from retrieval.catalogue.photos import Photo
 from retrieval.catalogue.reading import Content, contents
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image
-from retrieval.thumbnails import thumbnail
+from retrieval.images.thumbnails import thumbnail
 
 CONTENT = "_content_sha256"  # reserved metadata key: hash of the photo's content when it was embedded
 FILE, BOX = "_file", "_bbox"  # reserved metadata keys: state of the file (`Photo.state`) and bounding box, if any

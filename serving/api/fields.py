@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from retrieval.formats import NAMES
+from retrieval.images.formats import NAMES
 
 Verdict = Literal["right", "wrong", "unknown"]
 TopK = Annotated[int, Field(ge=1, le=100, description="Largest number of matches.")]

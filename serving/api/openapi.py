@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from index.shell import command
-from retrieval.formats import NAMES
+from retrieval.images.formats import NAMES
 
 from .problems import MEDIA_TYPE
 from .region_schemas import RegionsRequest

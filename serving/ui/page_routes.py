@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from retrieval.errors import ImageRefused, ImageUnreadable, InvalidParameter, RetrievalError
-from retrieval.formats import format_of
+from retrieval.images.formats import format_of
 from serving.api.problems import ProblemResponse, problem, problem_response
 from serving.http.limits import OVERHEAD, Busy, too_many_requests
 from serving.http.rates import Rates

@@ -129,13 +129,6 @@ def _accepted() -> list[Case]:
         "JPEG with a page as comment": with_segment(jpeg, 0xFE, html),
         "PNG and a page": png + html,
         "PNG called JPEG": png,
-        "TIFF": encode(plain, "TIFF"),
-        "compressed TIFF": saved(plain, "TIFF", compression="tiff_deflate"),
-        "TIFF of two pages": saved(plain, "TIFF", save_all=True, append_images=[plain.rotate(90)]),
-        "BMP": encode(plain, "BMP"),
-        "GIF": encode(plain, "GIF"),
-        "AVIF": saved(plain, "AVIF", quality=95),
-        "HEIC": heic(),
         "a secret in its text": with_chunk(png, b"tEXt", b"path\0/etc/passwd"),
     }
     cases = [Case(name, data, like=png) for name, data in as_plain.items()]
@@ -187,15 +180,10 @@ def _bombs() -> list[Case]:
         Case("JPEG of 100 Mpx", claimed_jpeg(*MPX_100), LARGE),
         Case("JPEG of 4,290 Mpx", claimed_jpeg(65_500, 65_500), LARGE),
         Case("WebP of 268 Mpx", _claimed_webp(16_384, 16_384), LARGE | DAMAGED),
-        Case("BMP of 100 Mpx", _claimed(encode(picture(), "BMP"), 18, "<II", MPX_100), LARGE),
-        Case("GIF of 4,290 Mpx", _claimed(encode(picture(), "GIF"), 6, "<HH", (65_500, 65_500)), LARGE),
-        Case("HEIC of 100 Mpx", _claimed(heic(), heic().index(b"ispe") + 8, ">II", MPX_100), LARGE),
-        Case("HEIC that claims 8 pixels", _claimed(heic(), heic().index(b"ispe") + 8, ">II", (8, 8)), DAMAGED),
-        Case("AVIF of 100 Mpx", _claimed_avif(MPX_100), LARGE | DAMAGED),
         Case("PNG of 4 Ppx", claimed_png(2**31 - 1, 2**31 - 1), LARGE | DAMAGED),
-        Case("zTXt bomb", with_chunk(png, b"zTXt", b"Comment\0\0" + text), DAMAGED),
-        Case("iTXt bomb", with_chunk(png, b"iTXt", b"Comment\0\x01\0\0\0" + text), DAMAGED),
-        Case("iCCP bomb", with_chunk(png, b"iCCP", b"profile\0\0" + text), DAMAGED),
+        Case("zTXt bomb", with_chunk(png, b"zTXt", b"Comment\0\0" + text), like=png),
+        Case("iTXt bomb", with_chunk(png, b"iTXt", b"Comment\0\x01\0\0\0" + text), like=png),
+        Case("iCCP bomb", with_chunk(png, b"iCCP", b"profile\0\0" + text), like=png),
         Case("IDAT bomb", claimed_png(64, 64, pixels=b"\0" * 100_000_000), like=_black()),
     ]
 
@@ -207,17 +195,6 @@ def heic() -> bytes:
     file = io.BytesIO()
     from_pillow(picture()).save(file, quality=95)
     return file.getvalue()
-
-
-def _claimed(data: bytes, at: int, form: str, size: tuple[int, int]) -> bytes:
-    """Return a file with another size in its header."""
-    told = struct.pack(form, *size)
-    return data[:at] + told + data[at + len(told) :]
-
-
-def _claimed_avif(size: tuple[int, int]) -> bytes:
-    data = encode(picture(), "AVIF")
-    return _claimed(data, data.index(b"ispe") + 8, ">II", size)
 
 
 def _one_bit(size: tuple[int, int], row: bytes) -> bytes:
@@ -257,8 +234,7 @@ def _lying() -> list[Case]:
 
 
 def _damaged() -> list[Case]:
-    kinds = [(kind, encode(picture(), kind)) for kind in ("JPEG", "PNG", "WEBP", "AVIF", "TIFF", "BMP", "GIF")]
-    kinds.append(("HEIC", heic()))
+    kinds = [(kind, encode(picture(), kind)) for kind in ("JPEG", "PNG", "WEBP")]
     cases = [
         Case(f"{kind} cut at {share:.0%}", data[: int(share * len(data))], DAMAGED)
         for kind, data in kinds
@@ -299,15 +275,17 @@ def _foreign() -> list[Case]:
     }
     return [
         *(Case(f"{kind} called JPEG", make(), FOREIGN) for kind, make in saves.items()),
+        *(Case(kind, encode(picture(), kind), UNSUPPORTED) for kind in ("AVIF", "TIFF", "BMP", "GIF")),
+        Case("HEIC", heic(), UNSUPPORTED),
         Case("SVG that reads a file", svg, FOREIGN, kind="image/svg+xml"),
         Case("EPS that reads a file", eps, FOREIGN),
         Case("a page", b"<html><img src=x onerror=alert(1)></html>", FOREIGN, kind="text/html"),
         Case("PDF's magic", b"%PDF-1.7\n1 0 obj<</Type/Catalog>>endobj", FOREIGN),
-        Case("AVIF's magic", b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf", FOREIGN),
-        Case("HEIC's magic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", FOREIGN),
-        Case("TIFF's magic", b"II*\0\x08\0\0\0", DAMAGED),
-        Case("BMP's magic", b"BM", DAMAGED),
-        Case("GIF's magic", b"GIF89a", DAMAGED),
+        Case("AVIF's magic", b"\0\0\0\x20ftypavif\0\0\0\0avifmif1miaf", UNSUPPORTED),
+        Case("HEIC's magic", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", UNSUPPORTED),
+        Case("TIFF's magic", b"II*\0\x08\0\0\0", UNSUPPORTED),
+        Case("BMP's magic", b"BM", UNSUPPORTED),
+        Case("GIF's magic", b"GIF89a", UNSUPPORTED),
         Case("an address", b"http://192.0.2.1/secret.png", FOREIGN),
         Case("a path", b"/etc/passwd", FOREIGN),
     ]
@@ -326,7 +304,7 @@ def _shapes() -> list[Case]:
 def _animated() -> list[Case]:
     frames: dict[str, Any] = {"save_all": True, "append_images": [picture().rotate(90)]}
     return [
-        Case("animated GIF", saved(picture(), "GIF", **frames), like=encode(picture(), "PNG")),
+        Case("animated GIF", saved(picture(), "GIF", **frames), UNSUPPORTED),
         Case("animated AVIF", saved(picture(), "AVIF", **frames), UNSUPPORTED),
         Case("animated WebP", saved(picture(), "WEBP", **frames), UNSUPPORTED),
         Case("animated PNG", saved(picture(), "PNG", **frames), UNSUPPORTED),

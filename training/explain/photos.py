@@ -13,7 +13,7 @@ from PIL import Image
 from retrieval.catalogue.read import Photo
 from retrieval.errors import DataError
 from retrieval.images import Preprocessing
-from retrieval.thumbnails import thumbnail
+from retrieval.images.thumbnails import thumbnail
 from training.data.reader import PhotoReader
 
 SIDE = 144  # side of a picture on the page, in pixels

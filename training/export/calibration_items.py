@@ -16,10 +16,10 @@ from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.photo_features import pack_features
 from retrieval.catalogue.read import Photo
 from retrieval.images import open_image
+from retrieval.images.thumbnails import thumbnail
 from retrieval.metrics.consistency import FAR_RANGE, opis_of_ranges, utility_curves
 from retrieval.metrics.identification import SearchScores
 from retrieval.threshold.report import ReportData
-from retrieval.thumbnails import thumbnail
 from training.data.splits import photos_in_protocol
 from training.evaluation.evaluate import EvaluationSplit, make_evaluation_split, score_split
 

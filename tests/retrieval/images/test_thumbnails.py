@@ -8,10 +8,9 @@ import pytest
 from PIL import Image
 
 from retrieval.images import open_image
-from retrieval.plain_jpeg import without_metadata
-from retrieval.thumbnails import thumbnail
+from retrieval.images.thumbnails import thumbnail, without_metadata
 
-from ..world import draw, encode
+from ...world import draw, encode
 
 
 def jpeg(image: Image.Image, **options: Any) -> bytes:
