@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
+from .cached import SegmentCache
 from .checks import (
     Additions,
     check_actor,
@@ -45,7 +46,6 @@ from .database import (
     Segment,
     system_user,
 )
-from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats
 from .drawable import Drawable
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
@@ -80,7 +80,7 @@ __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 LOCK = "writer.lock"
 PARTIAL = f"{DATABASE}.partial"
 LEFTOVERS = {PARTIAL, f"{PARTIAL}-wal", f"{PARTIAL}-shm", f"{PARTIAL}-journal"}  # of an interrupted `create`
-DENSITIES, WORDS = "densities", "words"  # folders of caches
+WORDS = "words"  # folder of a cache
 BLOCK, ATTEMPTS = 4096, 5  # photos per read, and attempts at a filtered search while other processes write
 PHOTOS_OF_ITEMS = "SELECT photo_id FROM photos JOIN items ON number = item WHERE item_id IN"
 UNINDEXED = 0.2  # share of photos outside the index above which a rebuild is due
@@ -162,7 +162,7 @@ class Gallery:
         self._rebuilding = threading.Lock()
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
-        self._densities = Densities(path / DENSITIES)
+        self._densities: SegmentCache[Floats] = SegmentCache(path)
         self._words = VisualWords(path / WORDS)
         self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
         self.damage: list[str] = []  # problems found by a search or by `check_in_background`
@@ -790,7 +790,6 @@ class Gallery:
         with suppress(OSError):
             remove_unused(self.path / SEGMENTS, names, ENDINGS)
             remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
-            self._densities.forget(names)
             self._words.forget(names)
 
 

@@ -18,8 +18,9 @@ from index.ann.candidates import Candidates
 from index.ann.kinds import FLAT, IVF, Choice
 from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
+from .cached import SegmentCache
 from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
-from .densities import Densities
+from .distance import Floats
 from .errors import GalleryCorrupt, GalleryError
 from .segments import (
     OpenSegment,
@@ -130,7 +131,7 @@ def rewrite(snapshot: Snapshot, chosen: set[int], folder: Path) -> Rewritten:
 def build_index(
     choice: Choice,
     folder: Path,
-    densities: Densities,
+    densities: SegmentCache[Floats],
     snapshot: Snapshot,
     *,
     probe: Probe,

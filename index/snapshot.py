@@ -11,7 +11,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,9 @@ from index.ann.candidates import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16, IVF
 
 from .arrays import load_array
+from .cached import SegmentCache
 from .contenders import contenders, first_places
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
-from .densities import Densities
 from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .errors import GalleryCorrupt
 from .filters import Value
@@ -38,6 +38,7 @@ FURTHER = 6  # items beyond the distance of interest that a search returns at mo
 MOST_FETCHED = 4096  # upper bound of the first fetch: an item may have very many photos
 SCANNED = 20_000  # a filter that passes up to this many photos is searched exhaustively
 BLOCK = 4096  # photos per read
+DENSITIES = 65_536  # densities computed at a time
 PAIRS = 512  # query-candidate pairs compared at a time; they fit in the CPU cache
 FEW = 64  # up to so many candidates of a query are all compared: bounds of their distances would take longer
 TAIL = 8192  # photos scanned without a base
@@ -295,7 +296,7 @@ class Snapshot:
         """The number of live photos and the sum of their seqs, which identify them."""
         return self.photos, int(self.seqs[self.live].sum())
 
-    def densities(self, distance_form: DistanceForm, known: Densities) -> tuple[Floats, float]:
+    def densities(self, distance_form: DistanceForm, known: SegmentCache[Floats]) -> tuple[Floats, float]:
         """Return the density around each photo (n,), and their minimum; a verified form has those of its base form."""
         with self._guard:
             distance_form = base_form(distance_form)
@@ -303,7 +304,9 @@ class Snapshot:
                 if distance_form is PLAIN:
                     values = np.zeros(len(self.seqs))
                 else:
-                    values = self.by_position([known.of(distance_form, self.segments)])
+                    values = self.by_position(
+                        known.of(distance_form.key, self.segments, partial(_densities_of, distance_form))
+                    )
                 self._densities[distance_form.key] = values, float(values.min(initial=np.inf))
             return self._densities[distance_form.key]
 
@@ -419,6 +422,14 @@ def _searchable(
     else:
         tail = Candidates.flat(_gather(rows.segments, start, len(seqs), dim))
     return Snapshot(*about, rows.segments, seqs, rows.items, rows.live, base, positions, tail, start)
+
+
+def _densities_of(distance_form: DistanceForm, segment: OpenSegment) -> Floats:
+    """Return the density around each photo of a segment (n,)."""
+    rows = len(segment.seqs)
+    segment.check(np.arange(rows))
+    blocks = (segment.read(slice(start, start + DENSITIES)) for start in range(0, rows, DENSITIES))
+    return np.concatenate([np.zeros(0), *map(distance_form.densities, blocks)])
 
 
 def removed_seqs(database: Database) -> Rows:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from index.distance import PLAIN, DistanceForm, Floats, accepts, squared_distance
+from index.distance import PLAIN, DistanceForm, Floats, accepts
 from index.snapshot import Base, Snapshot
+from index.stored import Filter
 
 from .candidates import Candidates
 
@@ -22,7 +23,6 @@ OWN_QUERIES = 2000  # gallery photos used as queries
 SHOWN = 10  # nearest items within the threshold that are counted
 ENOUGH, LEAST = 0.999, 0.998  # target recall and target for its lower 95 % bound when the search width is tuned
 QUERIES = 256  # queries per exhaustive search
-SLACK = 1e-4  # float32 error of a cosine, allowed for by the prefilter
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,21 @@ def reference_search(snapshot: Snapshot, probe: Probe, densities: tuple[Floats, 
     if probe.queries is not None and len(probe.queries):
         vectors = np.concatenate([vectors, probe.queries.astype(np.float32)])
         skip = np.concatenate([skip, np.full(len(probe.queries), -1)])
-    own = probe.distance_form.densities(vectors)
-    near = _near_enough(probe, own, densities[1])
+    everything = Filter(snapshot.live, live, None, None, ("", []))  # which is scanned
     items: list[set[int]] = []
     for start in range(0, len(vectors), QUERIES):
         block = slice(start, start + QUERIES)
-        items += _within(snapshot, live, vectors[block], skip[block], own[block], near[block], probe, densities[0])
+        found = snapshot.nearest(
+            vectors[block],
+            SHOWN,
+            probe.distance_form,
+            densities,
+            only=everything,
+            within=probe.threshold,
+            skip=skip[block],
+        )
+        near = ([position for position, distance in best if accepts(distance, probe.threshold)] for best in found)
+        items += [{int(snapshot.items[position]) for position in positions} for positions in near]
     return Reference(vectors, skip, items, probe, densities)
 
 
@@ -128,57 +137,3 @@ def settings_of(candidates: Candidates, recall: Recall | None, probe: Probe) -> 
         threshold = probe.threshold if np.isfinite(probe.threshold) else None
         settings["recall"] = {**recall.to_dict(), "threshold": threshold}
     return settings
-
-
-def _near_enough(probe: Probe, own: Floats, sparsest: float) -> Floats:
-    """Return for each query the largest squared distance (q,) that may be within the threshold for any photo."""
-    low, high = np.zeros(len(own)), np.full(len(own), 4.0)
-    if not np.isfinite(probe.threshold):
-        return high
-    for _ in range(40):
-        middle = (low + high) / 2
-        inside = accepts(probe.distance_form.transform(middle, own, sparsest), probe.threshold)
-        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-    return high
-
-
-def _within(
-    snapshot: Snapshot,
-    live: NDArray[np.int64],
-    vectors: NDArray[np.float32],
-    skip: NDArray[np.int64],
-    own: Floats,
-    near: Floats,
-    probe: Probe,
-    densities: Floats,
-) -> list[set[int]]:
-    """Return the nearest items within the threshold for each query."""
-    least = (1 - near / 2 - SLACK).astype(np.float32)[:, None]
-    neighbours: list[list[tuple[float, int]]] = [[] for _ in vectors]
-    start = 0
-    for block in snapshot.blocks(live):
-        cosines = vectors @ block.T
-        if not np.isfinite(probe.threshold):  # the nearest photos of each block determine the nearest items
-            width = min(20 * SHOWN, cosines.shape[1])
-            least = np.maximum(least, -np.partition(-cosines, width - 1, axis=1)[:, width - 1 : width])
-        queries, rows = np.nonzero(cosines >= least)
-        for query in np.unique(queries).tolist():
-            near_rows = rows[queries == query]
-            positions = live[start + near_rows]
-            near_rows, positions = near_rows[positions != skip[query]], positions[positions != skip[query]]
-            squared = squared_distance(vectors[query : query + 1], block[near_rows])
-            distances = probe.distance_form.transform(squared, own[query], densities[positions])
-            inside = accepts(distances, probe.threshold)
-            neighbours[query] += zip(
-                distances[inside].tolist(), snapshot.items[positions[inside]].tolist(), strict=True
-            )
-        start += len(block)
-    nearest_items = []
-    for pairs in neighbours:
-        items: dict[int, None] = {}
-        for _, item in sorted(pairs):
-            items.setdefault(item)
-            if len(items) == SHOWN:
-                break
-        nearest_items.append(set(items))
-    return nearest_items

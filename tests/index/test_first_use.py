@@ -125,20 +125,6 @@ class Level:
         return PLAIN.transform(squared, query, photo) + np.asarray(photo)
 
 
-def test_damaged_densities_are_worked_out_again(tmp_path: Path) -> None:
-    vectors = unit(5000, 1)
-    with Gallery.create(tmp_path / "g", dim=DIM, embedding_id="e") as gallery:
-        gallery.add([f"p{i}" for i in range(5000)], [f"i{i}" for i in range(5000)], vectors)
-        right = gallery.search(vectors[7:8], 3, distance_form=Level())
-    file = only(tmp_path / "g", "densities/*.npy")
-    for _ in range(2):
-        data = file.read_bytes()
-        overwrite(file, 128 + 8 * 7, np.float64(3).tobytes())
-        with Gallery.open(tmp_path / "g") as gallery:
-            assert gallery.search(vectors[7:8], 3, distance_form=Level()) == right
-        assert file.read_bytes() == data  # and written again
-
-
 @pytest.mark.parametrize(
     ("statement", "words"),
     [

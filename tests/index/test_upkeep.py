@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index import densities, maintenance, snapshot
 from index import gallery as gallery_module
+from index import maintenance, snapshot
 from index.ann.recall import Recall
 from index.contents import POINT
 from index.distance import PLAIN, Floats, plain_distance
@@ -196,8 +196,7 @@ class Shifted:
         return PLAIN.transform(squared, query, photo) + np.asarray(photo)
 
 
-def test_densities_are_kept_apart_by_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(densities, "CACHED_FROM", 10)
+def test_densities_are_kept_apart_by_measure(tmp_path: Path) -> None:
     with filled(tmp_path / "g") as gallery:
         assert gallery.search(unit(1), 1, distance_form=Shifted(1))[0][0].distance == 1.0
     for by in (2, 1, 3):
