@@ -5,6 +5,7 @@ Shapes: n vectors, d = embedding size.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from .errors import InvalidParameter
 from .features import FeatureFormat, check_features
 from .filters import BOOLEAN, NUMBER, TEXT, kind_of
 
+MAX_METADATA = 64 * 1024  # bytes of JSON per photo; each search reads and returns the metadata of its matches
 LENGTH_TOLERANCE = 1e-3  # maximum deviation of a vector's length from one
 LONGEST_ACTOR = 200  # characters
 ROUNDING = 1e-6  # deviation due to float32 rounding alone; the `slack` of the candidates relies on it
@@ -72,6 +74,23 @@ def check_values(metadata: Sequence[Mapping[str, Any]], columns: Mapping[str, st
             value = values.get(name)
             if value is not None and kind_of(value) != kind:
                 raise InvalidParameter(f"metadata {name}", f"be a {kind}, as the column is declared", value)
+
+
+def encode_metadata(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as JSON text with sorted keys; raise InvalidParameter if it is invalid or too long."""
+    try:
+        text = json.dumps(dict(metadata), sort_keys=True, ensure_ascii=False, allow_nan=False)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidParameter("metadata", f"hold JSON values ({error})", metadata) from error
+    if size > MAX_METADATA:
+        raise InvalidParameter(
+            "metadata",
+            f"have at most {MAX_METADATA:,} bytes as JSON",
+            size,
+            remedy="Keep long texts elsewhere, under the photo's id",
+        )
+    return text
 
 
 def check_stored(database: Database, name: str, kind: str) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from index.ann.faiss_index import release_memory
 from index.ann.kinds import FLAT, choose_kind
 from index.ann.recall import Probe
 
@@ -31,6 +32,7 @@ from .checks import (
     check_stored,
     check_values,
     check_vectors,
+    encode_metadata,
     refuse_absent,
     refuse_present,
 )
@@ -50,9 +52,8 @@ from .distance import PLAIN, DistanceForm, Floats
 from .drawable import Drawable
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter
 from .features import FeatureFormat, check_size
+from .files import remove_unused, sync_folder, take_lock, write_errors
 from .filters import check_columns, parse_where, to_sql
-from .leftovers import remove_unused
-from .lock import take_lock
 from .maintenance import (
     INDEX_ENDINGS,
     MIN_RECALL,
@@ -65,10 +66,8 @@ from .maintenance import (
     verify,
     verify_files,
 )
-from .memory import release_memory
-from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto, neighbours_of
-from .segments import ENDINGS, Part, encode_row, sync_folder, write_errors, write_segment
+from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import TAIL, Snapshot, Within, in_file, read_snapshot, without_replaced
 from .stored import Filter
 from .verified import Features, VerifiedDistance, check_query_features

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, Choice
 from index.ann.recall import Probe, Recall, reference_search, settings_of, tune
 
@@ -22,17 +22,8 @@ from .cached import SegmentCache
 from .database import DATABASE, FEATURES_KEY, INDEXES, SEGMENTS, Database, IndexFile, Segment
 from .distance import Floats
 from .errors import GalleryCorrupt, GalleryError
-from .segments import (
-    OpenSegment,
-    Part,
-    encode_row,
-    new_file,
-    open_segment,
-    segment_paths,
-    sha256,
-    sync_folder,
-    write_segment,
-)
+from .files import new_file, sha256, sync_folder
+from .segments import OpenSegment, Part, encode_row, open_segment, segment_paths, write_segment
 from .snapshot import Snapshot, removed_seqs
 
 FANOUT = 16  # segments of one size that are combined into one

@@ -36,6 +36,7 @@ from .checks import (
     check_removals,
     check_values,
     check_vectors,
+    encode_metadata,
     refuse_absent,
     refuse_present,
 )
@@ -44,7 +45,6 @@ from .distance import PLAIN, DistanceForm, Floats, squared_distance
 from .errors import GalleryCorrupt, GalleryError, InvalidParameter, MissingDependency
 from .features import FeatureFormat
 from .filters import check_columns, parse_where, to_milvus
-from .metadata import encode_metadata
 from .neighbours import Neighbour, StoredPhoto
 from .snapshot import FIRST_FETCH, Within
 from .stored import Filter, Rows

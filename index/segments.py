@@ -18,10 +18,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +33,7 @@ from .arrays import load_array
 from .database import RESTORE, Segment
 from .errors import GalleryCorrupt, GalleryError
 from .features import FEATURES, FeatureWriter, OpenFeatures, open_features
+from .files import new_file, sha256, sync_folder
 
 VECTORS, ROWS, PARTIAL = ".npy", ".rows", ".partial"
 ENDINGS = (VECTORS, ROWS, FEATURES, PARTIAL)  # of the files of segments
@@ -159,18 +159,6 @@ def encode_row(photo_id: str, item_id: str, metadata: str) -> bytes:
     )
 
 
-@contextmanager
-def write_errors(path: Path) -> Iterator[None]:
-    """Turn a failed write into a GalleryError; the gallery is unchanged because no transaction references the files."""
-    try:
-        yield
-    except OSError as error:
-        raise GalleryError(
-            f"{path} cannot be written: {error.strerror or error}; nothing was changed",
-            remedy="Check disk space and permissions, then try again",
-        ) from error
-
-
 def segment_paths(folder: Path, name: str, *, features: bool) -> list[Path]:
     """Return the files of a segment, in the order in which they are hashed."""
     return [folder / f"{name}{ending}" for ending in (VECTORS, ROWS, *([FEATURES] if features else []))]
@@ -219,14 +207,6 @@ def write_segment(
     return name, digest
 
 
-def new_file(folder: Path) -> str:
-    """Return a new name in a folder, creating the folder if needed."""
-    if not folder.exists():
-        folder.mkdir(parents=True)
-        sync_folder(folder.parent)
-    return uuid.uuid4().hex
-
-
 def open_segment(folder: Path, segment: Segment, *, dim: int, features: bool = False) -> OpenSegment:
     """Map a segment; raise GalleryCorrupt if it is missing or has another shape than recorded."""
     rows = segment.rows
@@ -273,22 +253,3 @@ def _arrays(raw: NDArray[np.uint8], segment: Segment) -> dict[str, Any]:
     if not whole:
         raise GalleryCorrupt(f"segment {segment.name} has a damaged description of its {rows} photos", remedy=RESTORE)
     return {**arrays, "text": raw[:first]}
-
-
-def sha256(*paths: Path) -> str:
-    """Return the hash of the concatenated files."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(2**20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Sync a folder to make renames in it durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from index.ann.candidates import REBUILD, Candidates
+from index.ann.faiss_index import REBUILD, Candidates
 from index.ann.kinds import FLAT, FP16, IVF
 
 from .arrays import load_array
 from .cached import SegmentCache
-from .contenders import contenders, first_places
 from .database import FEATURES_KEY, INDEXES, POINT, RESTORE, SEGMENTS, Database, IndexFile
 from .distance import PLAIN, DistanceForm, Floats, Queries, squared_from
 from .errors import GalleryCorrupt
+from .files import sha256
 from .filters import Value
-from .segments import OpenSegment, open_segment, sha256
+from .search.exact_search import MANY, contenders, first_places, sweep
+from .segments import OpenSegment, open_segment
 from .stored import Filter, Rows
-from .sweep import MANY, sweep
 from .verified import base_form
 
 FIRST_FETCH = 16  # candidate photos in the first fetch, in addition to 1.5 times the average number for k items

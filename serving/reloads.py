@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from index.memory import release_memory
+from index.ann.faiss_index import release_memory
 from retrieval.retriever import Retriever
 from serving.http.limits import Busy
 

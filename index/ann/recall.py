@@ -17,7 +17,7 @@ from index.distance import PLAIN, DistanceForm, Floats, accepts
 from index.snapshot import Base, Snapshot
 from index.stored import Filter
 
-from .candidates import Candidates
+from .faiss_index import Candidates
 
 OWN_QUERIES = 2000  # gallery photos used as queries
 SHOWN = 10  # nearest items within the threshold that are counted

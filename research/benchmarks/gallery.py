@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT
 from index.ann.recall import Probe
 from index.gallery import Gallery

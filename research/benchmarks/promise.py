@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.distance import plain_distance
 from retrieval.bundle.operating_point import CERTIFIED
 from retrieval.errors import CalibrationError

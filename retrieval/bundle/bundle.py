@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from index.distance import PLAIN, DistanceForm
-from index.segments import sync_folder
+from index.files import sync_folder
 from index.shell import command
 from index.verified import VerifiedDistance
 from retrieval.errors import BundleCorrupt, BundleError

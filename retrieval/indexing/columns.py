@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from index.checks import encode_metadata
 from index.filters import TEXT, is_column, kind_of
-from index.metadata import encode_metadata
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.kinds import DATE, check_kinds, parser
 from retrieval.catalogue.photos import Photo

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from index import snapshot
 from index.ann.recall import Probe
-from index.contenders import contenders, first_places
 from index.distance import PLAIN, DistanceForm
 from index.gallery import Gallery
+from index.search.exact_search import contenders, first_places
 from index.snapshot import Snapshot
 
 from .test_verified_search import Lifted

@@ -18,8 +18,8 @@ from index.arrays import load_array
 from index.database import Segment
 from index.distance import accepts, plain_distance
 from index.errors import GalleryError, GalleryLocked, InvalidParameter
+from index.files import take_lock
 from index.gallery import Gallery
-from index.lock import take_lock
 from index.segments import OpenSegment, open_segment
 
 from .vectors import DIM, filled, unit

@@ -15,9 +15,8 @@ from index.ann.recall import Probe
 from index.arrays import load_array
 from index.database import Segment
 from index.errors import GalleryError
+from index.files import remove_unused, sha256
 from index.gallery import Gallery
-from index.leftovers import remove_unused
-from index.segments import sha256
 
 from .vectors import DIM, filled, unit
 
@@ -171,7 +170,7 @@ def test_additions_and_rebuilds_do_not_load_an_index(tmp_path: Path, monkeypatch
     with filled(tmp_path / "g", 600, 60) as gallery:
         gallery.rebuild(kind="fp16")
     with Gallery.open(tmp_path / "g") as gallery, monkeypatch.context() as patch:
-        patch.setattr("index.ann.candidates.Candidates.read", None)
+        patch.setattr("index.ann.faiss_index.Candidates.read", None)
         for number in range(20):  # more than one segment combines
             gallery.add([f"new-{number}"], ["new"], unit(1, seed=number))
         gallery.rebuild(kind="fp16")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from index import snapshot
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 from index.snapshot import Base

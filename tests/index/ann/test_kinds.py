@@ -10,7 +10,7 @@ import pytest
 
 from index import maintenance, snapshot
 from index.ann import recall
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.ann.kinds import FLAT, IVF, KINDS, choose_kind, lists_of, memory_of
 from index.ann.recall import Probe, Recall
 from index.distance import plain_distance

@@ -7,7 +7,9 @@ searched, because adding during a search crashes. Shapes: n vectors, d = embeddi
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -226,3 +228,12 @@ def _faiss() -> Any:
     except ImportError as error:
         raise MissingDependency.of_extra("faiss", "serve") from error
     return faiss
+
+
+def release_memory() -> None:
+    """Return freed memory, such as that of an index or a model, to the operating system; glibc keeps it otherwise.
+
+    Do nothing with other C libraries: they return it by themselves, or cannot be asked.
+    """
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from index.ann.candidates import Candidates
+from index.ann.faiss_index import Candidates
 from index.ann.kinds import KINDS
 from index.errors import GalleryCorrupt, InvalidParameter
 

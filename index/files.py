@@ -1,0 +1,74 @@
+"""Files of a gallery: names, hashes, syncs, the write lock, and what an interrupted write has left."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import uuid
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import GalleryError, GalleryLocked
+
+
+@contextmanager
+def write_errors(path: Path) -> Iterator[None]:
+    """Turn a failed write into a GalleryError; the gallery is unchanged because no transaction references the files."""
+    try:
+        yield
+    except OSError as error:
+        raise GalleryError(
+            f"{path} cannot be written: {error.strerror or error}; nothing was changed",
+            remedy="Check disk space and permissions, then try again",
+        ) from error
+
+
+def new_file(folder: Path) -> str:
+    """Return a new name in a folder, creating the folder if needed."""
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        sync_folder(folder.parent)
+    return uuid.uuid4().hex
+
+
+def sha256(*paths: Path) -> str:
+    """Return the hash of the concatenated files."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Sync a folder to make renames in it durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def take_lock(path: Path) -> int:
+    """Return a file descriptor that holds the lock until it is closed; raise GalleryLocked if the lock is taken."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise GalleryLocked(
+            f"another process is writing to {path.parent}", remedy="Wait until it has finished"
+        ) from error
+    return lock
+
+
+def remove_unused(folder: Path, names: Set[str], endings: tuple[str, ...]) -> None:
+    """Delete files other than `names`, which an interrupted write has left; only the writer may call this."""
+    if not folder.exists():
+        return
+    for file in folder.iterdir():
+        if file.name.split(".")[0] not in names and file.name.endswith(endings):
+            file.unlink()

@@ -1,0 +1,1 @@
+"""Searches of a gallery: exact distances, filters, and draws."""
