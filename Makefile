@@ -10,7 +10,7 @@ export GRADIO_ANALYTICS_ENABLED := 0
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint docs tables hooks audit bench mutants reliability
+.PHONY: help demo test test-fast test-all research-test lint docs tables hooks audit bench mutants reliability
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,14 +27,22 @@ ifneq ($(SERVE),0)
 	$(BIN)/retrieval serve $(DEMO)/bundle $(DEMO)/gallery --examples $(DEMO)/examples
 endif
 
-test test-fast: export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores
-test test-fast: export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
+TESTS := test test-fast test-all research-test
+$(TESTS): export OMP_NUM_THREADS ?= 1  # one thread a worker: more fight over the cores
+$(TESTS): export PYTHONDONTWRITEBYTECODE =  # commands that tests start need not compile the modules again
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
-test: $(VENV)/.installed  ## everything, the slow and the browser tests too
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --junitxml=.ci/report.xml
+test-fast: $(VENV)/.installed  ## what takes seconds: under 2 minutes on 2 idle cores
+	$(PYTEST) --ignore tests/research -m "not slow and not end_to_end and not browser"
 
-test-fast: $(VENV)/.installed  ## what takes seconds: under 3 minutes on 2 cores
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not slow and not browser"
+test: $(VENV)/.installed  ## the fast tests, and those from end to end: under 12 minutes on 2 idle cores
+	$(PYTEST) --ignore tests/research -m "not slow" --junitxml=.ci/report.xml
+
+test-all: $(VENV)/.installed  ## everything; run it before an issue closes
+	$(PYTEST)
+
+research-test: $(VENV)/.installed  ## the benchmarks, records and papers' configurations
+	$(PYTEST) tests/research
 
 lint: $(VENV)/.installed  ## formatting, types, imports, documentation, pins
 	$(BIN)/ruff check .
@@ -76,9 +84,9 @@ bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs R
 	$(BIN)/retrieval index bundles/bench $(DATA)/data/grocery/images -o galleries/bench
 	$(BIN)/python -m research.benchmarks.endpoint bundles/bench galleries/bench $(DATA)/data/grocery/images/Banana/b_*.jpg
 
-# MODULES=retrieval/threshold/bounds.py, SINCE=main (what changed since), ONLY=text; see CONTRIBUTING
-mutants: $(VENV)/.installed  ## put faults into the modules that decide, and see that a test finds each
-	$(BIN)/python -m tools.mutants $(MODULES) $(if $(SINCE),--changed-since $(SINCE)) $(if $(ONLY),--only '$(ONLY)') $(if $(SAMPLE),--sample $(SAMPLE))
+# FAULTS="MODULE --tests FILES --sample 25" makes faults by rules; see CONTRIBUTING
+mutants: $(VENV)/.installed  ## put faults into the code that decides, and see that a test finds each
+	$(BIN)/python -m tools.mutants $(FAULTS)
 
 reliability: export RETRIEVAL_FUZZ := 10000
 reliability: export RETRIEVAL_FLIPS := 1000

@@ -6,12 +6,10 @@ import gc
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-
-from .scheduling import make_scheduler, package_rank
 
 if TYPE_CHECKING:
     from training.evaluation.distance_selection import Whitening
@@ -30,13 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def without_slow(config: pytest.Config) -> bool:
-    """Return whether the slow tests are left out."""
+    """Return whether the slow tests are left out, as in `make test`."""
     return "not slow" in config.getoption("markexpr")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by package, so that two workers share them well."""
-    items.sort(key=lambda item: package_rank(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -49,12 +42,6 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.set_threshold(10_000, 20, 100)  # a collection of all objects takes a fifth of a second
         gc.enable()
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Return the scheduler of `--dist loadfile`; None for xdist's own."""
-    return make_scheduler(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -30,7 +30,7 @@ TINY = {"0.05": "0.3", "sku-1234": "item-03"}  # four calibration items cannot t
 
 
 @pytest.mark.data
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_folder(tmp_path / "PHOTOS", items=range(20), photos=range(6))
     rows = [f"PHOTOS/{photo.relative_to(folder)},{photo.parent.name}" for photo in sorted(folder.rglob("*.png"))]
@@ -58,7 +58,7 @@ def test_the_walk_through_works(test_data: Path, tmp_path: Path, monkeypatch: py
     assert getattr(names["result"], "decision", None) in ("match", "no_match")
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_what_clients_type_is_answered(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "query.jpg").write_bytes(encode(draw(3, 5)))
     (tmp_path / "other.jpg").write_bytes(encode(draw(70, 1)))

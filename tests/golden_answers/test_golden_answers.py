@@ -24,7 +24,7 @@ def golden() -> Path:
     return Path(folder)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("name", NAMES)
 def test_answers_equal_those_of_the_old_code(name: str, golden: Path, tmp_path: Path) -> None:
     expected = json.loads((ANSWERS / f"{name}.json").read_text())

@@ -174,7 +174,7 @@ def _write_for_ever(path: str, step: int, photos: dict[str, str], told: Connecti
             step += 1
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.timeout(1200)
 def test_killed_at_any_moment_every_change_is_whole_or_not_at_all(tmp_path: Path) -> None:
     """SIGKILL shows the order of writes; that the disk keeps them (fsync) a power cut alone could show.

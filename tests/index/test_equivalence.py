@@ -182,7 +182,7 @@ def histories(kind: str) -> type[Histories]:
     return type(f"Histories_{kind}", (Histories,), {"kind": kind})
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_history_decides_as_brute_force(kind: str) -> None:
     run_state_machine_as_test(

@@ -20,7 +20,7 @@ VERSIONS = int(os.environ.get("RETRIEVAL_VERSIONS", "12"))  # that the readers m
 PATIENCE = 30.0 * VERSIONS  # seconds; only a deadlock takes as long
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("kind", ["flat", "ivf"])
 def test_no_answer_mixes_two_versions(tmp_path: Path, kind: str) -> None:
     vectors = unit(300, 5)

@@ -154,7 +154,7 @@ def test_a_search_that_hangs_does_not_keep_the_server_from_ending(world: Path, t
         assert "embed_pixels" in served.log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("where", ["start", "check", "page", "feedback", "loop"])
 def test_nothing_that_hangs_keeps_the_server_from_ending(world: Path, tmp_path: Path, where: str) -> None:
     options = () if where == "page" else ("--no-page",)

@@ -120,7 +120,7 @@ def open_files(served: Served) -> int:
 # slow clients
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_slow_clients_are_cut_off_and_others_do_not_notice(world: Path, tmp_path: Path) -> None:
     drips = [(b"/v1/search", b"image/jpeg")] * 4
     drips += [(b"/v1/search", b"application/json"), (b"/v1/search/batch", b"multipart/form-data; boundary=b")] * 2
@@ -180,7 +180,7 @@ def is_closed(connection: socket.socket, received: dict[socket.socket, bytes]) -
 # load
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_under_four_times_the_load_every_request_is_answered(world: Path, tmp_path: Path) -> None:
     threads, queue = 1, 4
     large = encode(draw(3, 5).resize((2000, 2000), Image.Resampling.NEAREST), "PNG")
@@ -284,7 +284,7 @@ def whole(connection: socket.socket) -> bytes:
     return answer
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_what_was_acknowledged_outlives_kills(own: Path) -> None:
     stored: dict[str, str] = {}
     removed: set[str] = set()
@@ -350,7 +350,7 @@ def missing(served: Served, stored: dict[str, str], removed: set[str]) -> list[s
 # swaps
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_bundles_are_swapped_under_load_without_a_failed_or_mixed_answer(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "gallery", tmp_path / "gallery")
     bundles = [make_bundle(tmp_path, threshold=threshold, name=f"of-{threshold}") for threshold in (0.5, 0.01)]
@@ -435,7 +435,7 @@ def locked(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
         yield served, keys, searching, admin
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     routes = [*operations(served, admin), ("GET", "/openapi.json"), ("GET", "/"), ("GET", "/nothing"), ("GET", "/docs")]
@@ -467,7 +467,7 @@ def test_nothing_is_answered_without_a_key(locked: tuple[Served, Path, str, str]
             assert client.get(probe).status_code == 200
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_a_key_opens_what_its_scope_covers(locked: tuple[Served, Path, str, str]) -> None:
     served, _, searching, admin = locked
     changing = [(m, p) for m, p in operations(served, admin) if m in ("PUT", "DELETE") or p.startswith("/v1/admin/")]

@@ -286,7 +286,7 @@ def test_what_does_not_verify_never_takes_over(
     assert 'retrieval_reloads_total{outcome="refused"} 2.0' in metrics
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_no_answer_mixes_two_bundles(changing: tuple[TestClient, Path]) -> None:
     client, link = changing
     answers: list[dict[str, Any]] = []

@@ -133,7 +133,7 @@ def test_the_examples_do_what_their_labels_say(finished: Path) -> None:
                 assert not matches
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_table_is_what_the_retriever_answers(finished: Path) -> None:
     queries = read_catalogue(finished / "photos" / "queries.csv")
     unknown = [photo for photo in queries if photo.metadata["kind"] == UNKNOWN]

@@ -52,7 +52,7 @@ def judge(bundle: Path, gallery: Path, folder: Path) -> None:
             client.post("/v1/feedback", json={"request_id": answer["request_id"], **verdict}).raise_for_status()
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_reviewed_photos_calibrate_a_gallery_and_train_the_next_model(trained: Run, tmp_path: Path) -> None:
     folder, gallery, catalogue = tmp_path, tmp_path / "gallery", trained.settings.catalogue
     cli("export", trained.path, "-o", folder / "bundle", "--allow-estimate")

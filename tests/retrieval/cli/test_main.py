@@ -143,7 +143,7 @@ def test_help_is_quick_because_nothing_is_imported() -> None:
     assert int(result.stdout.split()[-1]) < 400
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_whole_way_on_the_command_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

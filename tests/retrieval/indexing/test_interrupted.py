@@ -56,7 +56,7 @@ def size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_killed_and_started_again_it_ends_as_if_nothing_had_happened(tmp_path: Path) -> None:
     make_bundle(tmp_path)
     folder = write_folder(tmp_path / "photos", items=range(30), photos=range(4))

@@ -224,7 +224,7 @@ def test_the_shift_of_own_draws_moves_threshold_and_p_values() -> None:
     assert point.evidence["shift"]["applied"] == shift.applied
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_promise_is_kept_over_many_galleries() -> None:
     """Half of the items of a world with families are known, the others are asked."""
     realised = []

@@ -52,7 +52,7 @@ def test_many_easy_items_are_certified_and_the_promise_holds() -> None:
     assert identification_rates(searches(300), point.threshold).tpir == point.evidence["tpir"] > 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_coverage_on_fresh_items() -> None:
     broken, ratios = 0, []
     for seed in range(200):

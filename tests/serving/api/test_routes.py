@@ -243,7 +243,7 @@ def test_settings_are_checked() -> None:
         ServeSettings(queue=0)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_endpoint_alone_needs_neither_gradio_nor_torch(world: Path) -> None:
     program = (
         "import sys, serving.app, serving.cli, serving.ui.page\n"

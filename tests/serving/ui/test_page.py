@@ -30,7 +30,7 @@ def page(served: Served) -> Iterator[httpx.Client]:
         yield client
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_the_page_answers_as_the_endpoint_does(page: httpx.Client) -> None:
     assert "This is item-03" in ask(page, path=upload(page, encode(draw(3, 5))))
     assert "No confident match" in ask(page, path=upload(page, encode(draw(77, 0))))
@@ -64,7 +64,7 @@ def test_gradio_hands_over_the_file_as_it_came(page: httpx.Client, retriever: Re
         assert f'"distance {expected:.4f},' in ask(page, path=upload(page, image, name), orig_name=name)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("image", "name", "told"),
     [

@@ -28,7 +28,7 @@ def bundle(run: Run, onnx_written_once: None, tmp_path_factory: pytest.TempPathF
     return export(run, tmp_path_factory.mktemp("bundles") / "tiny", target_fpir=0.2, allow_estimate=True)
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_onnx_equals_torch_for_any_batch(run: Run, tmp_path: Path) -> None:
     model = run.best_model()
     variants.write_onnx(model, tmp_path / "model.onnx", size=32)
@@ -104,7 +104,7 @@ def test_too_few_items_are_refused_without_the_word(run: Run, tmp_path: Path) ->
     assert not (tmp_path / "bundle").exists()
 
 
-@pytest.mark.parametrize("part", [pytest.param("fit", marks=pytest.mark.slow), "validation"])
+@pytest.mark.parametrize("part", [pytest.param("fit", marks=pytest.mark.end_to_end), "validation"])
 def test_items_that_decided_something_never_calibrate(
     part: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

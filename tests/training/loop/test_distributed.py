@@ -34,7 +34,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_take_the_steps_of_one(together: Path, case: str) -> None:
     alone = team_world.steps(ProcessGroup(torch.device("cpu")), CASES[case])

@@ -40,7 +40,7 @@ def test_a_run_leaves_what_it_promises(run: Run) -> None:
     assert run.progress["best"]["metrics"].items() <= lines[run.progress["best"]["epoch"]].items()
 
 
-@pytest.mark.slow
+@pytest.mark.end_to_end
 def test_training_learns(catalogue: Path, tmp_path: Path) -> None:
     settings = tiny_settings(catalogue, epochs=6)
     run = train(settings, tmp_path / "run")
@@ -56,7 +56,7 @@ def test_the_same_seed_gives_the_same_run_and_another_seed_another(catalogue: Pa
     assert not equal(weights(run, LAST), weights(other, LAST))
 
 
-@pytest.mark.parametrize("dying", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("dying", [pytest.param(0, marks=pytest.mark.end_to_end), 1])
 def test_resuming_gives_the_same_result(
     dying: int, catalogue: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
