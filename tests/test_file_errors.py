@@ -6,7 +6,7 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -77,7 +77,6 @@ LOST = [  # commands whose input is not there, or is a folder or a file where th
     "serve FILE/x GALLERY",
     "serve BUNDLE FILE/x",
     "serve BUNDLE GALLERY --keys FILE/x",
-    "serve BUNDLE GALLERY --trust FILE/x",
     "train FILE/x -o OUT",
     "train PHOTOS -o OUT --config FILE/x",
     "train PHOTOS -o OUT --config PHOTOS",
@@ -177,74 +176,63 @@ def left(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("line", WRITERS)
-@pytest.mark.parametrize("place", ["a file", "read-only", "full"])
-def test_what_cannot_be_written_is_one_line(
-    line: str,
-    place: str,
-    shop: dict[str, Path],
+def check_writers(
+    lines: Sequence[str],
+    places: dict[str, Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "out").mkdir()
-    out = {"a file": shop["FILE"] / "x", "read-only": Path("/proc/self/x"), "full": tmp_path / "out" / "x"}[place]
-    words = words_of(line, shop, out)
-    if place == "full":
+    """Run each command where its output is below a file, in a read-only folder and on a full disk."""
+    for number, line in enumerate(lines):
+        for place in (places["FILE"] / "x", Path("/proc/self/x")):
+            refused(words_of(line, places, place), monkeypatch, capsys)
+        folder = tmp_path / str(number) / "out"
+        folder.mkdir(parents=True)
+        words = words_of(line, places, folder / "x")
         with full_disk():
             told = refused(words, monkeypatch, capsys)
         assert re.search(r"[ ']/\w", told), told  # it names the file
-    else:
-        refused(words, monkeypatch, capsys)
-    assert left(tmp_path / "out") == []
-    assert shop["FILE"].read_text() == "a file"
+        assert left(folder) == [], line
+    assert places["FILE"].read_text() == "a file"
+
+
+def test_what_cannot_be_written_is_one_line(
+    shop: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_writers(WRITERS, shop, tmp_path, monkeypatch, capsys)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*joblib will operate in serial mode")
-@pytest.mark.parametrize("line", TRAINING)
-@pytest.mark.parametrize("place", ["a file", "read-only", "full"])
 def test_what_training_cannot_write_is_one_line(
-    line: str,
-    place: str,
-    run: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    run: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    test_what_cannot_be_written_is_one_line(line, place, run, tmp_path, monkeypatch, capsys)
+    check_writers(TRAINING, run, tmp_path, monkeypatch, capsys)
 
 
-@pytest.mark.parametrize("line", CHANGES)
 def test_what_cannot_be_changed_stays_as_it_was(
-    line: str,
-    shop: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shop: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from index.gallery import Gallery
 
-    for name in ("BUNDLE", "GALLERY"):
-        shutil.copytree(shop[name], tmp_path / shop[name].name)
-    shutil.copy(shop["KEYS"], tmp_path / "keys.json")
-    own = shop | {name: tmp_path / shop[name].name for name in ("BUNDLE", "GALLERY", "KEYS")}
-    with full_disk():
-        assert str(tmp_path) in refused(words_of(line, own, tmp_path / "out"), monkeypatch, capsys)
-    assert own["KEYS"].read_bytes() == shop["KEYS"].read_bytes()
-    assert [file.name for file in tmp_path.rglob("*.partial*")] == []
-    with Gallery.open(own["GALLERY"], read_only=True) as gallery:
-        assert (gallery.verify(), len(gallery), gallery.columns()) == ([], 30, {})
+    for number, line in enumerate(CHANGES):
+        own = {name: tmp_path / str(number) / shop[name].name for name in ("BUNDLE", "GALLERY", "KEYS")}
+        for name in ("BUNDLE", "GALLERY"):
+            shutil.copytree(shop[name], own[name])
+        shutil.copy(shop["KEYS"], own["KEYS"])
+        with full_disk():
+            assert str(tmp_path) in refused(words_of(line, shop | own, tmp_path / "out"), monkeypatch, capsys)
+        assert own["KEYS"].read_bytes() == shop["KEYS"].read_bytes()
+        assert [file.name for file in tmp_path.rglob("*.partial*")] == []
+        with Gallery.open(own["GALLERY"], read_only=True) as gallery:
+            assert (gallery.verify(), len(gallery), gallery.columns()) == ([], 30, {}), line
 
 
-@pytest.mark.parametrize("line", LOST)
 def test_what_cannot_be_read_is_one_line(
-    line: str,
-    shop: dict[str, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    shop: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").mkdir()
-    refused(words_of(line, shop, tmp_path / "out" / "x"), monkeypatch, capsys)
-    assert left(tmp_path / "out") == []
+    for line in LOST:
+        refused(words_of(line, shop, tmp_path / "out" / "x"), monkeypatch, capsys)
+        assert left(tmp_path / "out") == [], line
