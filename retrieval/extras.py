@@ -15,7 +15,7 @@ MODULES = {
     CLIENT: ("httpx",),
     MILVUS: ("pymilvus",),
     RAY: ("pandas", "ray"),
-    SOURCES: ("httpcore", "pillow_heif"),
+    SOURCES: ("fsspec", "pillow_heif"),
     VERIFY: ("cv2",),
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from retrieval.catalogue.readiness import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
+from retrieval.catalogue.check import ITEMS_PER_BATCH, PHOTOS_PER_ITEM
 from retrieval.errors import InvalidParameter
 from retrieval.settings import setting
 

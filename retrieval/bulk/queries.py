@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from retrieval.catalogue.photos import LABELS, QUERIES, UNLABELLED, Labels, Photo, PhotoMaker
-from retrieval.catalogue.read import is_table, read_catalogue, suffix_of
-from retrieval.catalogue.remote import is_url, is_web, remote
+from retrieval.catalogue.read import is_table, read_catalogue
+from retrieval.catalogue.remote import check_allowed, is_url, remote, shown
 from retrieval.catalogue.tables import no_columns
 from retrieval.errors import DataError, InvalidParameter
 from retrieval.images.formats import SUFFIXES
@@ -65,8 +65,8 @@ def _photos(place: Path | str, labels: Labels) -> list[Photo]:
 
 
 def _is_remote_photo(place: Path | str) -> bool:
-    """Return whether an address is that of one photo; on the web, every address except those of tables."""
-    return is_url(place) and not is_table(place) and (is_web(place) or suffix_of(place) in SUFFIXES)
+    """Return whether an address is that of one photo, rather than of a folder on a store."""
+    return is_url(place) and (str(place).startswith("https:") or Path(shown(str(place))).suffix.lower() in SUFFIXES)
 
 
 def _from_lines(lines: Iterable[str], labels: Labels) -> list[Photo]:
@@ -79,6 +79,9 @@ def _from_lines(lines: Iterable[str], labels: Labels) -> list[Photo]:
         raise no_columns(STDIN_FILE, columns, labels)
     maker = PhotoMaker(STDIN_FILE, columns, labels)
     photos = [maker.photo(number, [row.get(name) for name in columns]) for number, row in enumerate(rows, 1)]
+    for row in rows:
+        if is_url(row["path"]):
+            check_allowed(row["path"])
     return [
         remote(photo, row["path"]) if is_url(row["path"]) else photo for photo, row in zip(photos, rows, strict=True)
     ]

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
-from retrieval.catalogue.reading import ReadBatch, read_ahead
+from retrieval.catalogue.reading import ReadBatch, in_order, read_ahead
 from retrieval.errors import ImageRefused
 from retrieval.images import Source, crop, open_image
 from retrieval.indexing.worker import CONTENT
-from retrieval.ordered import in_order
 from retrieval.result import REVIEW_P, SearchResult
 from retrieval.retriever import Retriever
 from retrieval.text import as_utf8

@@ -7,8 +7,8 @@ names that the file has for them. A photo is read with its row group, so photos 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,6 +25,7 @@ from .shards import SPAN
 IMAGE = "image"
 KEPT = 4  # row groups kept in memory
 LARGEST = 256 * 2**20  # bytes of images, or of the other columns, in a row group
+GROUP = 50  # photos per row group that is written
 ROWS = 64  # of the other columns, decoded at a time
 
 
@@ -49,7 +50,30 @@ class EmbeddedPhoto(Photo):
         return bytes(data[: MAX_BYTES + 1])
 
 
-def has_images(schema: pa.Schema) -> bool:
+Maker = Callable[[Sequence[str], Iterable[Sequence[Any]]], list[Photo]]  # of columns and rows
+
+
+def read_parquet(path: Path, root: Path, make: Maker) -> list[Photo]:
+    """Return the photos of a parquet file, with the folders below `root` in the ids of photos inside of the file."""
+    try:
+        with pq.ParquetFile(path) as file:
+            if _has_images(file.schema_arrow):
+                above = path.parent.relative_to(root)
+                return [_embedded(photo, above) for photo in make(*_embedded_rows(file, path))]
+            blocks = (
+                zip(*(column.to_pylist() for column in block.columns), strict=True) for block in file.iter_batches()
+            )
+            return make(file.schema_arrow.names, (row for block in blocks for row in block))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path} is not a parquet file: {error}") from error
+
+
+def _embedded(photo: Photo, above: Path) -> EmbeddedPhoto:
+    inside = EmbeddedPhoto(*(getattr(photo, field.name) for field in fields(Photo)))
+    return replace(inside, photo_id=(above / photo.photo_id).as_posix())
+
+
+def _has_images(schema: pa.Schema) -> bool:
     """Return whether a parquet file has a column of encoded images."""
     if IMAGE not in schema.names:
         return False
@@ -58,7 +82,7 @@ def has_images(schema: pa.Schema) -> bool:
     return bool(pa.types.is_binary(encoded) or pa.types.is_large_binary(encoded))
 
 
-def embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
+def _embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator[list[Any]]]:
     """Return the columns and the rows of the catalogue in a parquet file with images."""
     schema = file.schema_arrow
     others = [name for name in schema.names if name not in (IMAGE, "path")]
@@ -74,11 +98,6 @@ def embedded_rows(file: pq.ParquetFile, path: Path) -> tuple[list[str], Iterator
         if size > LARGEST:
             raise _too_large(path, size)
     return columns, _rows(file, path, others, _label_names(schema), numbered=numbered)
-
-
-def embedded(photo: Photo) -> EmbeddedPhoto:
-    """Return a photo made of a row of `embedded_rows`."""
-    return EmbeddedPhoto(*(getattr(photo, field.name) for field in fields(Photo)))
 
 
 def _rows(
@@ -140,3 +159,27 @@ def _images(path: Path, changed: int, group: int) -> pa.ChunkedArray:  # noqa: A
 
 def _is_struct(column: pa.ChunkedArray) -> bool:
     return bool(pa.types.is_struct(column.type))
+
+
+def write_embedded(photos: Sequence[Photo], path: Path) -> Path:
+    """Write photos with their content as a parquet file for `read_catalogue`; return its path."""
+    names = list(dict.fromkeys(name for photo in photos for name in photo.metadata))
+    kinds = {name: pa.infer_type([photo.metadata.get(name) for photo in photos]) for name in names}
+    texts = ("photo_id", "item_id", "source")
+    boxes = [("bbox", pa.list_(pa.float64()))] * any(photo.bbox is not None for photo in photos)
+    schema = pa.schema([*((name, pa.string()) for name in texts), *boxes, *kinds.items(), (IMAGE, pa.binary())])
+    aside = path.with_name(f".{path.name}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with pq.ParquetWriter(aside, schema) as writer:
+            for start in range(0, len(photos), GROUP):
+                block = photos[start : start + GROUP]
+                columns = [[getattr(photo, name) for photo in block] for name in texts]
+                columns += [[photo.bbox for photo in block] for _ in boxes]
+                columns += [[photo.metadata.get(name) for photo in block] for name in names]
+                images = [photo.read() for photo in block]
+                writer.write_table(pa.table([*columns, images], schema=schema), row_group_size=GROUP)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path

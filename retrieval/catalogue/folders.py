@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 from retrieval.errors import DataError
 
@@ -17,40 +18,35 @@ SHOWN = 3  # names shown in a message
 WORDS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
 
-def read_folder(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
+def read_folder(folder: Path, suffixes: frozenset[str], *, has_items: bool = True) -> list[Photo]:
     """Return the photos below a folder in path order; raise DataError if the items are ambiguous.
 
     `kiwi/1.jpg` shows the item `kiwi`; `veg/kiwi/1.jpg` shows the item `veg/kiwi` of the group `veg`. Without
     sub-folders, `kiwi.jpg` shows the item `kiwi.jpg`, with the name `kiwi` in its metadata. Files and folders whose
-    names start with a dot are ignored.
+    names start with a dot are ignored. If not `has_items`, photos may lie anywhere and have no items, and links to
+    folders are not followed.
     """
-    photos: list[Photo] = []
-    for files in _leaves(folder, folder, suffixes, ()):
-        if files[0].parent == folder:
-            return [Photo(file.name, file, file.name, metadata={"name": file.stem}) for file in files]
-        item = files[0].parent.relative_to(folder).as_posix()
-        group = item.rpartition("/")[0]
-        photos += [Photo(f"{item}/{file.name}", file, item, group) for file in files]
-    return photos
+    names = list(_names(folder, "", suffixes, (), follow_links=has_items))
+    photos = folder_items(names, str(folder), has_items=has_items)
+    return [replace(photo, path=folder / photo.path) for photo in photos]
 
 
-def all_photos(folder: Path, suffixes: frozenset[str]) -> list[Photo]:
-    """Return all photos below a folder in path order, without items; names that start with a dot are ignored.
-
-    Raise DataError if the folder cannot be read. Links to folders are not followed.
-    """
-
-    def failed(error: OSError) -> None:
-        raise DataError(f"{error.filename} cannot be read: {error.strerror}") from error
-
-    photos: list[Photo] = []
-    for place, folders, files in os.walk(folder, onerror=failed):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in files:
-            if not name.startswith(".") and Path(name).suffix.lower() in suffixes:
-                path = Path(place, name)
-                photos.append(Photo(path.relative_to(folder).as_posix(), path, ""))
-    return sorted(photos, key=lambda photo: photo.photo_id)
+def folder_items(names: Sequence[str], place: str, *, has_items: bool) -> list[Photo]:
+    """Return photos with the items that their paths relative to a folder say; `place` is its name in errors."""
+    if not has_items:
+        return [Photo(name, Path(name), "") for name in sorted(names)]
+    folders: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: name.split("/")):
+        folders.setdefault(name.rpartition("/")[0], []).append(name)
+    for folder in folders:
+        above = [str(parent).removeprefix(".") for parent in PurePosixPath(folder).parents] if folder else []
+        if both := [parent for parent in above if parent in folders]:
+            raise _ambiguous(place, both[0], folders)
+    if "" in folders:
+        return [Photo(name, Path(name), name, metadata={"name": Path(name).stem}) for name in folders[""]]
+    return [
+        Photo(name, Path(name), item, item.rpartition("/")[0]) for item, photos in folders.items() for name in photos
+    ]
 
 
 def describe_folders(photos: Sequence[Photo]) -> str:
@@ -64,35 +60,33 @@ def describe_folders(photos: Sequence[Photo]) -> str:
     return f"folders {levels} levels deep"
 
 
-def _leaves(
-    folder: Path, root: Path, suffixes: frozenset[str], above: tuple[tuple[int, int], ...]
-) -> Iterator[list[Path]]:
-    """Yield the photos of each folder below `folder` that contains any; `above` identifies its parent folders."""
+def _names(
+    folder: Path, inside: str, suffixes: frozenset[str], above: tuple[tuple[int, int], ...], *, follow_links: bool
+) -> Iterator[str]:
+    """Yield the paths of all photos below a folder; `above` identifies its parent folders."""
     try:
         state = folder.stat()
         with os.scandir(folder) as listing:
-            entries = sorted(
-                (entry for entry in listing if not entry.name.startswith(".")), key=lambda entry: entry.name
-            )
+            entries = [entry for entry in listing if not entry.name.startswith(".")]
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror}") from error
     here = (state.st_dev, state.st_ino)
     if here in above:
         raise DataError(f"{folder} is a link to one of its parent folders", remedy="Remove the link")
-    photos = [entry for entry in entries if Path(entry.name).suffix.lower() in suffixes and entry.is_file()]
-    files = [folder / entry.name for entry in photos]
-    folders = [folder / entry.name for entry in entries if entry.is_dir()]
-    leaves = [leaf for below in folders for leaf in _leaves(below, root, suffixes, (*above, here))]
-    if files and leaves:
-        raise _ambiguous(folder, root, files, leaves)
-    yield from [files] if files else leaves
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=follow_links):
+            deeper = f"{inside}{entry.name}/"
+            yield from _names(folder / entry.name, deeper, suffixes, (*above, here), follow_links=follow_links)
+        elif Path(entry.name).suffix.lower() in suffixes and entry.is_file():
+            yield inside + entry.name
 
 
-def _ambiguous(folder: Path, root: Path, files: Sequence[Path], leaves: Sequence[Sequence[Path]]) -> DataError:
-    names = [leaf[0].parent.relative_to(root).as_posix() for leaf in leaves]
+def _ambiguous(place: str, folder: str, folders: dict[str, list[str]]) -> DataError:
+    names = [name for name in folders if name != folder and name.startswith(f"{folder}/" if folder else "")]
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    first = folders[folder][0].rpartition("/")[2]
     return DataError(
-        f"{folder} holds photos ({len(files)}, such as {files[0].name}) beside folders of photos "
-        f"({', '.join(names[:SHOWN])}{more}): what is an item is unclear",
+        f"{place}{'/' if folder else ''}{folder} holds photos ({len(folders[folder])}, such as {first}) beside folders "
+        f"of photos ({', '.join(names[:SHOWN])}{more}): what is an item is unclear",
         remedy="Move these photos into a folder of their own, or list all photos in a CSV with `path` and `item_id`",
     )

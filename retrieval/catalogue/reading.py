@@ -1,21 +1,23 @@
-"""Read the photos of the next batches while earlier ones are decoded."""
+"""Read the photos of the next batches while earlier ones are decoded, and work on batches in threads."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import TypeVar
 
 from retrieval.errors import ImageRefused
 
 from .photos import Photo
-from .remote import RemotePhoto
 
 READERS = 32  # photos that are read at the same time
 HELD = 2**28  # bytes of photos that wait to be used, above which no further photo is read ahead
 
+Part = TypeVar("Part")
+Result = TypeVar("Result")
 Content = bytes | ImageRefused  # an encoded photo, or the reason why there is none
 
 
@@ -76,15 +78,6 @@ def read_ahead(photos: Sequence[Photo], *, size: int) -> Iterator[ReadBatch]:
         pool.shutdown(wait=False)
 
 
-def contents(photos: Sequence[Photo]) -> Iterator[Content]:
-    """Yield the content of each photo; those at addresses are read together."""
-    if any(isinstance(photo, RemotePhoto) for photo in photos):
-        for batch in read_ahead(photos, size=len(photos)):
-            yield from batch.contents()
-    else:
-        yield from map(content, photos)
-
-
 def content(photo: Photo) -> Content:
     """Return the encoded photo, or the reason why there is none."""
     try:
@@ -95,3 +88,15 @@ def content(photo: Photo) -> Content:
 
 def _size(read: Content) -> int:
     return len(read) if isinstance(read, bytes) else 0
+
+
+def in_order(work: Callable[[Part], Result], parts: Iterable[Part], *, threads: int) -> Iterator[Result]:
+    """Yield the results of `work` on each part, in order; `threads` + 2 parts are taken before the first result."""
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[Result]] = deque()
+        for part in parts:
+            waiting.append(pool.submit(work, part))
+            if len(waiting) > threads + 1:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

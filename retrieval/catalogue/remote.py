@@ -1,35 +1,28 @@
-"""Photos at an address: https://, and objects on s3://, gs:// and az://, abfs:// or abfss:// (Azure).
+"""Photos at addresses, read with fsspec: objects on stores (s3://, gs://, az://, abfs://) and files at https://.
 
-Only catalogues that a user names on the command line have addresses; a request to the server never has one. An https
-photo is fetched from public addresses only, also after a redirect, because a table may come from a third party. The
-variable RETRIEVAL_ALLOW_HOSTS names hosts (separated by commas) that may be private, and be reached without TLS.
+Only commands read addresses; a request to the server never has one. Because a table may come from a third party, its
+addresses must lie below a prefix that the operator names: `retrieval --allow PREFIX`, or the variable RETRIEVAL_ALLOW
+with prefixes separated by spaces. Redirects are not followed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from pathlib import Path
+import os
+import posixpath
+from dataclasses import dataclass, fields, replace
 from typing import Any
+from urllib.parse import unquote
 
-from retrieval.errors import DataError, ImageUnreadable
+from retrieval.errors import DataError, ImageUnreadable, MissingDependency
 from retrieval.images import MAX_BYTES
 
-from .photos import CATALOGUE, Labels, Photo
-from .web import fetch, shown
+from .folders import folder_items
+from .photos import Photo
 
-AZURE = ("abfs", "abfss", "az")
-WEB, STORES = ("https", "http"), ("s3", "gs", *AZURE)
-
-
-def is_url(place: object) -> bool:
-    """Return whether a text is an address rather than a path."""
-    scheme, separator, _ = str(place).partition("://")
-    return isinstance(place, str) and bool(separator) and scheme.lower() in (*WEB, *STORES)
-
-
-def is_web(place: object) -> bool:
-    """Return whether a text is an address on the web, rather than on a store."""
-    return is_url(place) and str(place).lower().startswith(WEB)
+SCHEMES = ("https", "s3", "gs", "az", "abfs", "abfss")
+ALLOWED = "RETRIEVAL_ALLOW"
+VERSION = ("size", "ETag", "etag", "mtime", "last_modified")  # facts of an object that change with it
+TOTAL_S = 60.0  # seconds for a photo at https://
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +34,24 @@ class RemotePhoto(Photo):
 
     def read(self) -> bytes:
         """Return the encoded photo, truncated just above the size limit; raise ImageUnreadable if there is none."""
-        if is_web(self.url):
-            return fetch(self.url, limit=MAX_BYTES + 1)
-        from .stores import UNREADABLE, open_object
-
         try:
-            with open_object(self.url) as stream:
-                return bytes(stream.read(MAX_BYTES + 1))
-        except UNREADABLE as error:
-            raise ImageUnreadable(problem(self.url, error)) from error
+            system, path = _system(self.url)
+            with system.open(path, "rb") as file:
+                return bytes(file.read(MAX_BYTES + 1))
+        except MissingDependency:
+            raise
+        except Exception as error:  # each store raises its own types
+            raise ImageUnreadable(_problem(self.url, error), remedy="Check the address and the credentials") from error
 
     def state(self) -> str:
         """Return the version."""
         return self.version
+
+
+def is_url(place: object) -> bool:
+    """Return whether a text is an address rather than a path."""
+    scheme, separator, _ = str(place).partition("://")
+    return isinstance(place, str) and bool(separator) and scheme.lower() in SCHEMES
 
 
 def remote(photo: Photo, url: str) -> RemotePhoto:
@@ -62,40 +60,69 @@ def remote(photo: Photo, url: str) -> RemotePhoto:
     return RemotePhoto(**values, url=url)
 
 
-def read_remote_folder(url: str, suffixes: frozenset[str], labels: Labels = CATALOGUE) -> list[Photo]:
-    """Return the photos below a folder of a store, as `folders.read_folder` does for a local one.
-
-    If `labels` may be missing, the photos may lie anywhere in the folder, and have no items.
-    """
-    from .stores import UNREADABLE, objects_below
-
-    try:
-        root, found = objects_below(url)
-    except UNREADABLE as error:
-        raise DataError(problem(url, error), remedy="Check the address and the credentials") from error
-    files = sorted((file for file in found if Path(file.path).suffix.lower() in suffixes), key=lambda file: file.path)
-    names = [file.path.removeprefix(root).lstrip("/") for file in files if file.is_file]
-    flat = ["/" not in name for name in names]
-    if any(flat) and not all(flat) and not labels.may_be_missing:
+def check_allowed(url: str) -> None:
+    """Raise DataError unless an address of a table lies below a prefix that the operator named."""
+    parts = unquote(url).replace("\\", "/").split("/")
+    prefixes = [prefix.rstrip("/") + "/" for prefix in os.environ.get(ALLOWED, "").split()]
+    if ".." in parts or "::" in url or not url.startswith(tuple(prefixes)):
         raise DataError(
-            f"{shown(url)} holds photos beside folders of photos: what is an item is unclear",
-            remedy="Move these photos into a folder of their own",
+            f"the table names {shown(url)}, which is below no allowed prefix",
+            remedy=f"If you trust it, allow its folder: retrieval --allow {posixpath.dirname(shown(url))}/ ...",
         )
-    photos: list[Photo] = []
-    for name, file in zip(names, (file for file in files if file.is_file), strict=True):
-        item = "" if labels.may_be_missing else name.rpartition("/")[0] or name
-        version = f"{file.size} {file.mtime_ns}"
-        address = f"{url.rstrip('/')}/{name}"
-        photos.append(RemotePhoto(name, Path(name), item, item.rpartition("/")[0], url=address, version=version))
-    return photos
 
 
-def problem(url: str, error: Exception) -> str:
+def read_remote_folder(url: str, suffixes: frozenset[str], *, has_items: bool = True) -> list[Photo]:
+    """Return the photos below a folder of a store, as `read_folder` does for a local one, or `all_photos`."""
+    try:
+        system, root = _system(url)
+        found: dict[str, dict[str, Any]] = system.find(root, detail=True)
+    except MissingDependency:
+        raise
+    except Exception as error:  # each store raises its own types
+        raise DataError(_problem(url, error), remedy="Check the address and the credentials") from error
+    versions = {
+        path.removeprefix(root.rstrip("/")).lstrip("/"): " ".join(str(about.get(key, "")) for key in VERSION)
+        for path, about in found.items()
+        if posixpath.splitext(path)[1].lower() in suffixes
+    }
+    photos = folder_items(list(versions), shown(url), has_items=has_items)
+    names = [photo.path.as_posix() for photo in photos]
+    return [
+        replace(remote(photo, f"{url.rstrip('/')}/{name}"), version=versions[name])
+        for photo, name in zip(photos, names, strict=True)
+    ]
+
+
+def shown(url: str) -> str:
+    """Return scheme, host and path of an address, for messages: the rest may hold a password or a token."""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return f"{scheme}://{place.rpartition('@')[2]}{slash}{path}".partition("?")[0].partition("#")[0]
+
+
+def _problem(url: str, error: Exception) -> str:
     """Return a message without the user, the password and the query of an address."""
-    place, _, path = url.partition("://")[2].partition("/")
-    user, at, _ = place.rpartition("@")
-    _, mark, query = path.partition("?")
-    text = str(error)
-    for secret in (user + at, mark + query):
-        text = text.replace(secret, "") if secret else text
+    text = (str(error) or type(error).__name__).replace(url, shown(url))
+    for secret in (url.partition("://")[2].partition("/")[0].rpartition("@")[0], url.partition("?")[2]):
+        text = text.replace(secret, "...") if secret else text
     return f"{shown(url)} cannot be read: {text}"
+
+
+def _system(url: str) -> tuple[Any, str]:
+    """Return the fsspec file system of an address, and the path in it."""
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependency.of_extra("fsspec", "sources") from error
+    options: dict[str, Any] = {}
+    try:
+        if url.startswith("https:"):
+            import aiohttp
+
+            options = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=TOTAL_S)}, "allow_redirects": False}
+        system, path = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        raise MissingDependency(
+            f"{url.partition(':')[0]} addresses need another package: {error}", remedy="Install it with pip"
+        ) from error
+    return system, path

@@ -1,19 +1,25 @@
-"""CSV catalogues as spreadsheets write them: separators, spaces around cells, byte order mark, upper case."""
+"""Rows of tables: CSV as spreadsheets write it, JSON lines, and parquet.
+
+A CSV may have commas, semicolons, tabs or vertical bars, spaces around cells, a byte order mark and upper case.
+"""
 
 from __future__ import annotations
 
 import csv
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retrieval.errors import DataError
 
 from .photos import CATALOGUE, LABELS, OPTIONAL, Labels
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+CSV, PARQUET, JSON_LINES, TAR = (".csv", ".tsv"), (".parquet", ".pq"), (".jsonl", ".ndjson"), ".tar"
 KNOWN = frozenset(("path", "photo_id", "bbox", *LABELS, *OPTIONAL))
 
 
@@ -89,3 +95,18 @@ def _explained(path: Path) -> Iterator[None]:
         raise DataError(
             f"{path} is not a UTF-8 CSV file: {error}", remedy="Save it as `CSV UTF-8`, cells with separators in quotes"
         ) from error
+
+
+def json_objects(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a JSON-lines file; raise DataError for a line that is none."""
+    number = 0
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, 1):
+                row = json.loads(line) if line.strip() else {}
+                if not isinstance(row, dict):
+                    raise DataError(f"{path}, line {number} is not a JSON object", remedy="Write one object per line")
+                if line.strip():
+                    yield row
+    except (ValueError, RecursionError) as error:  # invalid UTF-8 or JSON
+        raise DataError(f"{path}, line {number} is not JSON: {error}") from error

@@ -83,7 +83,7 @@ def index(
     than half of the gallery (--prune-at-most) or none of the catalogue's photos can be used. An interrupted run can be
     continued. Photos that cannot be used are reported and do not stop the run.
 
-    Numbers, booleans and dates of a CSV are recognized from the whole column, or declared with --column.
+    Numbers and booleans of a CSV are recognized from the whole column, or declared with --column.
 
     \b
     Example:

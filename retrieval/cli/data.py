@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from index.shell import command
-from retrieval.catalogue.read import CatalogueReport, check_catalogue, describe_catalogue, read_catalogue
-from retrieval.catalogue.readiness import readiness
+from retrieval.catalogue.check import CatalogueReport, check_catalogue, describe_catalogue, readiness
+from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.write import write_catalogue
 
 from .lazy import Entry, LazyGroup

@@ -71,8 +71,8 @@ def export(files: Sequence[Path], photos: Path, output: Path, trust_key: Sequenc
       retrieval calibrate bundles/shop galleries/shop --queries reviewed.csv --dry-run
       retrieval train reviewed.csv --from runs/shop -o runs/shop-2
     """
+    from retrieval.catalogue.embedded import write_embedded
     from retrieval.catalogue.write import write_catalogue
-    from retrieval.catalogue.write_embedded import write_embedded
     from retrieval.threshold.feedback import read_feedback
     from retrieval.threshold.reviewed_photos import reviewed_photos
 

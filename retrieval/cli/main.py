@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -57,9 +58,15 @@ COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in sect
 
 @click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option(
+    "--allow",
+    multiple=True,
+    metavar="PREFIX",
+    help="Addresses that a table may name, such as s3://bucket/photos/. Can be repeated.",
+)
 @click.version_option(package_name="retrieval")
 @click.pass_context
-def group(context: click.Context, debug: bool) -> None:
+def group(context: click.Context, debug: bool, allow: Sequence[str]) -> None:
     """Image search that can tell when an item is not in the catalogue.
 
     \b
@@ -74,6 +81,8 @@ def group(context: click.Context, debug: bool) -> None:
       retrieval search bundles/shop galleries/shop query.jpg
     """
     context.obj = debug
+    if allow:
+        os.environ["RETRIEVAL_ALLOW"] = " ".join(allow)
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from index.shell import command
+from retrieval.catalogue.check import PHOTOS_EACH, TRAINS_FROM, can_train, describe_catalogue
 from retrieval.catalogue.photos import QUERIES
-from retrieval.catalogue.read import Photo, describe_catalogue, read_catalogue
-from retrieval.catalogue.readiness import PHOTOS_EACH, TRAINS_FROM, can_train
+from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, ImageRefused
 from retrieval.files import check_place
 from retrieval.listening import check_port

@@ -65,8 +65,7 @@ OPTIONS = (
         "columns",
         multiple=True,
         type=ColumnKind(),
-        help="Kind of a metadata column: text, number, boolean or date. Texts in the gallery are converted. "
-        "Can be repeated.",
+        help="Kind of a metadata column: text, number or boolean. Texts in the gallery are converted. Can be repeated.",
     ),
     click.option(
         "--auto-calibrate",

@@ -9,7 +9,7 @@ from typing import Any
 from index.checks import encode_metadata
 from index.filters import TEXT, is_column, kind_of
 from index.protocol import GalleryProtocol
-from retrieval.catalogue.kinds import DATE, check_kinds, parser
+from retrieval.catalogue.kinds import PARSERS, check_kinds
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter
 
@@ -65,14 +65,13 @@ class _Column:
     """The values of a column by their stored texts."""
 
     def __init__(self, name: str, kind: str, stored: list[tuple[str, str, dict[str, Any]]]) -> None:
-        self.name, self.kind = name, TEXT if kind == DATE else kind
+        self.name, self.kind = name, kind
         texts: dict[str, str] = {}  # to the first photo with it
         for photo_id, _, metadata in stored:
             if isinstance(metadata.get(name), str):
                 texts.setdefault(metadata[name], photo_id)
         try:
-            parse = parser(kind, texts) if texts else str
-            self._values = {text: parse(text) for text in texts}
+            self._values = {text: PARSERS[kind](text) for text in texts}
         except ValueError as error:
             text = error.args[0]
             raise InvalidParameter(

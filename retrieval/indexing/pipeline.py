@@ -31,11 +31,10 @@ from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.operating_point import OperatingPoint
 from retrieval.bundle.served_point import stored_point
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.reading import read_ahead
+from retrieval.catalogue.reading import in_order, read_ahead
 from retrieval.compatibility import require_match
 from retrieval.errors import InvalidParameter
 from retrieval.feature_format import PackedFeatures
-from retrieval.ordered import in_order
 from retrieval.threshold.drawn_distances import GalleryRates
 from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.regions import measure_regions_again

@@ -13,7 +13,7 @@ from index.protocol import GalleryProtocol
 from retrieval.bundle.embedder import Embedder
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
-from retrieval.catalogue.reading import Content, contents
+from retrieval.catalogue.reading import Content, content
 from retrieval.errors import ImageRefused
 from retrieval.images import center_crop_resize, crop, open_image
 from retrieval.images.thumbnails import thumbnail
@@ -59,7 +59,7 @@ def embed_batch(
     batch = Batch()
     squares = []
     preprocessing = embedder.preprocessing
-    for photo, data in zip(photos, contents(photos) if read is None else read, strict=True):
+    for photo, data in zip(photos, map(content, photos) if read is None else read, strict=True):
         try:
             if isinstance(data, ImageRefused):
                 raise data

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from retrieval.catalogue.check import readiness
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.readiness import readiness
 from retrieval.cli.data import data
 from retrieval.errors import DataError, RunError
 from training.data.splits import make_evaluation_protocol, make_splits, photos_in_protocol

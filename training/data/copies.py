@@ -8,8 +8,8 @@ from collections.abc import Collection, Sequence
 
 from retrieval.bundle.fitted import content_hash
 from retrieval.catalogue.photos import Photo
+from retrieval.catalogue.reading import in_order
 from retrieval.errors import ImageRefused
-from retrieval.ordered import in_order
 
 from .splits import Splits
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from retrieval.catalogue.readiness import batches_per_epoch
+from retrieval.catalogue.check import batches_per_epoch
 from retrieval.errors import InvalidParameter
 
 

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from index.distance import PLAIN
 from retrieval.bundle.fitted import Fitted, content_hash
+from retrieval.catalogue.check import can_train
 from retrieval.catalogue.read import Photo
-from retrieval.catalogue.readiness import can_train
 from retrieval.errors import ImageRefused
 from retrieval.images import crop, open_image
 from training.data.folds import share_of_items

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from retrieval.catalogue.readiness import batches_per_epoch
+from retrieval.catalogue.check import batches_per_epoch
 from training.config import Settings
 
 MOST_EPOCHS = 20

@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from retrieval.catalogue import embedded
-from retrieval.catalogue.read import describe_catalogue, read_catalogue
+from retrieval.catalogue.check import describe_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.write import write_catalogue
 from retrieval.errors import DataError, ImageUnreadable
 from retrieval.images import Preprocessing

@@ -1,6 +1,5 @@
 import datetime
 import io
-import os
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from retrieval.catalogue.read import check_catalogue, read_catalogue
-from retrieval.catalogue.shards import INDEXED
+from retrieval.catalogue.check import check_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError
 
 from ...world import draw, encode, write_folder
@@ -141,78 +140,6 @@ def test_shards_are_read_where_they_lie(tmp_path: Path) -> None:
     assert first.path == folder / "a.tar"
     assert first.metadata == {"brand": "b"}
     assert check_catalogue(photos, progress=False).usable
-
-
-def large_shard(folder: Path, *, brand: str = "b") -> Path:
-    files: dict[str, bytes] = {}
-    for number in range(INDEXED):
-        files[f"{number:04d}.jpg"] = b"photo %04d" % number
-        files[f"{number:04d}.json"] = b'{"item_id": "x", "brand": "%s"}' % brand.encode()
-    return shard(folder / "large.tar", files)
-
-
-def test_a_large_shard_is_searched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = large_shard(tmp_path)
-    searched = read_catalogue(path)
-    index = tmp_path / "large.tar.index"
-    assert index.exists()
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["large.tar", "large.tar.index"]
-    with monkeypatch.context() as patch:
-        patch.setattr(tarfile, "open", lambda *_, **__: pytest.fail("searched again"))
-        assert read_catalogue(path) == searched
-    assert searched[7].read() == b"photo 0007"
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "shard",
-        "span",
-        *(pytest.param(change, marks=pytest.mark.slow) for change in ("time", "short", "foreign", "text")),
-    ],
-)
-def test_an_index_that_does_not_hold_is_made_again(tmp_path: Path, change: str) -> None:
-    path = large_shard(tmp_path)
-    searched = read_catalogue(path)
-    index = tmp_path / "large.tar.index"
-    good = index.read_text()
-    head, *lines = good.splitlines(keepends=True)
-    if change == "shard":
-        now = path.stat()
-        path = large_shard(tmp_path, brand="c")
-        os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))  # of the same size and time, yet other bytes
-        assert path.stat().st_size == now.st_size
-        assert {photo.metadata["brand"] for photo in read_catalogue(path)} == {"c"}
-        return
-    spoilt = {
-        "time": head.replace('"changed": ', '"changed": 1') + "".join(lines),
-        "short": head + "".join(lines[:-1]),
-        "foreign": "[]\n",
-        "span": head + "".join([*lines[:-1], lines[-1].replace("[", "[9")]),
-        "text": "\x00",
-    }[change]
-    index.write_text(spoilt)
-    assert read_catalogue(path) == searched
-    assert index.read_text() == good
-
-
-def test_an_index_names_no_other_file(tmp_path: Path) -> None:
-    path = large_shard(tmp_path)
-    read_catalogue(path)
-    index = tmp_path / "large.tar.index"
-    index.write_text(index.read_text().replace('"item_id"', '"path": "/etc/passwd", "item_id"'))
-    assert {photo.path for photo in read_catalogue(path)} == {path}
-
-
-def test_shards_in_a_folder_that_cannot_be_written_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = large_shard(tmp_path)
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "read-only")
-
-    monkeypatch.setattr(Path, "replace", refuse)
-    assert len(read_catalogue(path)) == INDEXED
-    assert [file.name for file in tmp_path.iterdir()] == ["large.tar"]
 
 
 def test_short_and_long_rows_are_read_as_far_as_they_go(tmp_path: Path) -> None:

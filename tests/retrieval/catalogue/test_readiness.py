@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from retrieval.catalogue.check import batches_per_epoch, readiness
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.catalogue.readiness import batches_per_epoch, readiness
 from retrieval.cli.data import data
 
 from ...world import draw, write_folder

@@ -15,10 +15,9 @@ from retrieval.bundle.bundle import Bundle
 from retrieval.catalogue import reading
 from retrieval.catalogue.photos import Photo, UploadedPhoto
 from retrieval.catalogue.read import read_catalogue
-from retrieval.catalogue.reading import READERS, ReadBatch, contents, read_ahead
+from retrieval.catalogue.reading import READERS, ReadBatch, in_order, read_ahead
 from retrieval.errors import ImageUnreadable
 from retrieval.indexing.pipeline import index_catalogue
-from retrieval.ordered import in_order
 
 PATIENCE_S = 60.0
 
@@ -120,7 +119,6 @@ def test_what_is_in_memory_is_not_read_ahead() -> None:
 
 def test_a_photo_that_cannot_be_read_gives_its_reason(tmp_path: Path) -> None:
     photo = Photo("a", tmp_path / "none.jpg", "item")
-    for read in (contents([photo]), next(read_ahead([photo], size=1)).contents()):
-        (found,) = read
-        assert isinstance(found, ImageUnreadable)
-        assert "none.jpg" in found.message
+    (found,) = next(read_ahead([photo], size=1)).contents()
+    assert isinstance(found, ImageUnreadable)
+    assert "none.jpg" in found.message

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.catalogue.read import describe_catalogue, read_catalogue
+from retrieval.catalogue.check import describe_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import DataError
 
 PLAIN = 'path,item_id,Brand\na.jpg,kiwi,"Green, Co"\nb.jpg,lime,\n'

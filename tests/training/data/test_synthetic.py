@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from retrieval.catalogue.read import check_catalogue, read_catalogue
+from retrieval.catalogue.check import check_catalogue
+from retrieval.catalogue.read import read_catalogue
 from retrieval.errors import InvalidParameter
 from training.data.synthetic import make_catalogue
 from training.data.synthetic.designs import draw_line

@@ -1,23 +1,86 @@
-"""Preview of training on a catalogue: the split, the number of batches, and problems, before training starts.
+"""Check a catalogue: how it was read, problems with its photos, and a preview of training on it.
 
 Training uses the same functions (`splits`, `batches_per_epoch`), which guarantees agreement.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from retrieval.errors import DataError
+from tqdm import tqdm
+
+from retrieval.errors import DataError, ImageRefused
+from retrieval.images import crop, open_image
 from retrieval.threshold.bounds import items_needed
 
+from .folders import describe_folders
 from .photos import Photo
+from .remote import is_url
 from .splits import Splits, make_evaluation_protocol, make_splits, photos_in_protocol, require_mates
+from .tables import CSV, read_header
 
 ITEMS_PER_BATCH, PHOTOS_PER_ITEM = 16, 4  # defaults of the training settings
 TARGET_FPIR = 0.05  # default of `export`
 TRAINS_FROM, PHOTOS_EACH = 30, 4  # items, and photos of each, from which training is suggested
+
+
+@dataclass(frozen=True)
+class CatalogueReport:
+    """Problems of a catalogue; every list is empty for a valid one."""
+
+    photos: int
+    items: int
+    unreadable: list[tuple[str, str]]  # photo_id, reason
+    duplicates: list[list[str]]  # photo_ids with the same bytes
+    single_photo_items: list[str]
+    split_items: list[str]  # items in more than one partition
+
+    @property
+    def usable(self) -> bool:
+        """Return whether training can use the catalogue: every photo opens and no item is in two partitions."""
+        return not (self.unreadable or self.split_items)
+
+
+def describe_catalogue(path: str | Path, photos: Sequence[Photo]) -> str:
+    """Describe how a catalogue was read: "60 photos of 12 items, from a CSV with commas"."""
+    groups = {photo.group for photo in photos} - {""}
+    text = f"{len(photos)} photos of {len({photo.item_id for photo in photos})} items"
+    text += f" in {len(groups)} group{'s' * (len(groups) > 1)}" if groups else ""
+    if is_url(path):
+        return text
+    path = Path(path)
+    if path.is_dir() and all(type(photo) is Photo and photo.span is None for photo in photos):
+        return f"{text}, from {describe_folders(photos)}"
+    return f"{text}, from {read_header(path).describe()}" if path.suffix.lower() in CSV else text
+
+
+def check_catalogue(photos: Sequence[Photo], *, progress: bool = True) -> CatalogueReport:
+    """Open every photo and report problems that would affect training or a gallery."""
+    unreadable: list[tuple[str, str]] = []
+    by_content: dict[str, list[str]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    partitions: dict[str, set[str]] = defaultdict(set)
+    for photo in tqdm(photos, desc="checking", unit="photo", disable=not progress):
+        counts[photo.item_id] += 1
+        partitions[photo.item_id].add(photo.partition)
+        try:
+            data = photo.read()
+            crop(open_image(data, min_side=64 if photo.bbox is None else 0), photo.bbox)
+            by_content[hashlib.sha256(data).hexdigest()].append(photo.photo_id)
+        except ImageRefused as error:
+            unreadable.append((photo.photo_id, error.message))
+    return CatalogueReport(
+        photos=len(photos),
+        items=len(counts),
+        unreadable=unreadable,
+        duplicates=[ids for ids in by_content.values() if len(ids) > 1],
+        single_photo_items=sorted(item for item, count in counts.items() if count == 1),
+        split_items=sorted(item for item, names in partitions.items() if len(names) > 1),
+    )
 
 
 def batches_per_epoch(photos: int, batch_size: int, *, steps: int = 0) -> int:
