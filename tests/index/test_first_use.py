@@ -11,7 +11,6 @@ import pytest
 from index import segments
 from index.ann.kinds import KINDS
 from index.ann.recall import Probe
-from index.distance import PLAIN, Floats
 from index.errors import GalleryCorrupt
 from index.gallery import Gallery
 
@@ -111,18 +110,6 @@ def test_a_photo_is_read_once_only(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )  # answers are checked each time
         gallery.search(vectors, 1)
     assert len([size for size in hashed if size == 4 * DIM]) <= 1  # the new photo's
-
-
-class Level:
-    """A measure by which every photo is one further away."""
-
-    key = "level"
-
-    def densities(self, vectors: np.ndarray) -> Floats:
-        return np.ones(len(vectors))
-
-    def transform(self, squared: Floats, query: object, photo: object) -> Floats:
-        return PLAIN.transform(squared, query, photo) + np.asarray(photo)
 
 
 @pytest.mark.parametrize(

@@ -338,15 +338,6 @@ def test_metadata_is_json(tmp_path: Path, value: object) -> None:
     assert len(gallery) == 40
 
 
-def test_a_merge_forgets_the_removed_photos_that_it_dropped(tmp_path: Path) -> None:
-    gallery = filled(tmp_path / "g")
-    gallery.remove(photo_ids=["p1", "p2"])
-    assert len(snapshot.removed_seqs(gallery._database)) == 2
-    gallery.rebuild()
-    assert len(snapshot.removed_seqs(gallery._database)) == 0
-    assert gallery.verify() == []
-
-
 def test_a_merge_of_nothing_live_leaves_nothing_behind(tmp_path: Path) -> None:
     gallery = filled(tmp_path / "g")
     assert gallery.remove(item_ids=[f"i{i}" for i in range(10)]) == 40
