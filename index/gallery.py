@@ -11,9 +11,10 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -71,8 +72,10 @@ from .segments import ENDINGS, Part, encode_row, write_segment
 from .snapshot import TAIL, Snapshot, Within, in_file, read_snapshot, without_replaced
 from .stored import Filter
 from .verified import Features, VerifiedDistance, check_query_features
-from .verified_search import VerifiedSearch
-from .votes import VisualWords
+
+if TYPE_CHECKING:
+    from .verified_search import VerifiedSearch
+    from .votes import VisualWords
 
 __all__ = ["Gallery", "Neighbour", "Rebuilt", "StoredPhoto"]
 
@@ -162,7 +165,6 @@ class Gallery:
         self._lock: int | None = None  # file descriptor while this process is the writer
         self._snapshot: Snapshot | None = None
         self._densities: SegmentCache[Floats] = SegmentCache(path)
-        self._words = VisualWords(path / WORDS)
         self._searched: VerifiedSearch | None = None  # the last one, with the photos of each item
         self.damage: list[str] = []  # problems found by a search or by `check_in_background`
         self.dim = self._database.number("dim")
@@ -366,7 +368,15 @@ class Gallery:
         """Return the search of the newest version; raise GalleryError if the form cannot use its features."""
         return self._verified(self._current(), distance_form)
 
+    @cached_property
+    def _words(self) -> VisualWords:
+        from .votes import VisualWords
+
+        return VisualWords(self.path / WORDS)
+
     def _verified(self, now: Snapshot, distance_form: VerifiedDistance) -> VerifiedSearch:
+        from .verified_search import VerifiedSearch
+
         verifier, known = distance_form.verifier, self._searched
         if verifier.features_key != self.features_key:
             keeps = "keeps other features than this distance verifies" if self.features_key else "keeps no features"
@@ -789,7 +799,8 @@ class Gallery:
         with suppress(OSError):
             remove_unused(self.path / SEGMENTS, names, ENDINGS)
             remove_unused(self.path / INDEXES, set() if index is None else {index.name}, INDEX_ENDINGS)
-            self._words.forget(names)
+            if self.features_key:
+                self._words.forget(names)
 
 
 def _memory_limit(facts: Mapping[str, str]) -> int | None:
