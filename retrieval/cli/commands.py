@@ -92,7 +92,7 @@ def index(
     """
     from retrieval.bundle.bundle import Bundle
     from retrieval.indexing.pipeline import index_catalogue, plan_catalogue
-    from retrieval.indexing.prune import check_prune
+    from retrieval.indexing.plan import check_prune
     from retrieval.threshold.forecast import fpir_forecast
 
     if report is not None:

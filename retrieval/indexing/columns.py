@@ -16,6 +16,17 @@ from retrieval.errors import InvalidParameter
 from .worker import catalogue_metadata, stored_metadata
 
 CONVERTED = 4096  # photos per transaction
+COLUMNS = 16  # maximum number of columns declared automatically
+
+
+def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
+    """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind."""
+    kinds: dict[str, set[str | None]] = {}
+    for photo in photos:
+        for name, value in catalogue_metadata(photo).items():
+            kinds.setdefault(name, set()).add(kind_of(value))
+    single = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
+    return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
 
 
 def convert_columns(gallery: GalleryProtocol, columns: Mapping[str, str]) -> None:
@@ -28,21 +39,28 @@ def convert_columns(gallery: GalleryProtocol, columns: Mapping[str, str]) -> Non
     """
     check_kinds(columns)
     columns = {name: kind for name, kind in columns.items() if is_column(name)}
-    stored = [row for row in gallery.photos() if columns.keys() & row[2].keys()]
-    changes = [_Column(name, kind, stored) for name, kind in columns.items()]
-    declared = gallery.columns()
-    gallery.declare({change.name: None for change in changes if declared.get(change.name, change.kind) != change.kind})
     changed = []
-    for photo_id, item_id, metadata in stored:
-        new = dict(metadata)
-        for change in changes:
-            change.apply(new)
-        if new != metadata:
-            changed.append((photo_id, item_id, new))
+    for photo_id, item_id, metadata in gallery.photos():
+        new = {name: _converted(photo_id, name, metadata[name], columns[name]) for name in columns.keys() & metadata}
+        if any(new[name] is not metadata[name] for name in new):
+            changed.append((photo_id, item_id, {**metadata, **new}))
+    declared = gallery.columns()
+    gallery.declare({name: None for name, kind in columns.items() if declared.get(name, kind) != kind})
     for start in range(0, len(changed), CONVERTED):
         block = changed[start : start + CONVERTED]
         gallery.update([row[0] for row in block], [row[1] for row in block], [row[2] for row in block])
-    gallery.declare({change.name: change.kind for change in changes})
+    gallery.declare(columns)
+
+
+def _converted(photo_id: str, name: str, value: Any, kind: str) -> Any:
+    """Return a stored value as the kind of its column; numbers and booleans become text alone."""
+    if not isinstance(value, str):
+        return str(value) if kind == TEXT and value is not None else value
+    try:
+        return PARSERS[kind](value)
+    except ValueError as error:
+        rule = f"be a {kind} in every photo (see {photo_id})"
+        raise InvalidParameter(f"column {name}", rule, value, remedy="Correct these photos") from error
 
 
 def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dict[str, str]:
@@ -59,28 +77,3 @@ def refused_metadata(photos: Sequence[Photo], columns: Mapping[str, str]) -> dic
                 remedy = shlex.join(["--column", f"{name}={TEXT}"])
                 reasons[photo.photo_id] = f"{told}; correct the value, or make the column text with {remedy}"
     return reasons
-
-
-class _Column:
-    """The values of a column by their stored texts."""
-
-    def __init__(self, name: str, kind: str, stored: list[tuple[str, str, dict[str, Any]]]) -> None:
-        self.name, self.kind = name, kind
-        texts: dict[str, str] = {}  # to the first photo with it
-        for photo_id, _, metadata in stored:
-            if isinstance(metadata.get(name), str):
-                texts.setdefault(metadata[name], photo_id)
-        try:
-            self._values = {text: PARSERS[kind](text) for text in texts}
-        except ValueError as error:
-            text = error.args[0]
-            raise InvalidParameter(
-                f"column {name}", f"be a {kind} in every photo (see {texts[text]})", text, remedy="Correct these photos"
-            ) from error
-
-    def apply(self, metadata: dict[str, Any]) -> None:
-        value = metadata.get(self.name)
-        if isinstance(value, str):
-            metadata[self.name] = self._values[value]
-        elif value is not None and self.kind == TEXT:
-            metadata[self.name] = str(value)

@@ -22,7 +22,6 @@ from tqdm import tqdm
 
 from index.ann.recall import Probe
 from index.contents import POINT
-from index.filters import is_column, kind_of
 from index.location import exists, is_address, open_gallery, open_or_create
 from index.maintenance import Rebuilt
 from index.protocol import GalleryProtocol
@@ -40,17 +39,14 @@ from retrieval.threshold.gallery_anchor import GalleryAnchor
 from retrieval.threshold.regions import measure_regions_again
 from retrieval.threshold.several_photos import measure_again
 
-from .columns import convert_columns, refused_metadata
-from .plan import SyncPlan, SyncSettings, Update, sync_plan
-from .prune import check_prune
+from .columns import columns_of, convert_columns, refused_metadata
+from .plan import SyncPlan, SyncSettings, Update, apply_updates, check_prune, remove_gone, sync_plan
 from .ray import ray_batches
-from .updates import apply_updates, remove_gone
-from .worker import Batch, catalogue_metadata, embed_batch, write_batch
+from .worker import Batch, embed_batch, write_batch
 
 LOCAL, RAY = ENGINES = ("local", "ray")
 WRITE_S = 1.0  # seconds from one transaction to the next
 MEASURED = 256  # photos per transaction if each one measures the threshold
-COLUMNS = 16  # maximum number of columns declared automatically
 PLAIN = (  # facts of a report
     *("added", "replaced", "updated", "removed", "gone", "skipped"),
     *("seconds", "threshold_seconds", "unanchored"),
@@ -248,16 +244,6 @@ def probe_of(bundle: Bundle) -> Probe:
     queries = None if bundle.calibration is None else bundle.calibration.vectors
     threshold = bundle.threshold if bundle.operating_point.decides else math.inf  # every distance counts
     return Probe(threshold, bundle.base_form, queries)
-
-
-def columns_of(photos: Sequence[Photo]) -> dict[str, str]:
-    """Return the kinds of up to COLUMNS metadata columns that filters can use: those of a single kind."""
-    kinds: dict[str, set[str | None]] = {}
-    for photo in photos:
-        for name, value in catalogue_metadata(photo).items():
-            kinds.setdefault(name, set()).add(kind_of(value))
-    single = {name: next(iter(seen)) for name, seen in kinds.items() if len(seen) == 1 and is_column(name)}
-    return {name: kind for name, kind in list(single.items())[:COLUMNS] if kind is not None}
 
 
 def _grouped(batches: Iterable[Batch], count: int) -> Iterator[Batch]:

@@ -1,23 +1,28 @@
 """Plan of a synchronization: how the photos of a catalogue differ from those of a gallery, found without reading them.
 
+`sync_table` carries out the changes that need no photo: new items and metadata, removals.
+
 A photo is read, and embedded again if its content differs, where its bounding box or the state of its file changed, or
 the gallery does not know that state. Otherwise a changed item or metadata is an update, which needs no embedding.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import Photo
-from retrieval.errors import InvalidParameter
+from retrieval.errors import InvalidParameter, PruneRefused
 from retrieval.memory import no_collection
 
 from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
 
 Facts = tuple[str, Mapping[str, Any]]  # item_id and metadata
+BATCH = 4096  # photos per transaction
+SHOWN = 3  # photo_ids in an error
 AT_MOST = 0.5  # share of a gallery's photos that may be removed unless more is allowed
 
 
@@ -173,3 +178,74 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], name: str) -> bool:
 
 def _shown(value: object) -> str:
     return "none" if value is None else repr(value)
+
+
+def check_prune(plan: SyncPlan, sync: SyncSettings, *, adds: bool = True) -> None:
+    """Raise PruneRefused if a synchronization would remove too many photos.
+
+    `adds` says whether it adds the photos that the gallery does not have. If not, the gallery must have some of them.
+    """
+    if not (sync.prune and plan.gone):
+        return
+    count = plan.kept + len(plan.gone)
+    removed = f"--prune would remove {len(plan.gone):,} of the gallery's {count:,} photos ({_first(plan.gone)})"
+    if not plan.kept and not (adds and plan.new):
+        raise PruneRefused(f"{removed} and keep none", remedy="Check that the photos are those of this gallery")
+    share = len(plan.gone) / count
+    if share > sync.prune_at_most:
+        enough = math.ceil(100 * share) / 100
+        raise PruneRefused(
+            f"{removed}, more than the share of {sync.prune_at_most:g} that it may remove",
+            remedy=f"Check that the source is complete. If it is, add --prune-at-most {enough:g} "
+            f"(over HTTP and in Python: prune_at_most)",
+        )
+
+
+def _first(photo_ids: list[str]) -> str:
+    more = ", …" if len(photo_ids) > SHOWN else ""
+    return f"{', '.join(photo_ids[:SHOWN])}{more}"
+
+
+def apply_updates(gallery: GalleryProtocol, updates: Sequence[Update], *, actor: str | None = None) -> int:
+    """Update photos and return their number."""
+    for start in range(0, len(updates), BATCH):
+        block = updates[start : start + BATCH]
+        gallery.update(
+            [update.photo.photo_id for update in block],
+            [update.photo.item_id for update in block],
+            [update.stored for update in block],
+            actor=actor,
+        )
+    return len(updates)
+
+
+def remove_gone(gallery: GalleryProtocol, photo_ids: Sequence[str], *, actor: str | None = None) -> int:
+    """Remove photos and return their number."""
+    return sum(
+        gallery.remove(photo_ids=photo_ids[start : start + BATCH], actor=actor)
+        for start in range(0, len(photo_ids), BATCH)
+    )
+
+
+def plan_table(gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings) -> SyncPlan:
+    """Return what `sync_table` would do; raises PruneRefused if too many photos would be removed."""
+    plan = sync_plan(photos, gallery, with_files=False)
+    check_prune(plan, sync, adds=False)
+    return plan
+
+
+def sync_table(
+    gallery: GalleryProtocol, photos: Sequence[Photo], sync: SyncSettings, *, actor: str | None = None
+) -> SyncPlan:
+    """Update the items and metadata of a gallery's photos from a table without files; return the plan.
+
+    Photos that the table does not have are removed if `sync` says so.
+
+    Raises PruneRefused if too many photos would be removed.
+    """
+    gallery.lock()
+    plan = plan_table(gallery, photos, sync)
+    apply_updates(gallery, plan.updates, actor=actor)
+    if sync.prune:
+        remove_gone(gallery, plan.gone, actor=actor)
+    return plan

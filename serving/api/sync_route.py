@@ -11,8 +11,7 @@ from pydantic import BaseModel, Field
 
 from retrieval.catalogue.photos import UploadedPhoto
 from retrieval.errors import InvalidParameter
-from retrieval.indexing.plan import AT_MOST, SyncSettings
-from retrieval.indexing.updates import plan_table, sync_table
+from retrieval.indexing.plan import AT_MOST, SyncSettings, plan_table, sync_table
 from serving.http.callers import CALLER
 from serving.service import Service
 
