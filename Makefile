@@ -69,8 +69,8 @@ audit: $(VENV)/.installed  ## known weaknesses of what is installed; asks a serv
 bench: $(VENV)/.installed  ## losses, speed and the demo measured again; needs RETRIEVAL_TEST_DATA and most of a day
 	$(BIN)/python -m research.benchmarks.step
 	$(BIN)/python -m research.benchmarks.losses
-	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads --picture
-	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes --picture docs/similarities.svg
+	$(BIN)/python -m research.benchmarks.paper_claims --output runs/heads
+	$(BIN)/python -m research.benchmarks.many_classes --output runs/many_classes
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations
 	$(BIN)/python -m research.benchmarks.rotations --output runs/rotations --finetuned
 	$(BIN)/python -m research.benchmarks.promise --output runs/promise

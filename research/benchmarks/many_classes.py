@@ -25,7 +25,6 @@ from pathlib import Path
 
 import torch
 
-from research.claims.pictures import draw_similarities
 from research.claims.plan import CLAIMS, CONTEXT, EPOCHS, TCM, VMF, claims_on, run_claim
 from research.claims.sets import NAMES, load_set
 from research.claims.store import OutOfTime, Runs
@@ -95,7 +94,6 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=NAMES, default=list(NAMES), help="Sets to train on and show.")
     parser.add_argument("--minutes", type=float, help="Start no training after so many minutes.")
     parser.add_argument("--train-only", action="store_true", help="Record no tables.")
-    parser.add_argument("--picture", type=Path, help="File for a picture of the similarities, such as x.svg.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a head is too small for more threads
     until = float("inf") if arguments.minutes is None else time.monotonic() + 60 * arguments.minutes
@@ -108,8 +106,6 @@ def main() -> None:
     expected = sum(len(claims_on(name)) for name in sets)
     if not arguments.train_only:
         record_tables(sets, complete, arguments)
-    if arguments.picture:
-        draw_similarities({name: runs for name, runs in sets.items() if (name, TCM) in complete}, arguments.picture)
     sys.exit(0 if len(complete) == expected else 75)  # EX_TEMPFAIL: run it again
 
 

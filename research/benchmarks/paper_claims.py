@@ -6,8 +6,7 @@ Each training photo is embedded in several augmented views and every other photo
 these features with each loss and several seeds. Each claim is printed with a 95 % interval over seeds (paired,
 Student's t) and a plain answer. The hyper-parameters of every loss are chosen from a small grid on the validation items
 with three other seeds: those of a base loss by R@1, the margins of TCM by OPIS among those that lose at most 0.01 of
-R@1. The test items are used for the printed values only. Finished results under --output are reused. `--picture` also
-writes the photos of lowest and highest certainty.
+R@1. The test items are used for the printed values only. Finished results under --output are reused.
 """
 
 from __future__ import annotations
@@ -20,12 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from scipy import stats
 
-from retrieval.images import open_image
-
-from .heads import GRIDS, FrozenFeatures, Results, Task, load_features, train_head, vectors_of
+from .heads import GRIDS, Results, Task, load_features
 from .tables import NONE, Recorder, parser_of
 
 
@@ -161,26 +157,10 @@ def plain(arguments: Mapping[str, Any]) -> str:
     return "(" + ", ".join(f"{k} {v}" for k, v in arguments.items()) + ")"
 
 
-def picture(features: FrozenFeatures, results: Results, path: Path) -> None:
-    """Write the 16 test photos of lowest norm above the 16 of highest, for the tuned vMF head of seed 0."""
-    name, arguments = results.tuned("vmf_nca")
-    norms = vectors_of(features, train_head(features, Task(name, arguments, 0))[0])[1]
-    test = np.flatnonzero(np.isin([p.item_id for p in features.photos], features.splits.test))
-    order = test[np.argsort(norms[test])]
-    side = 112
-    sheet = Image.new("RGB", (8 * side, 4 * side + 12), "white")
-    for place, photo in enumerate([*order[:16], *order[-16:]]):
-        image = open_image(features.photos[photo].path).resize((side, side))
-        sheet.paste(image, (place % 8 * side, place // 8 * side + (12 if place >= 16 else 0)))
-    sheet.save(path)
-    print(f"\nWrote {path}: the 16 lowest norms above the 16 highest.")
-
-
 def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("--output", type=Path, default=Path("runs/heads"))
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--picture", action="store_true")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # a head is too small for more threads
@@ -197,8 +177,6 @@ def main() -> None:
         claim_epochs(results, seeds, record)
         claim_norms(results, seeds, record)
         every_loss(results, seeds, record)
-    if arguments.picture:
-        picture(features, results, arguments.output / "norms.png")
 
 
 if __name__ == "__main__":

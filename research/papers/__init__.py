@@ -10,5 +10,4 @@ runs                    training runs, shared between tables, and their embeddin
 metrics                 metrics by name
 runner                  execution of a configuration; results with the paper's numbers (`results`)
 modern cost drawings    protocols other than plain training; `toys` has two small experiments
-pictures                plots of results and of embeddings (`embedding_pictures`), on a `canvas`
 """

@@ -69,7 +69,6 @@ def show(name: str) -> None:
         "data sets": ", ".join(entry.datasets) or "none",
         "protocol": f"{entry.protocol}; {entry.split} split; checkpoint: {entry.selection}; {entry.seeds} seeds",
         "metrics": ", ".join(entry.metrics),
-        "pictures": ", ".join(entry.pictures),
         "settings": _plain(entry.settings),
         **{
             f"on {dataset}": _plain(settings)
@@ -111,7 +110,7 @@ def run(
     strangers: Path | None,
     smoke_test: bool,
 ) -> None:
-    """Train and measure every variant of a configuration, and write its table and pictures.
+    """Train and measure every variant of a configuration, and write its table.
 
     DATA is the folder of one data set, or contains the folders cub, cars, sop, inshop and inat; a catalogue file as
     DATA replaces every data set. Finished runs are not trained again, and configurations with the same OUTPUT share
@@ -140,7 +139,7 @@ def run(
     )
     results = run_configuration(find(name), options)
     click.echo(results.to_markdown())
-    click.echo(f"Wrote {output / name}: results.json, results.md{''.join(', ' + p for p in results.pictures)}.")
+    click.echo(f"Wrote {output / name}: results.json, results.md.")
 
 
 def _change(text: str) -> tuple[str, Any]:

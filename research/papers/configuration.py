@@ -51,7 +51,7 @@ class Configuration:
     split: str = CLASSES  # new classes in the test, or "shared": new photos of the same classes
     selection: str = ON_TEST  # photos that select the checkpoint: the test items, a held-out fifth, or "last" (epoch)
     seeds: int = 1
-    pictures: tuple[str, ...] = ()  # names from `pictures`
+    drawing: str = ""  # name from `drawings`, of the protocol without data sets
     published: Mapping[tuple[str, str], Numbers] = field(
         default_factory=dict
     )  # (data set, variant): the values of the metrics

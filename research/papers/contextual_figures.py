@@ -39,7 +39,6 @@ def grid(figure: int, dataset: str, method: str, title: str) -> Configuration:
             for weight in LAMBDAS
         },
         metrics=("R@1", "train R@1"),
-        pictures=("lines", "scatter"),
         note=GRID_NOTE,
     )
 
@@ -67,7 +66,6 @@ FIGURES = (
         by_dataset=BY_DATASET,
         variants=MAIN,
         metrics=("R@1", "train R@1"),
-        pictures=("epochs R@1", "scatter"),
         note="Train R@1 is measured once, at the chosen checkpoint, not in every epoch.",
     ),
     Configuration(
@@ -86,7 +84,6 @@ FIGURES = (
             for weight in (0.0, 1.0)
         },
         metrics=("mAP",),
-        pictures=("epochs loss", "loss against MAP@R"),
         note="MAP@R by epoch where the paper has mAP. The loss is the whole objective: the contextual one at lambda 1.",
     ),
     Configuration(
@@ -94,7 +91,7 @@ FIGURES = (
         items=("Figure 4",),
         shows="The contextual and the contrastive loss, and their slopes, as one point of 64 crosses to its own class.",
         protocol=DRAWN,
-        pictures=("contextual gradient",),
+        drawing="contextual gradient",
     ),
     Configuration(
         name="contextual-figure-6",
@@ -111,7 +108,6 @@ FIGURES = (
             for share in ((1.0,) if noise == "first classes" else (0.0,)) + shares
         },
         metrics=("R@1",),
-        pictures=("lines",),
         note="Strange photos come from the folder --strangers (the paper's 1,800 photos of birds are not published). "
         + GRID_NOTE,
     ),
@@ -131,7 +127,6 @@ FIGURES = (
             for weight in LAMBDAS
         },
         metrics=("R@1",),
-        pictures=("lines",),
         note=GRID_NOTE,
     ),
     Configuration(
@@ -146,7 +141,6 @@ FIGURES = (
             for items in (25, 50, 100, 200, 400, 800, 1600)
         },
         metrics=("loss ms", "kept MiB"),
-        pictures=("lines",),
         note="On this machine; the paper had an A40 with 48 GB. ROADMAP ranks n x m pairs a query here, not n x n.",
     ),
     Configuration(
@@ -165,7 +159,6 @@ FIGURES = (
             for weight in (0.0, 0.4, 0.8, 1.0)
         },
         metrics=("train R@1", "train MAP@R"),
-        pictures=("lines", "epochs loss"),
         note=GRID_NOTE + " CUB has 100 classes to train on: batches beyond 400 photos take more photos of each.",
     ),
     Configuration(
@@ -173,7 +166,7 @@ FIGURES = (
         items=("Figure 11",),
         shows="Step 1 alone unrolls five concentric circles, however noisy.",
         protocol=DRAWN,
-        pictures=("concentric circles",),
+        drawing="concentric circles",
     ),
     Configuration(
         name="contextual-figure-12",
@@ -184,7 +177,6 @@ FIGURES = (
         by_dataset=BY_DATASET,
         variants={"M+ only": Variant(context(complement=False)), "M+ and M-": Variant(context())},
         metrics=("R@1",),
-        pictures=("distances",),
         note="The paper does not name the data set of this figure.",
     ),
     Configuration(
@@ -207,7 +199,6 @@ FIGURES = (
             for value in (0.2, 0.25, 0.3, 0.35)
         },
         metrics=("R@1",),
-        pictures=("lines",),
         note=GRID_NOTE,
     ),
     Configuration(
@@ -219,7 +210,6 @@ FIGURES = (
         by_dataset=BY_DATASET,
         variants={f"lambda {w:g}": Variant(ours(w, 0.0), series="gamma 0", x=w) for w in LAMBDAS},
         metrics=("R@1", "train R@1"),
-        pictures=("scatter",),
         note=GRID_NOTE,
     ),
     Configuration(
@@ -231,7 +221,6 @@ FIGURES = (
         by_dataset=BY_DATASET,
         variants={f"lambda {w:g}": Variant(ours(w, 0.0)) for w in (0.0, 0.4, 0.8, 1.0)},
         metrics=("R@1",),
-        pictures=("epochs loss", "epochs R@1"),
         note="The loss is the whole objective; the paper draws its contextual part.",
     ),
     Configuration(
@@ -248,7 +237,6 @@ FIGURES = (
             for weight in (0.0, 0.4, 0.8, 1.0)
         },
         metrics=("R@1",),
-        pictures=("lines",),
         note=GRID_NOTE,
     ),
     Configuration(
@@ -264,7 +252,6 @@ FIGURES = (
             for weight in (0.4, 0.8, 1.0)
         },
         metrics=("R@1",),
-        pictures=("lines",),
         note=GRID_NOTE,
     ),
     *(

@@ -1,11 +1,9 @@
-"""Figures without data sets: functions of a distance, a concentration, or a few sampled points."""
+"""The numbers of figures without data sets: functions of a distance, a concentration, or a few sampled points."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,12 +13,8 @@ from torch import Tensor
 from retrieval.errors import InvalidParameter
 from training.losses import vmf
 
-from .canvas import new_figure, save
 from .results import Cells
 from .toys import concentric_circles, contextual_gradient
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Rows = dict[str, dict[str, float]]
 GAUSSIANS = (
@@ -30,30 +24,24 @@ GAUSSIANS = (
 )  # mean and deviation within classes, mean and deviation between classes
 
 
-def draw(kind: str, folder: Path) -> tuple[Cells, list[str]]:
-    """Draw a figure; return its numbers and file names. Raise InvalidParameter for an unknown kind."""
+def draw(kind: str) -> Cells:
+    """Return the numbers of a figure. Raise InvalidParameter for an unknown kind."""
     if kind not in DRAWINGS:
-        raise InvalidParameter("picture", f"be one of {', '.join(DRAWINGS)}", kind)
-    figure, rows = DRAWINGS[kind]()
-    cells = {"drawn": {name: {key: [value] for key, value in row.items()} for name, row in rows.items()}}
-    return cells, [save(figure, kind, folder)]
+        raise InvalidParameter("drawing", f"be one of {', '.join(DRAWINGS)}", kind)
+    rows = DRAWINGS[kind]()
+    return {"drawn": {name: {key: [value] for key, value in row.items()} for name, row in rows.items()}}
 
 
-def gaussian_utility() -> tuple[Figure, Rows]:
-    """Draw Eq. 9 and 10 of arXiv 2307.04047: utility for Gaussian distances within and between classes."""
-    figure, panels = new_figure(len(GAUSSIANS))
+def gaussian_utility() -> Rows:
+    """Compute Eq. 9 and 10 of arXiv 2307.04047: utility for Gaussian distances within and between classes."""
     distances, rows = np.linspace(0, 2, 401), {}
-    for panel, (near, spread, far, width) in zip(panels, GAUSSIANS, strict=True):
+    for near, spread, far, width in GAUSSIANS:
         within = special.erf((distances - near) / (math.sqrt(2) * spread))
         between = special.erf((distances - far) / (math.sqrt(2) * width))
         curves = {
             "specificity": (1 + within) * (1 - between) / np.maximum(2 + within - between, 1e-12),
             "precision": 2 * (1 + within) / (4 + within + between),
         }
-        for name, values in curves.items():
-            panel.plot(distances, values, label=f"utility of {name}")
-        panel.set(xlabel="distance", title=f"within {near} ± {spread}, between {far} ± {width}")
-        panel.legend(loc="upper right")
         rows[f"{near} ± {spread} | {far} ± {width}"] = {
             key: value
             for name, values in curves.items()
@@ -62,29 +50,26 @@ def gaussian_utility() -> tuple[Figure, Rows]:
                 (f"at distance, {name}", float(distances[values.argmax()])),
             )
         }
-    return figure, rows
+    return rows
 
 
-def densities() -> tuple[Figure, Rows]:
-    """Draw vMF densities on the sphere, isotropic (20) and non-isotropic (20, 5, 50), and integrate both."""
+def densities() -> Rows:
+    """Compute vMF densities on the sphere, isotropic (20) and non-isotropic (20, 5, 50), and integrate both."""
     polar, turn = np.meshgrid(np.linspace(0, np.pi, 401), np.linspace(-np.pi, np.pi, 401), indexing="ij")
     points = np.stack([np.sin(polar) * np.cos(turn), np.sin(polar) * np.sin(turn), np.cos(polar)], axis=-1)
     mean = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64) / math.sqrt(3)
-    figure, panels = new_figure(2)
     rows: Rows = {}
-    for panel, (name, kappa) in zip(panels, (("vMF", (20, 20, 20)), ("nivMF", (20, 5, 50))), strict=True):
+    for name, kappa in (("vMF", (20, 20, 20)), ("nivMF", (20, 5, 50))):
         concentrations = torch.tensor([kappa], dtype=torch.float64)
         logs = vmf.nivmf_log_density(torch.from_numpy(points), mean, concentrations)[..., 0]
         density = logs.exp().numpy()
         inner = np.trapezoid(density * np.sin(polar), dx=np.pi / 400, axis=0)
         rows[name] = {"integral": float(np.trapezoid(inner, dx=2 * np.pi / 400)), "greatest": float(density.max())}
-        panel.pcolormesh(turn, polar, density, shading="auto")
-        panel.set(title=f"{name} {kappa}", xlabel="longitude", ylabel="polar angle")
-    return figure, rows
+    return rows
 
 
-def distances_to_a_proxy() -> tuple[Figure, Rows]:
-    """Draw three distances of a photo to a vMF proxy of concentration 10 against its cosine and its norm."""
+def distances_to_a_proxy() -> Rows:
+    """Compute three distances of a photo to a vMF proxy of concentration 10 against its cosine and its norm."""
     cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
     norms = torch.linspace(1, 20, 101, dtype=torch.float64)
     grid_c, grid_n = torch.meshgrid(cosines, norms, indexing="ij")
@@ -97,18 +82,15 @@ def distances_to_a_proxy() -> tuple[Figure, Rows]:
         "L2": proxy**2 + grid_n**2 - 2 * proxy * grid_n * grid_c,
         "Bhattacharyya": bhattacharyya,
     }
-    figure, panels = new_figure(3)
     rows: Rows = {}
-    for panel, (name, values) in zip(panels, kinds.items(), strict=True):
-        panel.contourf(norms.numpy(), cosines.numpy(), values.numpy(), levels=20)
-        panel.set(title=name, xlabel="norm of the photo", ylabel="cosine")
+    for name, values in kinds.items():
         rise = values[0] - values[-1]  # increase from cosine 1 to -1, for each norm
         rows[name] = {"rise at norm 1": float(rise[0]), "rise at norm 20": float(rise[-1])}
-    return figure, rows
+    return rows
 
 
-def normaliser() -> tuple[Figure, Rows]:
-    """Draw log C_512: from exact Bessel functions, as approximated for training here, and as fitted in the paper."""
+def normaliser() -> Rows:
+    """Compute log C_512: from exact Bessel functions, as approximated for training here, and as fitted in the paper."""
     dim, order = 512, 255
     kappa = np.linspace(1, 200, 200)
     terms = np.arange(400)[:, None]  # logarithmic terms of the power series of the Bessel function
@@ -119,20 +101,15 @@ def normaliser() -> tuple[Figure, Rows]:
         "ours": vmf.log_normalizer(tensor, dim).numpy(),
         "the paper's fit": vmf.paper_log_normalizer(tensor, dim).numpy(),
     }
-    figure, (panel,) = new_figure(1)
-    panel.plot(kappa, exact, label="exact", linewidth=3, alpha=0.5)
     inside = (kappa >= 10) & (kappa <= 50)
     rows: Rows = {}
     for name, values in curves.items():
-        panel.plot(kappa, values, "--", label=name)
         error = np.abs(values - exact)
         rows[name] = {"greatest error, 10 to 50": float(error[inside].max()), "error at 200": float(error[-1])}
-    panel.set(xlabel="concentration", ylabel="log C")
-    panel.legend(loc="upper right")
-    return figure, rows
+    return rows
 
 
-DRAWINGS: Mapping[str, Callable[[], tuple[Figure, Rows]]] = {
+DRAWINGS: Mapping[str, Callable[[], Rows]] = {
     "gaussian utility": gaussian_utility,
     "densities": densities,
     "distances to a proxy": distances_to_a_proxy,

@@ -23,7 +23,6 @@ def over_batch_size(
         variants={str(size): Variant({"items_per_batch": size}, series="MFCWMS", x=size) for size in sizes},
         metrics=("MAP@R",),
         seeds=10,
-        pictures=("lines",),
         published={
             (dataset, str(size)): (value,)
             for dataset, values in published.items()
@@ -47,7 +46,6 @@ def on_inshop(
         variants={name: replace(variant, photos=photos) for name, variant in batches(*sizes).items()},
         metrics=("MAP@R",),
         seeds=10,
-        pictures=("lines",),
         published={
             ("inshop", f"{name}, {size}"): (value,)
             for name, values in published.items()
@@ -69,7 +67,6 @@ CONFIGURATIONS = (
         variants=THREE,
         metrics=("MAP@R", "best epoch"),
         seeds=10,
-        pictures=("epochs MAP@R",),
         published={
             ("cub", "ProxyAnchor"): (25.1, 11.5),
             ("cub", "MFCont"): (25.3, 4.4),
@@ -99,7 +96,6 @@ CONFIGURATIONS = (
         },
         metrics=("MAP@R",),
         seeds=10,
-        pictures=("lines",),
         note=BACKBONE + " The paper prints no numbers of this figure.",
     ),
     Configuration(
@@ -117,7 +113,6 @@ CONFIGURATIONS = (
         },
         metrics=("MAP@R",),
         seeds=10,
-        pictures=("lines",),
         note=BACKBONE + DELTA + " The names above are the paper's. It prints no numbers of this figure.",
     ),
     over_batch_size(
@@ -145,7 +140,6 @@ CONFIGURATIONS = (
         },
         metrics=("MAP@R",),
         seeds=10,
-        pictures=("lines",),
         published={
             ("cub", f"{name}, {weight:g}"): (value,)
             for name, values in (

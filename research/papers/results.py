@@ -26,7 +26,6 @@ class Results:
     configuration: Configuration
     cells: Cells
     facts: Mapping[str, Any]  # changes to the configuration
-    pictures: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -44,7 +43,6 @@ class Results:
                 }
                 for dataset, rows in self.cells.items()
             },
-            "pictures": list(self.pictures),
         }
 
     def to_markdown(self) -> str:
@@ -64,7 +62,6 @@ class Results:
         lines += [legend, *([f"Changed settings: {json.dumps(changes)}."] if changes else [])]
         for label, text in (("Note", entry.note), ("Not here", entry.missing)):
             lines += [f"{label}: {text}"] if text else []
-        lines += ["", *(f"![{name}]({name})" for name in self.pictures)]
         return "\n".join(lines) + "\n"
 
     def write(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run a configuration: prepare data, train, measure, and write tables and plots."""
+"""Run a configuration: prepare data, train, measure, and write tables."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from training.loop.run import Run
 from .configuration import COST, DRAWN, MODERN, STATISTICS, Configuration
 from .cost import cost
 from .drawings import draw
-from .embedding_pictures import Gallery
 from .labelled_photos import OWN
 from .metrics import Embedded, find_metric
 from .modern import CONCATENATED, modern
-from .pictures import picture
 from .results import Results
 from .runs import Job, Options, PhotoSets, embedded, settings_of, trained
 
@@ -22,7 +20,7 @@ EPOCH = "best epoch"
 
 
 def run(configuration: Configuration, options: Options) -> Results:
-    """Run a configuration and write results.json, results.md and plots below OUTPUT/NAME; finished runs are reused.
+    """Run a configuration and write results.json, results.md below OUTPUT/NAME; finished runs are reused.
 
     Raises
     ------
@@ -42,12 +40,10 @@ def run(configuration: Configuration, options: Options) -> Results:
     check(configuration, options, datasets)
     folder.mkdir(parents=True, exist_ok=True)
     photo_sets = PhotoSets(options)
-    pictures: list[str] = []
     if configuration.protocol == DRAWN:
-        cells, pictures = draw(configuration.pictures[0], folder)
+        cells = draw(configuration.drawing)
     elif configuration.protocol == COST:
         cells = {"this machine": cost(configuration, options)}
-        pictures = [picture(kind, configuration, cells, {}, folder) for kind in configuration.pictures]
     elif configuration.protocol == STATISTICS:
         cells = {
             name: {v: _counts(photo_sets, name, configuration) for v in configuration.variants} for name in datasets
@@ -59,9 +55,7 @@ def run(configuration: Configuration, options: Options) -> Results:
         cells = {name: {} for name in datasets}
         for (name, variant), some in jobs.items():
             cells[name][variant] = _measured(configuration, some)
-        first: Gallery = {key: some[0] for key, some in jobs.items()}
-        pictures = [picture(kind, configuration, cells, first, folder) for kind in configuration.pictures]
-    results = Results(configuration, cells, facts, pictures)
+    results = Results(configuration, cells, facts)
     results.write(folder)
     return results
 

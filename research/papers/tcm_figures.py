@@ -27,7 +27,6 @@ FIGURES = (
         settings=COMMON,
         variants={"SAP": Variant(SAP), "SAP + TCM": Variant({**SAP, **TCM})},
         metrics=("d at FAR 0.01", "d at FAR 0.1"),
-        pictures=("bars d at FAR 0.01",),
         note="The paper's figure is a sketch of the claim, without numbers; this measures it.",
     ),
     Configuration(
@@ -38,7 +37,6 @@ FIGURES = (
         settings=COMMON,
         variants={"SAP": Variant(SAP), "SAP + TCM": Variant({**SAP, **TCM})},
         metrics=("OPIS",),
-        pictures=("utility",),
         note=EPOCHS,
     ),
     Configuration(
@@ -58,7 +56,6 @@ FIGURES = (
             for suffix, regularizer in (("", {}), (" + TCM", TCM))
         },
         metrics=("error", "OPIS"),
-        pictures=("scatter",),
         note=EPOCHS + " The paper does not list its points; these are four losses, two backbones, two batch sizes.",
     ),
     Configuration(
@@ -80,7 +77,6 @@ FIGURES = (
         },
         variants={"ArcFace": Variant(), "ArcFace + TCM": Variant(TCM)},
         metrics=("R@1", "OPIS"),
-        pictures=("plane",),
         note="The paper draws MNIST: give a catalogue of its digits with --data; any catalogue will do.",
     ),
     Configuration(
@@ -98,7 +94,6 @@ FIGURES = (
             for negative in (0.25, 0.4, 0.5, 0.6)
         },
         metrics=("R@1", "OPIS"),
-        pictures=("lines",),
         published={("inat", "SAP"): (67.4, 0.33)},
         note=EPOCHS + " Of the grid the text names m- = 0.25 and (0.9, 0.5) only.",
     ),
@@ -107,7 +102,7 @@ FIGURES = (
         items=("Figure 7",),
         shows="Utility over the distance where distances are Gaussian: of specificity, and of precision.",
         protocol=DRAWN,
-        pictures=("gaussian utility",),
+        drawing="gaussian utility",
     ),
     Configuration(
         name="tcm-figure-8",
@@ -117,7 +112,6 @@ FIGURES = (
         settings=COMMON,
         variants=with_and_without(ProxyNCA=PROXY_NCA, ArcFace=ARCFACE, SAP=SAP),
         metrics=RANGES,
-        pictures=("ranks",),
         note=EPOCHS,
     ),
 )

@@ -239,7 +239,6 @@ TABLES = (
         settings={**COMMON, **VIT_B, **BATCH_4000},
         variants=DESIGNS,
         metrics=("R@1", "R@4", "R@16", "OPIS"),
-        pictures=("epochs R@1", "distances"),
         published={
             ("inat", "RS@K"): (83.9, 92.1, 96.1, 0.37),
             ("inat", "RS@K + TCM+"): (79.0, 88.9, 94.2, 0.06),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -11,26 +9,20 @@ from torch import Tensor, nn
 
 from training.losses import Contextual, Contrastive
 
-from .canvas import new_figure
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 POINTS, ANGLES = 64, 91
 NOISES, CIRCLES, STEPS, PER_LABEL = (0.0, 0.05, 0.1), 5, 300, 4
 
 
-def contextual_gradient() -> tuple[Figure, dict[str, dict[str, float]]]:
-    """Move a point from the centre of another class to its own; plot two losses and their slope along the path."""
+def contextual_gradient() -> dict[str, dict[str, float]]:
+    """Move a point from the centre of another class to its own; compare two losses and their slopes along the path."""
     generator = torch.Generator().manual_seed(0)
     half = POINTS // 2
     spread = 0.15 * torch.randn(POINTS, generator=generator, dtype=torch.float64)
     angles = spread + torch.tensor([np.pi / 2] * half + [0.0] * half, dtype=torch.float64)
     labels = torch.tensor([0] * half + [1] * half)
     losses = {"contextual": Contextual(neighbours=half, margin=0.05), "contrastive": Contrastive()}
-    figure, panels = new_figure(2)
     rows = {}
-    for panel, (name, loss) in zip(panels, losses.items(), strict=True):
+    for name, loss in losses.items():
         values, slopes = [], []
         for moved in torch.linspace(np.pi / 2, 0, ANGLES, dtype=torch.float64):
             angle = moved.clone().requires_grad_()
@@ -39,28 +31,20 @@ def contextual_gradient() -> tuple[Figure, dict[str, dict[str, float]]]:
             (slope,) = torch.autograd.grad(value, angle)
             values.append(float(value.detach()))
             slopes.append(float(slope))
-        degrees = np.linspace(90, 0, ANGLES)
-        panel.plot(degrees, values, color="C0")
-        panel.set(title=name, xlabel="angle from the own centre, degrees", ylabel="loss")
-        panel.invert_xaxis()
-        panel.twinx().plot(degrees, slopes, color="C1")
         rows[name] = {"loss at the other centre": values[0], "loss at the own centre": values[-1],
                       "share of the way with a slope home": float(np.mean(np.array(slopes) > 0))}  # fmt: skip
-    return figure, rows
+    return rows
 
 
-def concentric_circles() -> tuple[Figure, dict[str, dict[str, float]]]:
-    """Train a small network on noisy circles with step 1 of the contextual loss alone; plot the noise-free circles."""
-    figure, panels = new_figure(len(NOISES))
+def concentric_circles() -> dict[str, dict[str, float]]:
+    """Train a small network on noisy circles with step 1 of the contextual loss alone, and measure noise-free ones."""
     rows = {}
     clean, labels = _circles(0.0, 40, np.random.default_rng(1))
-    for panel, noise in zip(panels, NOISES, strict=True):
+    for noise in NOISES:
         unit = _train(noise)(clean).detach()
         unit = F.normalize(unit, dim=1)
-        panel.scatter(unit[:, 0], unit[:, 1], c=labels, cmap="tab10", s=8)
-        panel.set(title=f"noise {noise}", aspect="equal")
         rows[f"noise {noise}"] = {"R@1 of the input": _nearest(clean, labels), "R@1": _nearest(unit, labels)}
-    return figure, rows
+    return rows
 
 
 def _circles(noise: float, each: int, generator: np.random.Generator) -> tuple[Tensor, Tensor]:

@@ -131,7 +131,6 @@ CONFIGURATIONS = (
         metrics=("R@1", "L2 R@1"),
         selection=HELD_OUT,
         seeds=5,
-        pictures=("bars R@1",),
         published=reached("L2", cub=(None, 61.89), cars=(None, 76.61))  # type: ignore[arg-type]
         | reached("Cos", cub=(None, 62.01), cars=(None, 76.94))  # type: ignore[arg-type]
         | reached("nivMF", cub=(None, 63.74), cars=(None, 78.62))  # type: ignore[arg-type]
@@ -159,14 +158,14 @@ CONFIGURATIONS = (
         items=("Figure 2",),
         shows="The densities of a vMF and of a non-isotropic vMF on the sphere.",
         protocol=DRAWN,
-        pictures=("densities",),
+        drawing="densities",
     ),
     Configuration(
         name="vmf-figure-3",
         items=("Figure 3",),
         shows="Cosine, Euclidean and Bhattacharyya distance to a proxy of norm 10, by cosine and norm.",
         protocol=DRAWN,
-        pictures=("distances to a proxy",),
+        drawing="distances to a proxy",
     ),
     Configuration(
         name="vmf-figure-4",
@@ -178,7 +177,6 @@ CONFIGURATIONS = (
         | {f"omega {omega:g}": Variant(joint(omega), series="PANC + EL-nivMF", x=omega) for omega in OMEGAS},
         metrics=("R@1",),
         selection=HELD_OUT,
-        pictures=("lines",),
         note=TUNED + " " + INCEPTION + " The paper prints no numbers of this figure.",
     ),
     Configuration(
@@ -190,14 +188,13 @@ CONFIGURATIONS = (
         variants={"EL-nivMF": DISTANCES["EL-nivMF"]},
         metrics=("R@1", "lowest norm", "highest norm"),
         selection=HELD_OUT,
-        pictures=("extremes",),
     ),
     Configuration(
         name="vmf-figure-8",
         items=("Figure 8",),
         shows="The logarithm of the normaliser C_512: exact, ours in training, and the paper's fit.",
         protocol=DRAWN,
-        pictures=("normaliser",),
+        drawing="normaliser",
         missing="The two approximations of other papers that panels (c) and (d) draw.",
     ),
     Configuration(
@@ -210,7 +207,6 @@ CONFIGURATIONS = (
         variants={"Cos": DISTANCES["Cos"], "EL-nivMF": DISTANCES["EL-nivMF"]},
         metrics=("R@1", "norm where right", "norm where wrong"),
         selection=HELD_OUT,
-        pictures=("norms",),
         note="Right and wrong are those of the first variant.",
     ),
     Configuration(
@@ -222,7 +218,6 @@ CONFIGURATIONS = (
         variants={"EL-vMF": DISTANCES["EL-vMF"]},
         metrics=("R@1", "lowest norm", "highest norm"),
         selection=HELD_OUT,
-        pictures=("classes by norm",),
     ),
 )
 
