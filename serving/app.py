@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from retrieval.memory import no_collection
+from retrieval.process import no_collection
 from retrieval.retriever import Retriever
 from serving.api.routes import create_api
 from serving.http.guard import Guard

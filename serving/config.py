@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from retrieval.cores import cores
 from retrieval.errors import InvalidParameter
 from retrieval.images import MAX_BYTES
+from retrieval.process import cores
 from retrieval.result import REVIEW_P
 from retrieval.settings import setting
 

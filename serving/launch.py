@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from retrieval.listening import bind, port_of
-from retrieval.memory import no_collection
+from retrieval.process import bind, no_collection, port_of
 
 from .config import ServeSettings
 from .warm_up import warm_up_in_background

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from retrieval.extras import MODULES, extra_of
+from retrieval.errors import MODULES, extra_of
 
 from .conftest import ROOT
 from .test_file_errors import CONFIG

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from research.markdown import markdown_row, markdown_table
 from research.results import RESULTS, Record, Table
-from retrieval.markdown import markdown_row, markdown_table
 
 NONE = "–"
 COMPARISON = ("what", "ours", "reference", "ratio or difference")

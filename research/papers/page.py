@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from retrieval.markdown import markdown_table
+from research.markdown import markdown_table
 
 from .configuration import DRAWN, Configuration
 from .listing import PAPERS

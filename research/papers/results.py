@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from research.markdown import markdown_row, markdown_table
 from retrieval.files import write_file
-from retrieval.markdown import markdown_row, markdown_table
 
 from .configuration import Configuration
 

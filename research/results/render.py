@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from research.markdown import markdown_table
 from retrieval.errors import DataError
-from retrieval.markdown import markdown_table
 
 from .record import RESULTS, Record, Table, cell, read_record
 

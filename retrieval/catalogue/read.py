@@ -8,7 +8,7 @@ from typing import Any
 
 from retrieval.errors import DataError
 from retrieval.images.formats import SUFFIXES
-from retrieval.memory import no_collection
+from retrieval.process import no_collection
 
 from .folders import read_folder
 from .kinds import set_kinds

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import click
 
-from retrieval.errors import MissingDependency, RetrievalError
-from retrieval.extras import extra_of
+from retrieval.errors import MissingDependency, RetrievalError, extra_of
 from retrieval.files import explain
 
 from .lazy import Entry, LazyGroup

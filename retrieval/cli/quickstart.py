@@ -15,7 +15,7 @@ from retrieval.catalogue.photos import QUERIES
 from retrieval.catalogue.read import Photo, read_catalogue
 from retrieval.errors import DataError, ImageRefused
 from retrieval.files import check_place
-from retrieval.listening import check_port
+from retrieval.process import check_port
 
 Folder = click.Path(path_type=Path)
 CHECKED_WITH = 50  # labelled photos of users that the output suggests

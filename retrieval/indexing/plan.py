@@ -16,7 +16,7 @@ from typing import Any
 from index.protocol import GalleryProtocol
 from retrieval.catalogue.photos import Photo
 from retrieval.errors import InvalidParameter, PruneRefused
-from retrieval.memory import no_collection
+from retrieval.process import no_collection
 
 from .worker import BOX, CONTENT, FILE, catalogue_metadata, stored_metadata
 

@@ -19,7 +19,7 @@ from index.distance import Floats
 from index.verified import VerifiedDistance, Verifier
 from index.verified_search import most_votes
 from index.votes import InvertedLists, PhotoPoints
-from retrieval.cores import cores
+from retrieval.process import cores
 
 from .identification import NEAR, SearchScores
 from .item_distances import ItemDistances, QueryBlock

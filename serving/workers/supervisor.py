@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from retrieval.errors import InvalidParameter
-from retrieval.listening import bind
+from retrieval.process import bind
 from serving.http.server import EXIT_S
 from serving.launch import BACKLOG, METRICS_FOLDER, ServePlan, log_to_stderr
 

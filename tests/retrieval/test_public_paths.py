@@ -7,7 +7,6 @@ import pytest
 PUBLIC = {
     "index.gallery": ("Gallery",),
     "retrieval": ("Bundle", "Embedder", "Match", "Retriever", "SearchResult"),
-    "retrieval.calibration": ("OperatingPoint", "calibrate"),
     "retrieval.client": ("AsyncRetrievalClient", "RetrievalClient"),
     "retrieval.consistency": ("opis", "search_opis", "utility_curves"),
     "retrieval.identification": ("SearchScores", "identification_rates", "search_scores", "threshold_at_fpir"),

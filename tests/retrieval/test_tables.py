@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from research.markdown import markdown_table
 from retrieval.html import figure_grid, table
-from retrieval.markdown import markdown_table
-from retrieval.text_table import text_table
+from retrieval.text import text_table
 
 HEAD = ("split", "R@1", "note")
 ROWS = [("unseen", "0.9", ""), ("mixed", "0.85", "slow")]

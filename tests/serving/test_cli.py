@@ -9,9 +9,8 @@ import uvicorn
 from click.testing import CliRunner
 
 from index.gallery import Gallery
-from retrieval.cores import cores
 from retrieval.errors import BundleError, BundleMismatch, GalleryError, InvalidParameter
-from retrieval.listening import bind, port_of
+from retrieval.process import bind, cores, port_of
 from serving.cli import EXAMPLES, example_files, keys, serve
 from serving.http.keys import add_key
 from serving.launch import ServePlan

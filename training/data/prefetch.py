@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from retrieval.cores import threads_of_share
+from retrieval.process import threads_of_share
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from retrieval.files import write_file
-from retrieval.text_table import text_table
+from retrieval.text import text_table
 from training.data.reader import PhotoReader
 from training.loop.run import Run, choose_device
 

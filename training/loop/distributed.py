@@ -24,8 +24,8 @@ from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedExc
 from torch.nn.parallel import DistributedDataParallel
 
 from retrieval import errors
-from retrieval.cores import threads_of_share
 from retrieval.errors import InvalidParameter, RetrievalError, RunError
+from retrieval.process import threads_of_share
 
 from .run import choose_device
 

@@ -13,7 +13,7 @@ from optuna.trial import FrozenTrial, TrialState
 from scipy import stats
 
 from index.shell import command
-from retrieval.text_table import text_table
+from retrieval.text import text_table
 from training.config import Settings
 
 from .plan import Plan

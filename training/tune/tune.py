@@ -19,8 +19,8 @@ from time import sleep
 import torch
 from optuna.trial import TrialState
 
-from retrieval.cores import cores
 from retrieval.errors import InvalidParameter, RetrievalError, RunError
+from retrieval.process import cores
 from training.config import Settings
 
 from .plan import Plan, TuneOptions, make_plan

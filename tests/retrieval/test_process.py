@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from retrieval.memory import no_collection
+from retrieval.process import no_collection
 
 
 @pytest.fixture(autouse=True)

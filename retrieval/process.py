@@ -1,12 +1,26 @@
-"""Bind listening sockets before the server announces its address."""
+"""What a process has and holds: CPU cores, ports, and Python's garbage collector."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 
 from retrieval.errors import InvalidParameter
+
+
+def cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_of_share() -> int:
+    """Return the number of cores per process that the launcher started on this machine, at least 1."""
+    return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))  # also set by our launcher
 
 
 def bind(host: str, port: int) -> list[socket.socket]:
@@ -58,3 +72,43 @@ def _bound(family: int, address: tuple[str | int, ...], host: str) -> socket.soc
             "--port", rule, address[1], remedy="Choose another, or --port 0 for a free one"
         ) from error
     return listener
+
+
+class _Pause:
+    """A pause of the cyclic garbage collector that lasts while anything needs it, in any thread."""
+
+    def __init__(self) -> None:
+        self._guard = Lock()
+        self._needs = 0
+        self._was_enabled = False
+
+    def begin(self) -> None:
+        """Disable the collector."""
+        with self._guard:
+            if not self._needs:
+                self._was_enabled = gc.isenabled()
+                gc.disable()
+            self._needs += 1
+
+    def end(self) -> None:
+        """Enable the collector if nothing else needs the pause and it was enabled before."""
+        with self._guard:
+            self._needs -= 1
+            if not self._needs and self._was_enabled:
+                gc.enable()
+
+
+_PAUSE = _Pause()
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Disable the cyclic garbage collector while many objects are created that stay, such as imported modules.
+
+    Contexts of several threads may overlap: the collector is as it was at the end of the last one.
+    """
+    _PAUSE.begin()
+    try:
+        yield
+    finally:
+        _PAUSE.end()
