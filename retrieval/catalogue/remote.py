@@ -22,7 +22,6 @@ from .photos import Photo
 SCHEMES = ("https", "s3", "gs", "az", "abfs", "abfss")
 ALLOWED = "RETRIEVAL_ALLOW"
 VERSION = ("size", "ETag", "etag", "mtime", "last_modified")  # facts of an object that change with it
-TOTAL_S = 60.0  # seconds for a photo at https://
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +113,8 @@ def _system(url: str) -> tuple[Any, str]:
         import fsspec
     except ImportError as error:
         raise MissingDependency.of_extra("fsspec", "sources") from error
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"allow_redirects": False} if url.startswith("https:") else {}
     try:
-        if url.startswith("https:"):
-            import aiohttp
-
-            options = {"client_kwargs": {"timeout": aiohttp.ClientTimeout(total=TOTAL_S)}, "allow_redirects": False}
         system, path = fsspec.core.url_to_fs(url, **options)
     except ImportError as error:
         raise MissingDependency(
