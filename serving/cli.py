@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import click
 
 from index.shell import command
-from retrieval.cli.options import Place
-from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
+from retrieval.cli.options import GroupedCommand, Place, settings_groups, settings_options
 from retrieval.errors import InvalidParameter
 from retrieval.images.formats import SUFFIXES
 from serving.http.keys import SCOPES, KeyRing, add_key, read_keys, remove_keys

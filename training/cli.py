@@ -12,7 +12,7 @@ import click
 
 from index.shell import command
 from retrieval.catalogue.remote import is_url
-from retrieval.cli.settings_options import GroupedCommand
+from retrieval.cli.options import GroupedCommand
 from retrieval.errors import DataError, InvalidParameter
 
 from .config import AUTO, DATA, EVALUATION, OUTPUT, Settings

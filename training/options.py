@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from retrieval.cli.settings_options import GroupedCommand, settings_groups, settings_options
+from retrieval.cli.options import GroupedCommand, settings_groups, settings_options
 from retrieval.errors import InvalidParameter
 
 from .config import GROUPS, Settings

@@ -13,11 +13,9 @@ from index.shell import command
 from retrieval.files import write_file
 
 from .calibration_options import CalibrationOptions, calibration_options
-from .lines import show_lines
-from .next_step import show_next
-from .options import Place
+from .lines import show_lines, show_next
+from .options import GroupedCommand, Place
 from .regions import RegionOptions, calibrate_regions, region_options
-from .settings_options import GroupedCommand
 
 if TYPE_CHECKING:
     from index.protocol import GalleryProtocol

@@ -14,8 +14,8 @@ from retrieval.catalogue.check import CatalogueReport, check_catalogue, describe
 from retrieval.catalogue.read import read_catalogue
 from retrieval.catalogue.write import write_catalogue
 
-from .lazy import Entry, LazyGroup
 from .lines import show_lines
+from .main import Entry, LazyGroup
 from .options import CataloguePlace
 
 Folder = click.Path(path_type=Path)

@@ -15,8 +15,7 @@ from index.shell import command
 from retrieval.errors import InvalidParameter
 from retrieval.files import check_place, naming
 
-from .lines import show_lines
-from .next_step import show_next
+from .lines import show_lines, show_next
 
 if TYPE_CHECKING:
     from retrieval.catalogue.photos import Photo

@@ -13,7 +13,7 @@ from index.shell import command
 from retrieval.errors import GalleryError, InvalidParameter
 
 from .gallery_report import gallery_report
-from .index_lines import describe_index, describe_rebuild
+from .lines import describe_index, describe_rebuild
 from .options import MEMORY, Place
 from .regions import describe_regions
 

@@ -1,13 +1,22 @@
-"""Lists on the terminal."""
+"""What several commands print: lists, the index of a gallery, and the command that comes next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
+from index.ann.kinds import KINDS, choose_kind
 from retrieval.text import printable
 
+if TYPE_CHECKING:
+    from index.ann.kinds import Choice
+    from index.gallery import Rebuilt
+    from index.protocol import GalleryProtocol
+
+EXACT = "it is exact"
+SEVERAL = "quickstart"  # the command that runs others, and says itself what comes next
 SHOWN = 10  # lines shown before "and N more"
 
 
@@ -20,3 +29,42 @@ def show_lines(title: str, lines: Sequence[str], *, err: bool = False) -> None:
         click.echo(f"  {printable(line)}", err=err)
     if len(lines) > SHOWN:
         click.echo(f"  and {len(lines) - SHOWN} more", err=err)
+
+
+def show_next(line: str) -> None:
+    """Print the command that comes next, unless another command runs this one."""
+    if click.get_current_context().find_root().invoked_subcommand != SEVERAL:
+        click.echo(f"Next: {line}")
+
+
+def describe_index(gallery: GalleryProtocol) -> str:
+    """Return a sentence on the current index: kind, memory and recall."""
+    index = gallery.index()
+    if index["kind"] not in KINDS:
+        return f"Index: {index['kind']}, which maintains it."
+    recall = index.get("recall")
+    choice = choose_kind(len(gallery), gallery.dim, kind=index["kind"])
+    accuracy = _decision_recall(recall["value"], recall["lower"]) if recall else EXACT
+    scanned = f"{index['scanned_photos']:,} photos outside it are scanned"
+    return f"Index: {choice.kind}; {_memory(choice)}; {accuracy}; {scanned}."
+
+
+def describe_rebuild(rebuilt: Rebuilt) -> str:
+    """Return a sentence on a newly built index: kind, reason, memory and recall."""
+    choice, recall = rebuilt.choice, rebuilt.recall
+    if recall is None:
+        accuracy = EXACT
+    elif recall.expected:
+        accuracy = _decision_recall(recall.value, recall.lower)
+    else:
+        accuracy = "its recall is unknown, because no photo has another item within the threshold"
+    return f"Index: {choice.kind}, {choice.why}; {_memory(choice)}; {accuracy}."
+
+
+def _memory(choice: Choice) -> str:
+    held, rebuilding = choice.bytes / 2**20, choice.rebuild_bytes / 2**20
+    return f"about {held:,.0f} MiB in memory, {rebuilding:,.0f} MiB while it is rebuilt"
+
+
+def _decision_recall(value: float, lower: float) -> str:
+    return f"decision recall {value:.4f} (at least {lower:.4f}, with 95 % confidence)"

@@ -1,18 +1,54 @@
-"""Command `retrieval`: the table of subcommands, loaded on first use."""
+"""Command `retrieval`: the table of subcommands, which are imported on first use."""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 import click
 
 from retrieval.errors import MissingDependency, RetrievalError, extra_of
 from retrieval.files import explain
 
-from .lazy import Entry, LazyGroup
+
+class Entry(NamedTuple):
+    """The module and attribute of a command, and its summary in the group's help."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """A group that imports only the command in use: help is fast, and serving does not import torch."""
+
+    def __init__(self, *arguments: Any, sections: Mapping[str, Mapping[str, Entry]], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._sections = sections
+        self._entries = {name: entry for entries in sections.values() for name, entry in entries.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands, in the order of the sections."""
+        return list(self._entries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a command, or None if it does not exist."""
+        entry = self._entries.get(cmd_name)
+        if entry is None:
+            return None
+        command: click.Command = getattr(import_module(entry.module), entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """List the commands by section, without importing them."""
+        for title, entries in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.summary) for name, entry in entries.items()])
+
 
 PACKAGES = ("index", "research", "retrieval", "serving", "training")
 SECTIONS = {
@@ -29,7 +65,7 @@ SECTIONS = {
         "export": Entry("training.export.cli", "export", "Write a run or a pretrained model as a bundle."),
     },
     "Fill a gallery": {
-        "index": Entry("retrieval.cli.commands", "index", "Add the photos of a catalogue to a gallery."),
+        "index": Entry("retrieval.cli.index", "index", "Add the photos of a catalogue to a gallery."),
         "gallery": Entry("retrieval.cli.gallery", "gallery", "Inspect, change, export and import galleries."),
         "calibrate": Entry("retrieval.cli.calibrate", "calibrate", "Set the threshold of a gallery."),
     },
@@ -41,8 +77,8 @@ SECTIONS = {
     "Evaluate": {
         "evaluate": Entry("training.cli", "evaluate", "Measure a run on items that it was not trained on."),
         "explain": Entry("training.explain.cli", "explain", "Show the errors of a run on one page with photos."),
-        "audit": Entry("retrieval.cli.commands", "audit", "Find the items and photos of a gallery that cause errors."),
-        "doctor": Entry("retrieval.cli.commands", "doctor", "Check the installation, a bundle and a gallery."),
+        "audit": Entry("retrieval.cli.inspect", "audit", "Find the items and photos of a gallery that cause errors."),
+        "doctor": Entry("retrieval.cli.inspect", "doctor", "Check the installation, a bundle and a gallery."),
     },
     "More": {
         "data": Entry("retrieval.cli.data", "data", "Check a catalogue, or create one."),

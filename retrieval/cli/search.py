@@ -15,9 +15,8 @@ from retrieval.errors import InvalidParameter
 from retrieval.result import LOW_CERTAINTY, RANKED, REVIEW_P, Match, SearchResult, p_value_words
 
 from .bulk import Bulk, bulk_options, search_many
-from .options import CataloguePlace, Place
+from .options import CataloguePlace, GroupedCommand, Place
 from .regions import RegionOptions, region_options, search_parts, show_regions
-from .settings_options import GroupedCommand
 
 Folder = click.Path(path_type=Path)
 

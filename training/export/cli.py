@@ -14,9 +14,9 @@ from click.core import ParameterSource
 from index.shell import command
 from retrieval.bundle.providers import CPU, FP32, PRECISIONS, PROVIDERS
 from retrieval.catalogue.read import Photo, read_catalogue
-from retrieval.cli.commands import show_expectations
-from retrieval.cli.next_step import show_next
-from retrieval.cli.settings_options import GroupedCommand
+from retrieval.cli.index import show_expectations
+from retrieval.cli.lines import show_next
+from retrieval.cli.options import GroupedCommand
 from retrieval.cli.target_options import target_options
 from retrieval.errors import InvalidParameter
 from training.cli import named_backbone, open_run

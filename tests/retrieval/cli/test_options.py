@@ -6,8 +6,8 @@ from click.testing import CliRunner
 
 from retrieval.cli.calibrate import calibrate
 from retrieval.cli.main import group
+from retrieval.cli.options import GroupedCommand
 from retrieval.cli.search import search
-from retrieval.cli.settings_options import GroupedCommand
 from serving.cli import serve
 from training import cli
 from training.export.cli import export

@@ -1,32 +1,80 @@
-"""Commands `retrieval index`, `audit` and `doctor`."""
+"""Command `retrieval index`."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from index.ann.kinds import KINDS
-from index.location import open_gallery
+from index.location import exists, open_gallery
 from index.shell import command
+from retrieval.catalogue.kinds import COLUMN_KINDS
 from retrieval.catalogue.read import read_catalogue
 from retrieval.files import check_place, write_file
+from retrieval.indexing.plan import SyncPlan, SyncSettings
 
-from .index_lines import describe_index, describe_rebuild
-from .lines import SHOWN, show_lines
-from .next_step import show_next
-from .options import MEMORY, CataloguePlace, Place
-from .sync_options import Sync, known_columns, show_plan, sync_options
+from .lines import describe_index, describe_rebuild, show_lines, show_next
+from .options import MEMORY, CataloguePlace, Place, options_as
 
 if TYPE_CHECKING:
     from retrieval.indexing.pipeline import IndexReport
 
 Folder = click.Path(path_type=Path)
+
+
+class ColumnKind(click.ParamType[tuple[str, str]]):
+    """A column and its kind."""
+
+    name = "NAME=KIND"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Convert to name and kind."""
+        if isinstance(value, tuple):
+            return value
+        name, _, kind = str(value).rpartition("=")
+        if not name or kind not in COLUMN_KINDS:
+            self.fail(f"{value!r} is not NAME=KIND, with a kind of {', '.join(COLUMN_KINDS)}", param, ctx)
+        return name, kind
+
+
+SYNC = (
+    click.option("--prune", is_flag=True, help="Remove the gallery's photos that are not in the catalogue."),
+    click.option(
+        "--prune-at-most",
+        type=click.FloatRange(0, 1),
+        metavar="SHARE",
+        default=0.5,
+        show_default=True,
+        help="Refuse the run if --prune would remove a larger share of the gallery's photos.",
+    ),
+    click.option(
+        "--checksum",
+        is_flag=True,
+        help="Read every photo, even if the size and time of its file are unchanged.",
+    ),
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        type=ColumnKind(),
+        callback=lambda _context, _parameter, pairs: dict(pairs),
+        help="Kind of a metadata column: text, number or boolean. Texts in the gallery are converted. Can be repeated.",
+    ),
+    click.option(
+        "--auto-calibrate",
+        "tighten",
+        callback=lambda _context, _parameter, word: word == "tighten",
+        type=click.Choice(["off", "tighten"]),
+        default="off",
+        show_default=True,
+        help="Whether adding photos may tighten the gallery's threshold, in the same transaction.",
+    ),
+)
 
 
 @click.command()
@@ -46,7 +94,6 @@ Folder = click.Path(path_type=Path)
     show_default="all cores",
     help="Number of threads that embed.",
 )
-@click.option("--batch-size", type=int, default=16, show_default=True, help="Number of photos per batch.")
 @click.option(
     "--kind",
     type=click.Choice(["auto", *KINDS]),
@@ -63,18 +110,19 @@ Folder = click.Path(path_type=Path)
     help="Embed on this machine or on a Ray cluster.",
 )
 @click.option("--report", type=Folder, help="JSON file to write the refused photos and the reasons to.")
-@sync_options
+@click.option("--dry-run", is_flag=True, help="Print what would change, and change nothing.")
+@options_as("sync", SyncSettings, SYNC)
 def index(
     bundle: Path,
     photos: Path | str,
     output: Path | str,
     threads: int,
-    batch_size: int,
     kind: str | None,
     max_memory: int | None,
     engine: str,
     report: Path | None,
-    sync: Sync,
+    dry_run: bool,
+    sync: SyncSettings,
 ) -> None:
     """Synchronize a gallery with a folder, a CSV, parquet or JSON-lines file, or tar shards of photos.
 
@@ -98,22 +146,21 @@ def index(
     if report is not None:
         check_place(report)
     opened = Bundle.open(bundle)
-    rows = read_catalogue(photos, columns=sync.settings.columns, known=known_columns(output))
-    if sync.dry_run:
-        plan = plan_catalogue(opened, rows, output, checksum=sync.settings.checksum)
+    rows = read_catalogue(photos, columns=sync.columns, known=known_columns(output))
+    if dry_run:
+        plan = plan_catalogue(opened, rows, output, checksum=sync.checksum)
         show_plan(plan, report)
-        check_prune(plan, sync.settings)
+        check_prune(plan, sync)
         return
     done = index_catalogue(
         opened,
         rows,
         output,
         threads=threads,
-        batch_size=batch_size,
         kind=kind,
         max_memory=max_memory,
         engine=engine,
-        sync=sync.settings,
+        sync=sync,
     )
     show_outcome(done, output, report)
     with open_gallery(output, read_only=True) as gallery:
@@ -168,60 +215,18 @@ def show_expectations(done: IndexReport, bundle: Path, gallery: Path | str, *, b
         click.echo(f"Warning: {warning}.")
 
 
-@click.command()
-@click.argument("bundle", type=Folder)
-@click.argument("gallery", type=Place())
-@click.option("-o", "--output", type=Folder, help="HTML file to write the audit with photos to.")
-@click.option("--json", "as_json", is_flag=True, help="Print the audit as JSON.")
-def audit(bundle: Path, gallery: Path | str, output: Path | None, as_json: bool) -> None:
-    """Find items that collide, photos that miss their own item, and duplicates in a gallery.
-
-    \b
-    Example:
-      retrieval audit bundles/shop galleries/shop -o audit.html
-    """
-    from retrieval.bundle.bundle import Bundle
-    from retrieval.inspect.audit import audit as run_audit
-    from retrieval.inspect.audit import summary, table
-    from retrieval.inspect.audit_page import audit_page
-
-    if output is not None:
-        check_place(output)
+def known_columns(gallery: Path | str) -> dict[str, str]:
+    """Return the kinds of a gallery's columns, none if it does not exist yet."""
+    if not exists(gallery):
+        return {}
     with open_gallery(gallery, read_only=True) as opened:
-        report = run_audit(Bundle.open(bundle), opened)
-        if output is not None:
-            write_file(output, audit_page(report, opened.thumbnail))
-    if as_json:
-        click.echo(json.dumps(asdict(report), indent=2))
-        return
-    click.echo(summary(report))
-    for title, lines in table(report, limit=SHOWN):
-        if lines:
-            click.echo(f"{title[0].upper()}{title[1:]}:")
-            click.echo("\n".join(f"  {line}" for line in lines))
-    click.echo(f"Wrote {output}." if output else f"Next: {command('audit', bundle, gallery, '-o', 'audit.html')}")
+        return opened.columns()
 
 
-@click.command()
-@click.argument("bundle", type=Folder, required=False)
-@click.argument("gallery", type=Place(), required=False)
-def doctor(bundle: Path | None, gallery: Path | str | None) -> None:
-    """Check the installation, a bundle or a gallery, and suggest how to fix problems.
-
-    A bundle is intact if its files match its manifest.
-
-    \b
-    Example:
-      retrieval doctor bundles/shop galleries/shop
-    """
-    from retrieval.inspect.doctor import examine
-
-    healthy = True
-    for finding in examine(bundle, gallery):
-        healthy &= finding.good
-        click.echo(f"{'ok ' if finding.good else 'BAD'}  {finding.text}")
-        if finding.remedy:
-            click.echo(f"     -> {finding.remedy}")
-    click.echo("No problems found." if healthy else "Problems found: see the lines that begin with BAD.")
-    if not healthy:
-        sys.exit(1)
+def show_plan(plan: SyncPlan, report: Path | None) -> None:
+    """Print a plan, and write it to a JSON file if one is given."""
+    for title, lines in plan.sections():
+        show_lines(title, lines)
+    click.echo(f"{plan.unchanged} photos are unchanged. Nothing was written.")
+    if report is not None:
+        write_file(report, json.dumps(plan.to_dict(), indent=2) + "\n")
