@@ -2,8 +2,6 @@
 
 from importlib import import_module
 
-import pytest
-
 PUBLIC = {
     "index.gallery": ("Gallery",),
     "retrieval": ("Bundle", "Embedder", "Match", "Retriever", "SearchResult"),
@@ -23,14 +21,15 @@ PUBLIC = {
 }
 
 
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in PUBLIC.items() for name in names])
-def test_a_public_name_can_be_imported(module: str, name: str) -> None:
-    assert callable(getattr(import_module(module), name)) or name == "LOSSES"
+def test_public_names_can_be_imported() -> None:
+    for module, names in PUBLIC.items():
+        for name in names:
+            assert callable(getattr(import_module(module), name)) or name == "LOSSES"
 
 
-@pytest.mark.parametrize("module", [module for module in PUBLIC if module != "training.losses.vmf"])
-def test_exported_names_exist(module: str) -> None:
-    package = import_module(module)
-    names = getattr(package, "__all__", ())
-    assert len(names) == len(set(names))
-    assert all(hasattr(package, name) for name in names)
+def test_exported_names_exist() -> None:
+    for module in PUBLIC:
+        package = import_module(module)
+        names = getattr(package, "__all__", ())
+        assert len(names) == len(set(names))
+        assert all(hasattr(package, name) for name in names), module
